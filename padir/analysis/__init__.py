@@ -1,0 +1,1 @@
+"""Looking into a decode: traces of its steps."""

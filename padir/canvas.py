@@ -1,0 +1,204 @@
+"""The canvas that a decoder refines, and the protocols of what may act on it.
+
+A `Canvas` holds a draft of every target position. A `Corruption` makes one from clean tokens; a `Strategy` turns a
+canvas and the decoder's output into the next canvas, in decoding; a `Between` does the same between two training stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from padir.tokens import Ids, positions_in_segment, sequence_mask
+
+
+@flax.struct.dataclass
+class Canvas:
+    """A draft of the target, one row per hypothesis (decoding) or per packed row (training).
+
+    Attributes:
+      tokens_BL: the draft; padding where segment_BL is 0.
+      score_BL: log-probability of each token when it was last written; 0 where nothing was written.
+      free_BL: positions that may be rewritten: neither EOS nor padding.
+      start_BL: what the canvas began as; hiding a position puts this back (random, mask or mask_range tokens alike).
+      segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
+      done_B: set by the strategy when a further pass would change nothing; `refine` then keeps the row as it is.
+      visible_BLL: which positions [query, key] a decontextualised decoder may see, or None: all of the segment.
+      ids: the vocabulary's special ids (static).
+    """
+
+    tokens_BL: Int[Array, "B L"]
+    score_BL: Float[Array, "B L"]
+    free_BL: Bool[Array, "B L"]
+    start_BL: Int[Array, "B L"]
+    segment_BL: Int[Array, "B L"]
+    done_B: Bool[Array, " B"]
+    visible_BLL: Bool[Array, "B L L"] | None = None
+    ids: Ids = flax.struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
+
+
+@flax.struct.dataclass
+class Output:
+    """What one decoder pass gives: logits, and keep logits where the model has a rejecter head."""
+
+    logits_BLV: Float[Array, "B L V"]
+    keep_logits_BL: Float[Array, "B L"] | None = None
+
+
+@runtime_checkable
+class Corruption(Protocol):
+    """A frozen dataclass that hides what stands at some free positions, with its hyperparameters as fields.
+
+    Returns (noisy_BL, chosen_BL): chosen positions are free and hold the noise; all others are as they were. Draws use
+    one key per row, are made per segment and position within it, and so do not change with L or with the packing.
+    """
+
+    @property
+    def deterministic(self) -> bool:
+        """True if `full` gives the same canvas for every key, so that parallel draws would be equal."""
+        ...
+
+    def full(self) -> Corruption:
+        """The same corruption at rate 1: what decoding starts from."""
+        ...
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        tokens_BL: Int[Array, "B L"],
+        free_BL: Bool[Array, "B L"],
+        segment_BL: Int[Array, "B L"],
+        *,
+        ids: Ids,
+    ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]: ...
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A frozen dataclass that makes one step of refinement, with its hyperparameters as fields.
+
+    `init` gives the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most). `step` is told
+    which of `num_steps` steps it makes (from 0) and sees logits in which forbidden ids are -inf. It leaves padding and
+    EOS as they are, and no start token where a position was never written when it sets done_B or at the last step.
+    """
+
+    def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
+
+    def step(
+        self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, memory: PyTree, *, step: Any, num_steps: int
+    ) -> tuple[Canvas, PyTree]: ...
+
+
+Between = Callable[[Any, Canvas, Output, Any], Canvas]
+"""(key_B, canvas, output, target_BL) -> Canvas: what training puts between two stages."""
+
+
+def draft(key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids) -> Canvas:
+    """A fresh canvas of given lengths: noise everywhere, EOS at the last position of each row.
+
+    Args:
+      key_B: one key per row.
+      length_B: target lengths in tokens, EOS included.
+      max_length: L, at least every length.
+      corruption: decides what the noise is; used at rate 1.
+    """
+    present_BL = sequence_mask(length_B, max_length)
+    free_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
+    blank_BL = jnp.where(free_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
+    segment_BL = present_BL.astype(jnp.int32)
+    tokens_BL, _ = corruption.full()(key_B, blank_BL, free_BL, segment_BL, ids=ids)
+    return from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, ids)
+
+
+def from_tokens(
+    tokens_BL: Int[Array, "B L"],
+    start_BL: Int[Array, "B L"],
+    free_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    ids: Ids,
+) -> Canvas:
+    """A canvas that holds given tokens, nothing scored and no row done."""
+    return Canvas(
+        tokens_BL=tokens_BL,
+        score_BL=jnp.zeros(tokens_BL.shape, jnp.float32),
+        free_BL=free_BL,
+        start_BL=start_BL,
+        segment_BL=segment_BL,
+        done_B=jnp.zeros(tokens_BL.shape[0], bool),
+        ids=ids,
+    )
+
+
+def write(
+    canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
+) -> Canvas:
+    """Writes tokens and their log-probabilities at the free positions among `where_BL`."""
+    where_BL = where_BL & canvas.free_BL
+    return canvas.replace(
+        tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
+        score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
+    )
+
+
+def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
+    """Puts back what the canvas began with at the free positions among `where_BL`."""
+    return write(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL))
+
+
+def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    """The argmax of each position and its log-probability, without a softmax over V in memory.
+
+    >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
+    >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
+    ([[1]], 0.5)
+    """
+    token_BL = logits_BLV.argmax(-1).astype(jnp.int32)
+    score_BL = logits_BLV.max(-1).astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
+    return token_BL, score_BL
+
+
+def forbid(logits_BLV: Float[Array, "B L V"], banned_ids: tuple[int, ...]) -> Float[Array, "B L V"]:
+    """Logits with -inf at ids that may never be written."""
+    if not banned_ids:
+        return logits_BLV
+    banned_V = jnp.zeros(logits_BLV.shape[-1], bool).at[jnp.array(banned_ids)].set(True, mode="drop")
+    return jnp.where(banned_V, -jnp.inf, logits_BLV)
+
+
+def repeats(tokens_BL: Int[Array, "B L"], canvas: Canvas) -> Bool[Array, "B L"]:
+    """Token-level stutter: free positions whose token equals the token to their left in the same segment."""
+    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    return canvas.free_BL & (tokens_BL == left_BL) & (positions_in_segment(canvas.segment_BL) > 0)
+
+
+def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
+    """Whether two positions belong to one sentence pair; padding is alone with padding."""
+    return segment_BL[:, :, None] == segment_BL[:, None, :]
+
+
+def worst(
+    score_BL: Float[Array, "B L"],
+    among_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    count_BL: Int[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """The `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
+
+    `count_BL` holds the segment's count at every position of the segment.
+    """
+    index_L = jnp.arange(score_BL.shape[1])
+    lower_BLL = (score_BL[:, None, :] < score_BL[:, :, None]) | (
+        (score_BL[:, None, :] == score_BL[:, :, None]) & (index_L[None, :] < index_L[:, None])
+    )
+    rank_BL = (lower_BLL & same_segment(segment_BL) & among_BL[:, None, :]).sum(-1)
+    return among_BL & (rank_BL < count_BL)
+
+
+def count_in_segment(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """At each position, how many positions of its segment are True."""
+    return (same_segment(segment_BL) & where_BL[:, None, :]).sum(-1)

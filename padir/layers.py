@@ -1,0 +1,183 @@
+"""The blocks of a T5-style Transformer, with T5X's parameter names, shapes and logical axes.
+
+Attention logits are not divided by sqrt(K): T5 folds that into the initialisation of the query kernel.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.partitioning import param_with_axes
+from jaxtyping import Array, Float, Int
+
+MASKED = -1e10  # added to the logit of a masked key; finite, so that a row with no key at all stays finite
+
+
+class Dense(nn.Module):
+    """A linear map of the last axis by a [D_in, D_out] kernel, without bias.
+
+    `scale` is the variance of the initial kernel times D_in.
+    """
+
+    features: int
+    axes: tuple[str, str]
+    dtype: jnp.dtype
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x):
+        init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
+        kernel = param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes)
+        return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+
+
+class RMSNorm(nn.Module):
+    """Scales by the root mean square; no mean is taken away and nothing added."""
+
+    dtype: jnp.dtype
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x):
+        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return (x * scale).astype(self.dtype)
+
+
+class Embed(nn.Module):
+    """A table of vectors, looked up by gather; `attend` gives its inner products with x."""
+
+    num_embeddings: int
+    features: int
+    dtype: jnp.dtype
+    axes: tuple[str, str] = ("vocab", "embed")
+
+    def setup(self):
+        self.embedding = param_with_axes(
+            "embedding",
+            nn.initializers.normal(stddev=1.0),
+            (self.num_embeddings, self.features),
+            jnp.float32,
+            axes=self.axes,
+        )
+
+    def __call__(self, ids: Int[Array, "..."]):
+        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+
+    def attend(self, x):
+        return jnp.dot(x.astype(self.dtype), self.embedding.T.astype(self.dtype)).astype(jnp.float32)
+
+
+def relative_position_bucket(offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128) -> np.ndarray:
+    """T5's bidirectional bucket of key position - query position (Raffel et al., 2020, section 2.1).
+
+    Half of the buckets are for keys to the right. In each half, half are exact offsets and the rest grow
+    logarithmically up to max_distance; what lies beyond shares the last one.
+
+    >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
+    [15, 1, 0, 17, 24, 31]
+    """
+    half = num_buckets // 2
+    exact = half // 2
+    distance = np.abs(offset)
+    growth = np.log(np.maximum(distance, 1).astype(np.float32) / exact + np.finfo(np.float32).eps)
+    far = exact + (growth / np.log(max_distance / exact) * (half - exact)).astype(np.int32)
+    return np.where(offset > 0, half, 0) + np.where(distance < exact, distance, np.minimum(far, half - 1))
+
+
+class RelativePositionBias(nn.Module):
+    """A bias for each head and bucket of key position - query position; one table serves all layers of a stack."""
+
+    num_heads: int
+    num_buckets: int = 32
+    max_distance: int = 128
+
+    @nn.compact
+    def __call__(self, length: int) -> Float[Array, "1 H L L"]:
+        table = param_with_axes(
+            "rel_embedding",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            (self.num_heads, self.num_buckets),
+            jnp.float32,
+            axes=("heads", "relpos_buckets"),
+        )
+        index_L = np.arange(length)
+        bucket_LL = relative_position_bucket(index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance)
+        return jnp.take(table, bucket_LL, axis=1)[None]
+
+
+class Attention(nn.Module):
+    """Multi-head attention with fused [D, H*K] kernels.
+
+    `keys_values` projects what is attended to, so that cross-attention's can be computed once for all stages and steps.
+    Queries may have N times as many rows as keys: N hypotheses of a sentence, which share its keys and values.
+    """
+
+    num_heads: int
+    head_dim: int
+    features: int
+    dtype: jnp.dtype
+    dropout_rate: float
+
+    def setup(self):
+        inner, axes = self.num_heads * self.head_dim, ("embed", "joined_kv")
+        # T5 starts the queries smaller by sqrt(K) where others divide the logits.
+        self.query = Dense(inner, axes, self.dtype, scale=1.0 / self.head_dim)
+        self.key = Dense(inner, axes, self.dtype)
+        self.value = Dense(inner, axes, self.dtype)
+        self.out = Dense(self.features, ("joined_kv", "embed"), self.dtype)
+        self.dropout = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))
+
+    def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
+        return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
+
+    def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "#B S H K"], Float[Array, "#B S H K"]]:
+        """The projections of what is attended to."""
+        return self._split(self.key(keys_BSD)), self._split(self.value(values_BSD))
+
+    def __call__(self, queries_BLD, keys_values, mask, bias=None, *, deterministic: bool = True):
+        """Attends from queries to keys_values where `mask` [B, L or 1, S] is True; `bias` is [1, H, L, S].
+
+        A batch of 1 in queries and keys is shared by all rows of the mask and the values (positional attention).
+        """
+        key_BSHK, value_BSHK = keys_values
+        query_BLHK = self._split(self.query(queries_BLD))
+        rows, length = query_BLHK.shape[:2]
+        folded = rows > key_BSHK.shape[0]
+        if folded:  # hypotheses of a sentence become more queries to the same keys
+            query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
+        logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
+        if bias is not None:
+            logits_BHLS = logits_BHLS + bias
+        logits_BHLS = jnp.where(mask[:, None], logits_BHLS, MASKED)
+        attn_BHLS = jax.nn.softmax(logits_BHLS, axis=-1)
+        self.sow("intermediates", "attn_BHLS", attn_BHLS)
+        attn_BHLS = self.dropout(attn_BHLS.astype(self.dtype), deterministic=deterministic)
+        out_BLHK = jnp.einsum("BHLS,BSHK->BLHK", attn_BHLS, value_BSHK)
+        if folded:
+            out_BLHK = out_BLHK.reshape(rows, length, *out_BLHK.shape[2:])
+        return self.out(out_BLHK.reshape(*out_BLHK.shape[:2], -1))
+
+
+class MLP(nn.Module):
+    """T5's feed-forward block: `wi`, or one `wi_i` per activation whose outputs are multiplied (gated), then `wo`."""
+
+    hidden: int
+    features: int
+    activations: tuple[str, ...]
+    dtype: jnp.dtype
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(self, x, *, deterministic: bool = True):
+        product = None
+        for i, activation in enumerate(self.activations):
+            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+            y = Dense(self.hidden, ("embed", "mlp"), self.dtype, name=name)(x)
+            y = y if activation == "linear" else getattr(jax.nn, activation)(y)
+            product = y if product is None else product * y
+        product = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(product, deterministic=deterministic)
+        return Dense(self.features, ("mlp", "embed"), self.dtype, name="wo")(product)

@@ -1,0 +1,232 @@
+"""The refinement loss: cross-entropy over S stages of corruption and refinement, plus the length loss.
+
+1. Corrupt the target; the decoder predicts it (stage 1).
+2. Fill the canvas from that prediction, without gradient, as a decoding step would; predict again (stage 2, ... S).
+3. Sum the stages and the length loss (the paper's section L.1.2).
+
+The encoder and the cross-attention's keys and values are computed once for all stages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.canvas import Between, Corruption, Output, forbid, from_tokens
+from padir.corruption import Uniform
+from padir.errors import PadirError
+from padir.length import LengthOutput
+from padir.model import Transformer
+from padir.strategies import Lifted
+from padir.tokens import positions_in_segment, segment_lengths
+
+STAGE_WEIGHTS = ("all", "noised", "none")
+
+
+def cross_entropy(
+    logits: Float[Array, "*B V"],
+    target: Int[Array, "*B"],
+    weight: Bool[Array, "*B"] | Float[Array, "*B"],
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
+
+    With label smoothing the target distribution has 1 - label_smoothing at the target and the rest spread evenly over
+    the other V - 1 ids, and its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss
+    is z_loss * logsumexp(logits)^2.
+    """
+    vocabulary = logits.shape[-1]
+    logits = logits.astype(jnp.float32)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    at_target = jnp.take_along_axis(logits, jnp.maximum(target, 0)[..., None], axis=-1)[..., 0]
+    loss = log_z - at_target
+    if label_smoothing:
+        confidence, rest = 1.0 - label_smoothing, label_smoothing / (vocabulary - 1)
+        elsewhere = (vocabulary - 1) * log_z - (logits.sum(-1) - at_target)
+        entropy = -(confidence * jnp.log(confidence) + (vocabulary - 1) * rest * jnp.log(rest + 1e-20))
+        loss = confidence * loss + rest * elsewhere - entropy
+    z = z_loss * jnp.square(log_z)
+    weight = weight.astype(jnp.float32)
+    return ((loss + z) * weight).sum(), (z * weight).sum()
+
+
+def length_loss(
+    output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Float[Array, ""]:
+    """The summed loss of the length head: cross-entropy of a classifier, squared error of a number, 0 for the oracle.
+
+    Args:
+      length_BG: true lengths, 0 where a row has no such segment.
+    """
+    present_BG = length_BG > 0
+    if output.logits_BGM is not None:
+        return cross_entropy(output.logits_BGM, length_BG - 1, present_BG, label_smoothing, z_loss)[0]
+    if output.mean_BG is not None:
+        return (jnp.square(output.mean_BG - length_BG) * present_BG).sum()
+    return jnp.float32(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is trained: corruption × stages × weights; the defaults are the paper's.
+
+    Attributes:
+      corruption: makes the first stage's canvas.
+      between: what happens between two stages.
+      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, and EOS) or
+        "none"; their number is the number of stages S.
+      label_smoothing, z_loss: as in `cross_entropy`, for tokens and lengths.
+      length_weight: factor of the length loss.
+
+    Raises:
+      PadirError: no stage, or an unknown weight.
+    """
+
+    corruption: Corruption = Uniform()
+    between: Between = Lifted()
+    stage_weights: tuple[str, ...] = ("all", "all")
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    length_weight: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "stage_weights", tuple(self.stage_weights))
+        if not self.stage_weights:
+            raise PadirError("stage_weights must name at least one stage, such as ('all', 'all')")
+        unknown = [weight for weight in self.stage_weights if weight not in STAGE_WEIGHTS]
+        if unknown:
+            raise PadirError(f"stage_weights must be among {', '.join(STAGE_WEIGHTS)}, got {unknown[0]!r}")
+
+
+@flax.struct.dataclass
+class Batch:
+    """Rows of one or more sentence pairs, as the loader packs them; segments count from 1, 0 is padding."""
+
+    source_BS: Int[Array, "B S"]
+    source_segment_BS: Int[Array, "B S"]
+    target_BL: Int[Array, "B L"]
+    target_segment_BL: Int[Array, "B L"]
+
+
+@flax.struct.dataclass
+class Sums:
+    """Sums over a batch; S is the number of stages.
+
+    Attributes:
+      stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss.
+      stage_correct_S: target tokens, EOS included, whose argmax is right.
+      length_loss, length_correct: of the length head.
+      tokens, segments: real target tokens and sentence pairs.
+    """
+
+    stage_loss_S: Float[Array, " S"]
+    stage_z_loss_S: Float[Array, " S"]
+    stage_correct_S: Float[Array, " S"]
+    length_loss: Float[Array, ""]
+    length_correct: Float[Array, ""]
+    tokens: Float[Array, ""]
+    segments: Float[Array, ""]
+
+
+def refinement_loss(
+    key: Key[Array, ""],
+    params: Any,
+    batch: Batch,
+    *,
+    model: Transformer,
+    objective: Objective,
+    num_segments: int = 1,
+    packed: bool = False,
+    dropout: bool = True,
+) -> tuple[Float[Array, ""], Sums]:
+    """The summed loss of a batch over all stages, and its parts.
+
+    Args:
+      key: split into one key per row for the corruption and one per stage for dropout.
+      num_segments: G, the largest number of segments in a row (static).
+      packed: whether rows may hold several segments (static).
+      dropout: whether to drop out, differently in each stage.
+    """
+    key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
+    key_B = jax.random.split(key_corrupt, batch.target_BL.shape[0])
+    ids, segment_BL = model.ids, batch.target_segment_BL
+    present_BL = segment_BL > 0
+    free_BL = present_BL & (batch.target_BL != ids.eos)
+    noisy_BL, chosen_BL = objective.corruption(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
+    canvas = from_tokens(noisy_BL, noisy_BL, free_BL, segment_BL, ids)
+
+    def apply(method: str, stage: int, *args, **kwargs):
+        rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else None
+        return model.apply({"params": params}, *args, method=method, rngs=rngs, **kwargs)
+
+    encoded = apply(
+        "encode", 0, batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
+    )
+    cross_kv = apply("cross_kv", 0, encoded.memory_BSD)
+    parts = []
+    for stage, weights in enumerate(objective.stage_weights):
+        logits_BLV = apply(
+            "decode",
+            stage + 1,
+            canvas.tokens_BL,
+            canvas.segment_BL,
+            cross_kv,
+            encoded.segment_BS,
+            position_BL=positions_in_segment(segment_BL) if packed else None,
+            deterministic=not dropout,
+        )
+        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL)
+        loss, z_loss = cross_entropy(
+            logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
+        )
+        correct = ((logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
+        parts.append((loss, z_loss, correct.astype(jnp.float32)))
+        if stage + 1 < len(objective.stage_weights):
+            output = Output(forbid(jax.lax.stop_gradient(logits_BLV), ids.special))
+            key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
+            canvas = objective.between(key_stage_B, canvas, output, batch.target_BL)
+
+    stage_loss_S, stage_z_loss_S, stage_correct_S = (jnp.stack(part) for part in zip(*parts, strict=True))
+    length_BG = segment_lengths(segment_BL, num_segments)
+    len_loss = length_loss(encoded.length, length_BG, objective.label_smoothing, objective.z_loss)
+    sums = Sums(
+        stage_loss_S=stage_loss_S,
+        stage_z_loss_S=stage_z_loss_S,
+        stage_correct_S=stage_correct_S,
+        length_loss=len_loss,
+        length_correct=_length_correct(encoded.length, length_BG),
+        tokens=present_BL.sum().astype(jnp.float32),
+        segments=(length_BG > 0).sum().astype(jnp.float32),
+    )
+    return stage_loss_S.sum() + objective.length_weight * len_loss, sums
+
+
+def stage_weight(
+    weights: str,
+    present_BL: Bool[Array, "B L"],
+    free_BL: Bool[Array, "B L"],
+    chosen_BL: Bool[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """Which positions count in a stage's loss; EOS, which is present and not free, counts in all but "none"."""
+    if weights == "none":
+        return jnp.zeros_like(present_BL)
+    if weights == "noised":
+        return chosen_BL | (present_BL & ~free_BL)
+    return present_BL
+
+
+def _length_correct(output: LengthOutput, length_BG) -> Float[Array, ""]:
+    if output.logits_BGM is not None:
+        predicted_BG = output.logits_BGM.argmax(-1) + 1
+    elif output.mean_BG is not None:
+        predicted_BG = jnp.rint(output.mean_BG)
+    else:
+        return jnp.float32(0)
+    return ((predicted_BG == length_BG) & (length_BG > 0)).sum().astype(jnp.float32)
+

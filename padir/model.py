@@ -1,0 +1,300 @@
+"""The encoder-decoder: `encode` once, `cross_kv` once, `decode` as often as there are stages or steps.
+
+The encoder reads rows of source segments, each [LENGTH] (for the token length head) + pieces + EOS; the decoder sees the
+whole draft of a segment in both directions. Parameter names and shapes are T5X's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from padir.canvas import same_segment
+from padir.errors import PadirError
+from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
+from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
+from padir.tokens import Ids
+
+_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and choices of a model; the defaults are the paper's (section L.2), 67M parameters at V = 32,100.
+
+    Attributes:
+      width: D. heads: H. head_dim: K. mlp: F.
+      encoder_layers, decoder_layers: depths.
+      mlp_activations: one for a plain block, several for a gated one; ("gelu", "linear") is T5 1.1's.
+      tied: whether the output projection is the token embedding (scaled by 1/sqrt(D)).
+      positional_attention: whether each decoder layer has it.
+      dropout_rate: as in T5X, broadcast along positions.
+      max_length: rows of the position table and classes of the length head; targets have at most this many tokens.
+      length_head: one of `padir.length.LENGTH_HEADS`.
+      max_fertility: largest change from one target token per source token (fertility head only).
+      dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
+
+    Raises:
+      PadirError: a size is not positive, or a name is unknown.
+    """
+
+    width: int = 512
+    heads: int = 8
+    head_dim: int = 64
+    mlp: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    mlp_activations: tuple[str, ...] = ("relu",)
+    tied: bool = True
+    positional_attention: bool = True
+    dropout_rate: float = 0.1
+    max_length: int = 256
+    length_head: str = "token"
+    max_fertility: int = 2
+    dtype: str = "float32"
+
+    def __post_init__(self):
+        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
+        for name in ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length"):
+            if getattr(self, name) < 1:
+                raise PadirError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.dropout_rate < 1:
+            raise PadirError(f"dropout_rate must lie in [0, 1), got {self.dropout_rate}")
+        if self.dtype not in _DTYPES:
+            raise PadirError(f"dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}")
+        for activation in self.mlp_activations:
+            if activation != "linear" and not hasattr(jax.nn, activation):
+                raise PadirError(f"mlp_activations must be names from jax.nn or 'linear', got {activation!r}")
+        if self.length_head not in LENGTH_HEADS:
+            raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
+
+    @property
+    def length_token(self) -> bool:
+        """Whether source segments begin with the [LENGTH] token."""
+        return self.length_head == "token"
+
+
+@flax.struct.dataclass
+class Encoded:
+    """The encoder's output.
+
+    Attributes:
+      memory_BSD: a vector for each source position.
+      segment_BS: 0 where cross-attention must not look: padding and [LENGTH] tokens.
+      length: what the length head says of each segment.
+    """
+
+    memory_BSD: Float[Array, "B S D"]
+    segment_BS: Int[Array, "B S"]
+    length: LengthOutput
+
+
+class EncoderLayer(nn.Module):
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, _DTYPES[self.config.dtype]
+        self.pre_attention_layer_norm = RMSNorm(dtype)
+        self.attention = Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+        self.pre_mlp_layer_norm = RMSNorm(dtype)
+        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+
+    def __call__(self, x, mask, bias, deterministic):
+        y = self.pre_attention_layer_norm(x)
+        y = self.attention(y, self.attention.keys_values(y, y), mask, bias, deterministic=deterministic)
+        x = x + self.dropout(y, deterministic=deterministic)
+        y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+        return x + self.dropout(y, deterministic=deterministic)
+
+
+class Encoder(nn.Module):
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, _DTYPES[self.config.dtype]
+        self.relpos_bias = RelativePositionBias(c.heads)
+        self.layers = [EncoderLayer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
+        self.encoder_norm = RMSNorm(dtype)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.dropout_out = nn.Dropout(c.dropout_rate)
+
+    def __call__(self, x, segment_BS, deterministic):
+        bias = self.relpos_bias(x.shape[1])
+        mask_BSS = same_segment(segment_BS)
+        x = self.dropout(x, deterministic=deterministic)
+        for layer in self.layers:
+            x = layer(x, mask_BSS, bias, deterministic)
+        return self.dropout_out(self.encoder_norm(x), deterministic=deterministic)
+
+
+class DecoderLayer(nn.Module):
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, _DTYPES[self.config.dtype]
+
+        def attention():
+            return Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+
+        self.pre_self_attention_layer_norm = RMSNorm(dtype)
+        self.self_attention = attention()
+        if c.positional_attention:
+            self.pre_positional_attention_layer_norm = RMSNorm(dtype)
+            self.positional_attention = attention()
+        self.pre_cross_attention_layer_norm = RMSNorm(dtype)
+        self.encoder_decoder_attention = attention()
+        self.pre_mlp_layer_norm = RMSNorm(dtype)
+        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+
+    def cross_kv(self, memory_BSD):
+        return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
+
+    def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic):
+        y = self.pre_self_attention_layer_norm(x)
+        y = self.self_attention(y, self.self_attention.keys_values(y, y), mask_BLL, bias, deterministic=deterministic)
+        x = x + self.dropout(y, deterministic=deterministic)
+        if position_BLD is not None:
+            p = self.pre_positional_attention_layer_norm(position_BLD)
+            keys_values = self.positional_attention.keys_values(p, x)
+            x = x + self.positional_attention(p, keys_values, mask_BLL, bias, deterministic=deterministic)
+        y = self.pre_cross_attention_layer_norm(x)
+        y = self.encoder_decoder_attention(y, cross_kv, cross_mask_BLS, deterministic=deterministic)
+        x = x + self.dropout(y, deterministic=deterministic)
+        y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+        return x + self.dropout(y, deterministic=deterministic)
+
+
+class Decoder(nn.Module):
+    config: ModelConfig
+    num_embeddings: int
+
+    def setup(self):
+        c, dtype = self.config, _DTYPES[self.config.dtype]
+        self.relpos_bias = RelativePositionBias(c.heads)
+        if c.positional_attention:
+            self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
+        self.layers = [DecoderLayer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
+        self.decoder_norm = RMSNorm(dtype)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        if not c.tied:
+            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), dtype)
+
+    def cross_kv(self, memory_BSD):
+        return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)
+
+    def __call__(self, x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic):
+        bias = self.relpos_bias(x.shape[1])
+        position_BLD = self.abs_pos_embed(position_BL) if self.config.positional_attention else None
+        x = self.dropout(x, deterministic=deterministic)
+        for layer, kv in zip(self.layers, cross_kv, strict=True):
+            x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic)
+        return self.dropout(self.decoder_norm(x), deterministic=deterministic)
+
+
+class Transformer(nn.Module):
+    """The model: apply with `method=` "encode", "cross_kv" or "decode"; `__call__` runs all three, for initialisation.
+
+    Attributes:
+      config: sizes and choices.
+      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table.
+    """
+
+    config: ModelConfig
+    ids: Ids
+
+    def setup(self):
+        dtype = _DTYPES[self.config.dtype]
+        self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, dtype)
+        self.encoder = Encoder(self.config)
+        self.decoder = Decoder(self.config, self.ids.num_embeddings)
+        self.length_predictor = get_length_head(self.config.length_head)(
+            self.config.width, self.config.max_length, self.config.max_fertility
+        )
+
+    def encode(
+        self,
+        source_BS: Int[Array, "B S"],
+        segment_BS: Int[Array, "B S"],
+        *,
+        num_segments: int = 1,
+        deterministic: bool = True,
+    ) -> Encoded:
+        """Encodes source rows and predicts the target length of each segment.
+
+        Args:
+          source_BS: source segments; each begins with the [LENGTH] id if the length head is "token".
+          segment_BS: 1 .. num_segments, 0 for padding.
+          num_segments: G, the largest number of segments in a row (static).
+        """
+        memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
+        text_BS = jnp.where(source_BS == self.ids.length, 0, segment_BS) if self.config.length_token else segment_BS
+        length = self.length_predictor(memory_BSD, source_BS == self.ids.length, segment_BS, num_segments)
+        return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
+
+    def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> Any:
+        """Each decoder layer's cross-attention keys and values; the same for every stage and step."""
+        return self.decoder.cross_kv(memory_BSD)
+
+    def decode(
+        self,
+        tokens_BL: Int[Array, "B L"],
+        segment_BL: Int[Array, "B L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        position_BL: Int[Array, "B L"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "B L V"]:
+        """Logits of every target position, float32.
+
+        Args:
+          tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
+          segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
+          cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
+          position_BL: index of each position in its segment; None for rows of one segment, which saves the positional
+            attention's logits being computed for every row.
+
+        Raises:
+          PadirError: rows are longer than the position table.
+        """
+        length = tokens_BL.shape[1]
+        if position_BL is None:
+            position_BL = jnp.arange(length)[None]
+            if length > self.config.max_length:
+                raise PadirError(
+                    f"the model's max_length is {self.config.max_length}, got rows of {length} target positions:"
+                    " shorten them or train with a larger max_length"
+                )
+        x = self.token_embedder(tokens_BL)
+        mask_BLL = same_segment(segment_BL)
+        cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
+        x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
+        if self.config.tied:
+            return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
+        return self.decoder.logits_dense(x).astype(jnp.float32)
+
+    def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
+        encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)
+        cross_kv = self.cross_kv(encoded.memory_BSD)
+        return self.decode(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS), encoded
+
+
+def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:
+    """Whether a target position may look at a source position: the same segment, and neither padding nor [LENGTH]."""
+    sentences = source_segment_BS.shape[0]
+    if segment_BL.shape[0] > sentences:  # hypotheses of one sentence: every row of the memory has one segment
+        return (source_segment_BS > 0)[:, None, :]
+    return (segment_BL[:, :, None] == source_segment_BS[:, None, :]) & (source_segment_BS > 0)[:, None, :]
+
+
+def count_parameters(params: Any) -> int:
+    """The number of trained numbers in a parameter tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

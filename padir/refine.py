@@ -1,0 +1,121 @@
+"""The one loop that refines a canvas, for every strategy and any decoder.
+
+1. Ask the decoder for logits at every position; forbidden ids get -inf.
+2. Let the strategy make its step.
+3. Keep rows that were done before as they were; count a pass for the others.
+4. Stop after `num_steps` passes, or when every row is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from padir.canvas import Canvas, Output, Strategy, forbid
+from padir.errors import PadirError
+
+LogitsFn = Callable[..., "jax.Array | Output"]
+"""tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one."""
+
+
+@flax.struct.dataclass
+class Refined:
+    """What `refine` gives.
+
+    Attributes:
+      canvas: the last canvas; `canvas.tokens_BL` is the answer.
+      passes_B: decoder passes that each row really took, at most num_steps.
+      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L]; entry 0 is the draft, and a
+        finished row repeats its answer.
+    """
+
+    canvas: Canvas
+    passes_B: Int[Array, " B"]
+    tokens_TBL: Int[Array, "T B L"] | None = None
+    scores_TBL: Float[Array, "T B L"] | None = None
+
+    @property
+    def tokens_BL(self) -> Int[Array, "B L"]:
+        return self.canvas.tokens_BL
+
+
+def _rows(where_B, yes, no):
+    """Chooses rows of two pytrees whose leaves begin with axis B."""
+    return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
+
+
+def refine(
+    key_B: Key[Array, " B"],
+    canvas: Canvas,
+    logits_fn: LogitsFn,
+    strategy: Strategy,
+    *,
+    num_steps: int,
+    banned_ids: tuple[int, ...] | None = None,
+    trace: bool = False,
+) -> Refined:
+    """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
+
+    Args:
+      key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
+      canvas: the draft, usually from `padir.canvas.draft`.
+      logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
+      strategy: one of `padir.strategies`.
+      num_steps: T, at least 1; one-shot decoding is 1.
+      banned_ids: ids that are never written; None means `canvas.ids.special`.
+      trace: also return the canvas after every step.
+
+    Raises:
+      PadirError: num_steps is below 1.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from padir.canvas import draft
+    >>> from padir.corruption import Uniform
+    >>> from padir.strategies import Padir
+    >>> from padir.tokens import Ids
+    >>> ids, key_B = Ids(vocab_size=16, num_sentinels=4, first_regular=3), jax.random.split(jax.random.key(0), 1)
+    >>> canvas = draft(key_B, jnp.array([4]), 4, Uniform(), ids)
+    >>> fake = lambda tokens_BL: 20.0 * jax.nn.one_hot(jnp.array([[7, 8, 9, 1]]), 16)
+    >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
+    [[7, 8, 9, 1]]
+    """
+    if num_steps < 1:
+        raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
+    banned_ids = canvas.ids.special if banned_ids is None else banned_ids
+
+    def body(state):
+        step, canvas, memory, passes_B, traced = state
+        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
+        output = logits_fn(*seen)
+        if not isinstance(output, Output):
+            output = Output(logits_BLV=output)
+        output = output.replace(logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids))
+        key_step_B = jax.vmap(lambda key: jax.random.fold_in(key, step))(key_B)
+        stepped, next_memory = strategy.step(key_step_B, canvas, output, memory, step=step, num_steps=num_steps)
+        was_done_B = canvas.done_B
+        next_canvas = _rows(was_done_B, canvas, stepped)
+        next_memory = _rows(was_done_B, memory, next_memory)
+        if trace:
+            tokens_TBL, scores_TBL = traced
+            later_T = (jnp.arange(num_steps + 1) > step)[:, None, None]
+            traced = (
+                jnp.where(later_T, next_canvas.tokens_BL, tokens_TBL),
+                jnp.where(later_T, next_canvas.score_BL, scores_TBL),
+            )
+        return step + 1, next_canvas, next_memory, passes_B + ~was_done_B, traced
+
+    traced = ()
+    if trace:
+        shape = (num_steps + 1, *canvas.tokens_BL.shape)
+        traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
+    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
+    _, canvas, _, passes_B, traced = jax.lax.while_loop(
+        lambda state: (state[0] < num_steps) & ~state[1].done_B.all(),
+        body,
+        (jnp.int32(0), canvas, strategy.init(key_B, canvas), passes_B, traced),
+    )
+    return Refined(canvas, passes_B, *traced)

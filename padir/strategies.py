@@ -1,0 +1,128 @@
+"""How a canvas is refined, one frozen dataclass a strategy; the loop that runs them is in `refine.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import flax.struct
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key
+
+from padir.canvas import (
+    Canvas,
+    Output,
+    Strategy,
+    best_tokens,
+    count_in_segment,
+    hide,
+    repeats,
+    worst,
+    write,
+)
+from padir.errors import PadirError
+
+_REMASK = ("previous", "start", "logits")
+
+
+@dataclasses.dataclass(frozen=True)
+class Padir:
+    """The paper's strategy (sections L.1.1 and L.2): take the argmax everywhere, rewrite stutter between steps.
+
+    After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
+    leaves the canvas as it was, which is the paper's stop test; the last argmax then stands, so that with "previous"
+    and "start" halting gives what the remaining steps would have given.
+
+    Attributes:
+      remask: what a taken-back position gets: the "previous" token, the "start" token of the canvas, or the argmax of
+        the "logits" summed over the steps so far (this keeps B·L·V numbers between steps).
+    """
+
+    remask: str = "previous"
+
+    def __post_init__(self):
+        if self.remask not in _REMASK:
+            raise PadirError(f"remask must be one of {', '.join(_REMASK)}, got {self.remask!r}")
+
+    def init(self, key_B, canvas: Canvas):
+        del key_B
+        if self.remask != "logits":
+            return ()
+        return jnp.zeros((*canvas.tokens_BL.shape, canvas.ids.num_embeddings), jnp.float32)
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps: int):
+        del key_B
+        token_BL, score_BL = best_tokens(output.logits_BLV)
+        argmax = write(canvas, canvas.free_BL, token_BL, score_BL)
+        stutter_BL = repeats(argmax.tokens_BL, canvas)
+        if self.remask == "logits":
+            memory = memory + output.logits_BLV
+            rewritten = write(argmax, stutter_BL, *best_tokens(memory))
+        elif self.remask == "start":
+            rewritten = hide(argmax, stutter_BL)
+        else:
+            rewritten = write(argmax, stutter_BL, canvas.tokens_BL, canvas.score_BL)
+        unchanged_B = (rewritten.tokens_BL == canvas.tokens_BL).all(-1)
+        final_BL = (unchanged_B | (step == num_steps - 1))[:, None]
+        tokens_BL = jnp.where(final_BL, argmax.tokens_BL, rewritten.tokens_BL)
+        score_BL = jnp.where(final_BL, argmax.score_BL, rewritten.score_BL)
+        return canvas.replace(tokens_BL=tokens_BL, score_BL=score_BL, done_B=canvas.done_B | unchanged_B), memory
+
+
+@flax.struct.dataclass
+class MaskPredictMemory:
+    """hidden_BL: positions that the next pass is to write."""
+
+    hidden_BL: Bool[Array, "B L"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskPredict:
+    """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): linear schedule over the least confident positions.
+
+    Each pass writes the hidden positions; after pass t of T the n = floor(L (T - t) / T) least confident of the L free
+    positions of a sentence are hidden again, ties going to the leftmost. Positions that stay keep the confidence of the
+    pass that wrote them. A row is done when nothing is hidden.
+    """
+
+    def init(self, key_B, canvas: Canvas) -> MaskPredictMemory:
+        del key_B
+        return MaskPredictMemory(hidden_BL=canvas.free_BL)
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: MaskPredictMemory, *, step, num_steps: int):
+        del key_B
+        written = write(canvas, memory.hidden_BL, *best_tokens(output.logits_BLV))
+        free_BL = canvas.free_BL
+        count_BL = count_in_segment(free_BL, canvas.segment_BL) * (num_steps - step - 1) // num_steps
+        hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
+        done_B = canvas.done_B | ~hidden_BL.any(-1)
+        return hide(written, hidden_BL).replace(done_B=done_B), MaskPredictMemory(hidden_BL=hidden_BL)
+
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "padir": Padir,
+    "mask_predict": MaskPredict,
+}
+
+
+def get_strategy(name: str, **hyperparameters) -> Strategy:
+    """The strategy of a name.
+
+    Raises:
+      PadirError: no strategy has that name; the message lists those that there are.
+    """
+    if name not in STRATEGIES:
+        raise PadirError(f"no strategy is called {name!r}: choose one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](**hyperparameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifted:
+    """A strategy as what happens between two training stages: its first of two steps (a `Between`)."""
+
+    strategy: Strategy = Padir()
+
+    def __call__(self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, target_BL: Int[Array, "B L"]) -> Canvas:
+        del target_BL
+        memory = self.strategy.init(key_B, canvas)
+        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0]

@@ -1,0 +1,152 @@
+"""Token ids, the letters of the axes, and conversions between lengths, segments and masks.
+
+Letters, everywhere in padir: B batch (rows), S source length, L target length, V vocabulary, D model width, H heads,
+K head width, F MLP width, T steps, N hypotheses, G segments (sentence pairs packed into one row).
+`tokens_BL` is an array [batch, target length].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from padir.errors import PadirError
+
+PADDING = 0
+EOS = 1
+UNK = 2
+NUM_BYTES = 256  # SentencePiece's byte pieces follow UNK when byte fallback is on
+
+
+@dataclasses.dataclass(frozen=True)
+class Ids:
+    """The special ids of a vocabulary, laid out as T5 does: sentinels at the top, counted downwards.
+
+    Attributes:
+      vocab_size: V, pieces and sentinels together; ids from V on belong to no token.
+      num_sentinels: how many of the last ids are sentinels (T5's extra ids).
+      first_regular: the first id that is neither padding, EOS, unk nor a byte piece.
+      num_embeddings: rows of the embedding table, at least V (0 means V): rows above V are padding for sharding.
+
+    Raises:
+      PadirError: the counts leave no regular piece.
+    """
+
+    vocab_size: int
+    num_sentinels: int = 100
+    first_regular: int = UNK + 1 + NUM_BYTES
+    num_embeddings: int = 0
+
+    def __post_init__(self):
+        if self.num_embeddings == 0:
+            object.__setattr__(self, "num_embeddings", self.vocab_size)
+        if self.num_sentinels < 3:
+            raise PadirError(f"num_sentinels must be at least 3 (mask, BOS, length), got {self.num_sentinels}")
+        if not UNK < self.first_regular < self.end_regular:
+            raise PadirError(
+                f"a vocabulary of {self.vocab_size} ids with {self.num_sentinels} sentinels and regular pieces from"
+                f" {self.first_regular} on has no regular piece: use a larger vocabulary"
+            )
+        if self.num_embeddings < self.vocab_size:
+            raise PadirError(f"num_embeddings must be at least {self.vocab_size}, got {self.num_embeddings}")
+
+    @property
+    def padding(self) -> int:
+        return PADDING
+
+    @property
+    def eos(self) -> int:
+        return EOS
+
+    @property
+    def unk(self) -> int:
+        return UNK
+
+    @property
+    def mask(self) -> int:
+        return self.vocab_size - 1
+
+    @property
+    def bos(self) -> int:
+        return self.vocab_size - 2
+
+    @property
+    def length(self) -> int:
+        return self.vocab_size - 3
+
+    @property
+    def end_regular(self) -> int:
+        """One past the last regular piece: the first sentinel."""
+        return self.vocab_size - self.num_sentinels
+
+    def mask_range(self, length: int) -> range:
+        """The mask ids of positions 0 .. length-1: V-4, V-5, ...
+
+        Raises:
+          PadirError: fewer than length + 3 sentinels.
+        """
+        if self.num_sentinels < length + 3:
+            raise PadirError(
+                f"mask_range needs a sentinel for each of {length} positions and 3 more, got {self.num_sentinels}"
+                f" sentinels: train the vocabulary with --num_sentinels {length + 3} or shorten the rows"
+            )
+        return range(self.vocab_size - 4, self.vocab_size - 4 - length, -1)
+
+    @functools.cached_property
+    def special(self) -> tuple[int, ...]:
+        """Ids that are never written: padding, EOS, unk, sentinels and rows above V. Bytes may be written."""
+        return (PADDING, EOS, UNK, *range(self.end_regular, self.num_embeddings))
+
+
+def sequence_mask(length_B: Int[Array, " B"], max_length: int) -> Bool[Array, "B L"]:
+    """True at the first `length_B` positions of each row.
+
+    >>> sequence_mask(jnp.array([1, 3]), 3).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 1]]
+    """
+    return jnp.arange(max_length) < length_B[:, None]
+
+
+def positions_in_segment(segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """Each position's index within its segment, from 0; segments are contiguous runs of one number.
+
+    >>> positions_in_segment(jnp.array([[1, 1, 2, 2, 2, 0]])).tolist()
+    [[0, 1, 0, 1, 2, 0]]
+    """
+    index_L = jnp.arange(segment_BL.shape[1])
+    previous_BL = jnp.pad(segment_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    start_BL = jnp.where(segment_BL != previous_BL, index_L, 0)
+    return index_L - jax.lax.cummax(start_BL, axis=1)
+
+
+def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Array, "B G"]:
+    """How many positions each of the segments 1 .. num_segments has; 0 where there is none.
+
+    >>> segment_lengths(jnp.array([[1, 1, 2, 0]]), 3).tolist()
+    [[2, 1, 0]]
+    """
+    return (segment_BL[:, None, :] == jnp.arange(1, num_segments + 1)[:, None]).sum(-1)
+
+
+def round_up(length: int, multiple: int) -> int:
+    """The least multiple of `multiple` that is at least `length`: buckets keep the number of compiled shapes small."""
+    return -(-length // multiple) * multiple
+
+
+def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) -> np.ndarray:
+    """Right-pads token lists to an int32 array [num_rows or len(rows), length].
+
+    Raises:
+      PadirError: a row is longer than `length`.
+    """
+    out = np.full((num_rows or len(rows), length), PADDING, np.int32)
+    for i, row in enumerate(rows):
+        if len(row) > length:
+            raise PadirError(f"a row of {len(row)} tokens does not fit into {length}: shorten it first")
+        out[i, : len(row)] = row
+    return out

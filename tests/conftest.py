@@ -1,0 +1,10 @@
+"""Tests run on the CPU, and every jaxtyping annotation of padir is checked while they do."""
+
+import os
+
+# Before JAX is imported. Set JAX_PLATFORMS to run the tests on another device.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jaxtyping
+
+jaxtyping.install_import_hook("padir", "beartype.beartype")
