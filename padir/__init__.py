@@ -1,0 +1,15 @@
+"""padir: generative-masked (non-autoregressive) translation in JAX.
+
+    translator = padir.Translator.load("runs/toy")
+    translator.translate(["Der Hund schläft."], num_steps=4)
+
+The modules are the library: `padir.refine` (the loop), `padir.strategies`, `padir.corruption`, `padir.canvas`,
+`padir.loss`, `padir.model`, `padir.translate`, `padir.evaluate`, `padir.trainer`.
+"""
+
+from padir.errors import PadirError
+from padir.length import LengthSearch
+from padir.translate import Decoding, Translation, Translator
+
+__version__ = "0.1.0"
+__all__ = ["Decoding", "LengthSearch", "PadirError", "Translation", "Translator", "__version__"]

@@ -100,10 +100,10 @@ class Tokenizer:
         """`encode` of each text, several times faster than one by one."""
         try:
             return self._processor.encode(list(texts), num_threads=1)
-        except UnicodeEncodeError as error:
+        except TypeError:  # SentencePiece's word for a string that is not UTF-8
             raise PadirError(
-                f"text must be Unicode without surrogates, got {error.object[error.start : error.end]!r}: read the"
-                " file as UTF-8"
+                "text must be Unicode without surrogates (U+D800 to U+DFFF), which stand for undecodable bytes: read"
+                " the text as UTF-8"
             ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -182,8 +182,8 @@ def _training_problem(message: str, size: int) -> str:
         return f"the corpus gives at most {limit[1]} pieces, got size {size}: use --size {limit[1]} or more text"
     if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return (
-            f"the corpus needs at least {required[1]} pieces (its characters, the bytes and the control ids), got size"
-            f" {size}: use a larger --size or a lower --character_coverage"
+            f"the corpus needs more than {required[1]} pieces (its characters, the bytes and the control ids), got size"
+            f" {size}: use a larger --size"
         )
     if "sentences_.empty()" in message:
         return "a vocabulary needs text to learn from, got no lines of at most 4,192 bytes: check the input files"

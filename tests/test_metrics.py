@@ -156,3 +156,13 @@ def test_unequal_or_no_lines_are_refused(score, fake_toy):
 def test_sacrebleu_is_imported_only_to_score():
     code = "import padir.metrics, sys; sys.exit('sacrebleu' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_toy_scores_by_the_grammar():
+    from padir.data.toy import ToyDeEn
+
+    pairs = list(ToyDeEn(num_train=2000, num_validation=0, num_test=20).pairs("test"))
+    sources, targets = zip(*pairs, strict=True)
+    assert metrics.toy_scores(sources, targets)["toy_right"].value == 100
+    scores = metrics.toy_scores(sources, [*targets[:-1], ""])
+    assert (scores["toy_right"].value, scores["toy_wrong"].value) == (95, 5)

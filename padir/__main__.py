@@ -1,0 +1,374 @@
+"""The command line: `padir vocab | prepare | train | evaluate | translate`. It parses, calls and prints.
+
+Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for its
+figures. Bad input ends with a short message on stderr and exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from padir.errors import PadirError
+
+_GIN = "--gin."
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    group = common.add_argument_group("configuration")
+    group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="a gin file; repeatable")
+    group.add_argument("--gin_search_paths", action="append", default=[], metavar="DIR", help="where gin files are")
+    group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
+    group.add_argument("--json", metavar="FILE", help="write the command's figures as JSON")
+
+    corpus = argparse.ArgumentParser(add_help=False)
+    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
+    group.add_argument("--data_dir", help="where the task's files are")
+    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
+    for split in ("train", "validation", "test"):
+        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
+
+    decoding = argparse.ArgumentParser(add_help=False)
+    group = decoding.add_argument_group("decoding (defaults from gin's Decoding and LengthSearch, else as shown)")
+    group.add_argument("--strategy", help="how drafts are refined; default: the model's own")
+    group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
+    group.add_argument("--draws", type=int, help="random drafts of each length (1)")
+    group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
+    group.add_argument("--seed", type=int, help="of the random drafts (0)")
+
+    parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    vocab = commands.add_parser("vocab", parents=[corpus, common], help="train a vocabulary on both sides of a corpus")
+    vocab.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
+    vocab.add_argument("--size", type=int, default=32_000, help="pieces, sentinels not counted (32,000)")
+    vocab.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
+    vocab.set_defaults(run=_vocab)
+
+    prepare = commands.add_parser("prepare", parents=[corpus, common], help="tokenise a corpus into records")
+    prepare.add_argument("--vocab", required=True, metavar="FILE", help="from `padir vocab`")
+    prepare.add_argument("--num_sentinels", type=int, default=100, help="as given to `padir vocab` (100)")
+    prepare.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    prepare.add_argument("--max_source_tokens", type=int, default=256, help="longer pairs are dropped (256)")
+    prepare.add_argument("--max_target_tokens", type=int, default=256, help="longer pairs are dropped (256)")
+    prepare.add_argument("--max_length_ratio", type=float, help="drop pairs of more unequal lengths")
+    prepare.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
+    prepare.set_defaults(run=_prepare)
+
+    train = commands.add_parser("train", parents=[decoding, common], help="train a model, or go on training it")
+    train.add_argument("--data", metavar="DIR", help="from `padir prepare`; as gin: DATASET")
+    train.add_argument("--model_dir", metavar="DIR", help="the directory to train in; as gin: MODEL_DIR")
+    train.add_argument("--num_steps", type=int, help="decoder passes when validating (4)")
+    train.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried when validating (1)")
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("evaluate", parents=[decoding, corpus, common], help="translate a test set, score it")
+    evaluate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
+    evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
+    evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
+    evaluate.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
+    evaluate.add_argument("--oracle_lengths", action="store_true", help="give every sentence its reference's length")
+    evaluate.add_argument("--hypotheses", metavar="FILE", help="write what the last row of the table translated")
+    evaluate.set_defaults(run=_evaluate)
+
+    translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
+    translate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
+    translate.add_argument("--input", metavar="FILE", help="default: standard input")
+    translate.add_argument("--output", metavar="FILE", help="default: standard output")
+    translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    translate.add_argument("--trace", action="store_true", help="show every step on stderr")
+    translate.add_argument("--html", metavar="FILE", help="write every step as a page")
+    translate.set_defaults(run=_translate)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    bindings = [a.removeprefix(_GIN) for a in arguments if a.startswith(_GIN)]
+    args = _parser().parse_args([a for a in arguments if not a.startswith(_GIN)])
+    try:
+        if args.gin_file or bindings or args.command == "train":
+            from padir import config
+
+            config.parse(args.gin_file, bindings, args.gin_search_paths)
+        figures = args.run(args)
+        if args.json:
+            _write(args.json, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    except PadirError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit flushes into the broken pipe
+        return 141
+    except OSError as error:
+        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except KeyboardInterrupt as interrupt:
+        print(f"padir: stopped{': ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"padir: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _warn(message: str) -> None:
+    print(f"padir: warning: {message}", file=sys.stderr)
+
+
+def _write(path: str, text: str) -> None:
+    """Writes a file whole or not at all."""
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, final)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _source(args: argparse.Namespace) -> Any:
+    """The corpus that the arguments name, or the one that gin binds."""
+    from padir.data.sources import ParallelText, get_source
+
+    files = {split: tuple(getattr(args, split)) for split in ("train", "validation", "test") if getattr(args, split)}
+    if args.task and files:
+        raise PadirError("give either --task or files, not both")
+    if args.task:
+        return get_source(args.task, args.data_dir)
+    if not files:
+        if args.gin_file:
+            from padir import config
+
+            return config.configured(ParallelText)()
+        raise PadirError("no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files")
+    source_language, separator, target_language = (args.languages or "").partition("-")
+    if not separator or not source_language or not target_language:
+        raise PadirError(f"files need --languages SRC-TGT, such as de-en, got {args.languages!r}")
+    for split, paths in files.items():
+        if len(paths) > 2:
+            raise PadirError(f"--{split} takes one .tsv file or two text files, got {len(paths)}")
+    single = {split: paths[0] if len(paths) == 1 else paths for split, paths in files.items()}
+    return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **single)
+
+
+def _vocab(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import tokenizer
+
+    source = _source(args)
+    split = "train" if "train" in source.splits else source.splits[0]
+    texts = (text for pair in source.pairs(split) for text in pair)
+    trained = tokenizer.train(texts, args.output, size=args.size, num_sentinels=args.num_sentinels)
+    print(f"{args.output}: {trained.num_pieces:,} pieces and {args.num_sentinels} sentinels", file=sys.stderr)
+    return {"file": args.output, "pieces": trained.num_pieces, "sha256": trained.sha256}
+
+
+def _prepare(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.data.prepare import prepare
+    from padir.tokenizer import Tokenizer
+
+    manifest = prepare(
+        _source(args),
+        Tokenizer.load(args.vocab, num_sentinels=args.num_sentinels),
+        args.output,
+        max_source_tokens=args.max_source_tokens,
+        max_target_tokens=args.max_target_tokens,
+        max_length_ratio=args.max_length_ratio,
+        overwrite=args.overwrite,
+    )
+    rows = [
+        [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
+        for split, s in manifest["splits"].items()
+    ]
+    _table(args.output, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
+    return manifest
+
+
+def _counts(dropped: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
+
+
+def _train(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import config, trainer
+    from padir.evaluate import validation_fn
+
+    folders = {"data_dir": args.data or config.macro("DATASET"), "model_dir": args.model_dir or config.macro("MODEL_DIR")}
+    for name, flag, macro in (("data_dir", "--data", "DATASET"), ("model_dir", "--model_dir", "MODEL_DIR")):
+        if not folders[name]:
+            raise PadirError(f"no {name}: give {flag} DIR, or --gin.{macro}=DIR")
+    return config.configured(trainer.train)(
+        **folders,
+        evaluate_fn=validation_fn(folders["data_dir"], _decoding(args)),
+        describe_config=config.operative,
+    )
+
+
+def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int | None = None) -> Any:
+    """gin's `Decoding`, with what the command line says of it."""
+    import dataclasses
+
+    from padir import strategies
+    from padir.length import LengthSearch
+    from padir.translate import Decoding
+
+    if "padir.config" in sys.modules:
+        from padir import config
+
+        base = config.configured(Decoding)()
+    else:
+        base = Decoding()
+    num_steps = num_steps if num_steps is not None else args.num_steps
+    top_k = top_k if top_k is not None else args.top_k
+    lengths = {"top_k": top_k, "offsets": args.offsets and tuple(args.offsets), "draws": args.draws}
+    lengths = {name: value for name, value in lengths.items() if value is not None}
+    changes: dict[str, Any] = {"num_steps": num_steps, "batch_size": args.batch_size, "seed": args.seed}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if args.strategy:
+        changes["strategy"] = strategies.get_strategy(args.strategy)
+    base_lengths: LengthSearch = base.lengths
+    return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+
+
+def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
+    from padir.data.prepared import read_text
+    from padir.evaluate import grid
+    from padir.translate import Translator
+
+    num_steps, top_k = args.num_steps or [None], args.top_k or [None]
+    decodings = [(steps, k) for k in top_k for steps in num_steps]
+    first = _decoding(args, *decodings[0])
+    for steps, k in decodings[1:]:
+        _decoding(args, steps, k)  # wrong numbers are refused before anything is decoded
+    if args.data:
+        sources, references = read_text(args.data, args.split)
+    else:
+        source = _source(args)
+        pairs = list(source.pairs(args.split))
+        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
+    translator = Translator.load(args.model)
+    steps_list = [steps or first.num_steps for steps in num_steps]
+    k_list = [k or first.lengths.top_k for k in top_k]
+    results = grid(
+        translator, sources, references, first, steps_list, k_list, oracle_lengths=args.oracle_lengths
+    )
+    names = list(results[0][1].scores)
+    rows = [
+        [str(decoding.num_steps), f"{evaluation.figures['hypotheses']:.3g}"]
+        + [f"{evaluation.figures[name]:.2f}" for name in names if name not in ("hypotheses", "truncated")]
+        for decoding, evaluation in results
+    ]
+    columns = ["steps", "hypotheses", *(name for name in names if name not in ("hypotheses", "truncated"))]
+    _table(f"{args.model} on {len(sources):,} sentences", columns, rows)
+    for score in results[0][1].scores.values():
+        if score.signature:
+            print(f"{score.name}: {score.signature}")
+    if cut := int(results[0][1].figures["truncated"]):
+        _warn(f"{cut} sources are longer than the model takes: their ends were not translated")
+    if args.hypotheses:
+        _write(args.hypotheses, "".join(line + "\n" for line in results[-1][1].hypotheses))
+    return [
+        {
+            "num_steps": decoding.num_steps,
+            "top_k": decoding.lengths.top_k,
+            "offsets": list(decoding.lengths.offsets),
+            "draws": decoding.lengths.draws,
+            "scores": {name: {"value": s.value, "signature": s.signature} for name, s in evaluation.scores.items()},
+        }
+        for decoding, evaluation in results
+    ]
+
+
+def _translate(args: argparse.Namespace) -> dict[str, Any]:
+    import contextlib
+
+    from padir.analysis.trace import Step, Trace, render_html, render_text
+    from padir.stream import lines, translate_lines
+    from padir.translate import Translation, Translator
+
+    decoding = _decoding(args)
+    translator = Translator.load(args.model)
+    traces: list[Trace] = []
+
+    def show(source: str, result: Translation) -> None:
+        steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace or ())
+        one = Trace(source, steps, result.text)
+        if args.trace:
+            print(render_text(one), file=sys.stderr)
+        if args.html:
+            traces.append(one)
+
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
+        if args.output:
+            out = stack.enter_context(open(args.output, "w", encoding="utf-8", newline="\n"))
+        else:
+            out = sys.stdout
+            out.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        bar = stack.enter_context(_counter("translate"))
+        results = translate_lines(
+            translator,
+            lines(source, _warn),
+            out,
+            decoding,
+            warn=_warn,
+            progress=bar,
+            trace=show if args.trace or args.html else None,
+        )
+    if args.html:
+        _write(args.html, render_html(traces))
+    passes = [r.passes for r in results]
+    return {"lines": len(results), "passes": sum(passes) / max(1, len(passes))}
+
+
+def _counter(label: str) -> Any:
+    """A context that gives a function which counts lines on stderr, where that is a terminal."""
+    import contextlib
+
+    import rich.console
+    import rich.progress
+
+    @contextlib.contextmanager
+    def counting():
+        console = rich.console.Console(stderr=True)
+        with rich.progress.Progress(
+            rich.progress.TextColumn(label),
+            rich.progress.TextColumn("{task.completed:,} lines"),
+            rich.progress.TextColumn("{task.speed}"),
+            console=console,
+            disable=not console.is_terminal or sys.stdout.isatty(),
+            transient=True,
+        ) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda count: bar.advance(task, count)
+
+    return counting()
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    import rich.console
+    import rich.table
+
+    table = rich.table.Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console = rich.console.Console()
+    if not console.is_terminal:  # a file or a pipe has no width: show every column
+        console = rich.console.Console(width=160)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

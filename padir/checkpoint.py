@@ -1,0 +1,276 @@
+"""Training checkpoints (Orbax) and model directories (safetensors), each with a manifest of sha256 sums.
+
+A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, and `manifest.json`. It is written
+beside its place, in a background thread, and renamed when everything and the manifest are on disk, so that a folder with
+a step's name is whole. A model directory is what `Translator.load` reads:
+
+    weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel")
+    vocab.model           the SentencePiece file
+    model.json            `ModelCard`: configuration, ids, languages, corruption, strategy, metrics
+    config.gin            the operative configuration of the training
+    manifest.json         sha256 of each of these, checked when loaded; written last
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import safetensors
+import safetensors.numpy
+
+from padir.canvas import Corruption, Strategy
+from padir.corruption import CORRUPTIONS
+from padir.errors import PadirError
+from padir.model import ModelConfig
+from padir.strategies import STRATEGIES
+from padir.tokenizer import Tokenizer
+from padir.tokens import Ids
+
+MANIFEST = "manifest.json"
+MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
+FORMAT = 1
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path) -> None:
+    """Writes the sha256 and size of every file under `folder` to its manifest."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    entries = {str(path.relative_to(folder)): {"sha256": sha256(path), "bytes": path.stat().st_size} for path in files}
+    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": entries}, indent=1) + "\n")
+
+
+def check_manifest(folder: Path) -> None:
+    """Compares every file with the manifest.
+
+    Raises:
+      PadirError: no manifest, or a file that is missing or differs.
+    """
+    try:
+        entries = json.loads((folder / MANIFEST).read_text())["files"]
+    except FileNotFoundError:
+        raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders") from None
+    except (ValueError, KeyError, TypeError):
+        raise PadirError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
+    for name, entry in entries.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise PadirError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
+        if not path.is_file():
+            raise PadirError(f"{path} is missing: restore the folder from a copy")
+        if sha256(path) != entry["sha256"]:
+            raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
+
+
+class Checkpoints:
+    """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged ones.
+
+    Attributes:
+      folder: holds one folder a step.
+      keep: how many of the newest are kept.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2):
+        self.folder, self.keep = folder, keep
+        self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: concurrent.futures.Future | None = None
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+    def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        """Copies the state to the host and writes it in the background; waits for the save before it, if any.
+
+        Raises:
+          OSError: the save before it failed.
+        """
+        self.wait()
+        host_state = jax.tree.map(np.asarray, jax.device_get(state))
+        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state))
+
+    def wait(self) -> None:
+        """Returns when the last save is on disk; raises what went wrong with it."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _write(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(unfinished.absolute() / "state", state)
+        (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
+        write_manifest(unfinished)
+        shutil.rmtree(final, ignore_errors=True)
+        unfinished.rename(final)
+        for old in self.steps()[: -self.keep]:
+            shutil.rmtree(self.folder / str(old), ignore_errors=True)
+
+    def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The newest whole checkpoint's state and loader state, or None; says on stderr which damaged ones it skips.
+
+        Args:
+          like: a state of the same structure and shapes.
+
+        Raises:
+          PadirError: there are checkpoints, but none is whole or none fits the state.
+        """
+        problems = []
+        for step in reversed(self.steps()):
+            folder = self.folder / str(step)
+            try:
+                check_manifest(folder)
+                loader_state = json.loads((folder / "loader.json").read_text())
+                with ocp.StandardCheckpointer() as checkpointer:
+                    state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(np.asarray, like))
+                return state, loader_state
+            except PadirError as error:
+                problems.append(str(error))
+                print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
+            except ValueError as error:
+                raise PadirError(
+                    f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
+                    f" configuration: train in a new directory ({str(error).splitlines()[0][:200]})"
+                ) from error
+        if problems:
+            raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
+        return None
+
+
+def describe(instance: Corruption | Strategy, known: dict[str, Any]) -> dict[str, Any]:
+    """A corruption or strategy as JSON: its name and hyperparameters."""
+    names = [name for name, cls in known.items() if type(instance) is cls]
+    name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
+    return {"name": name, **dataclasses.asdict(instance)}  # type: ignore[call-overload]
+
+
+def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
+    """The instance that `describe` wrote.
+
+    Raises:
+      PadirError: the name is not padir's own.
+    """
+    hyperparameters = {key: tuple(v) if isinstance(v, list) else v for key, v in description.items() if key != "name"}
+    if description["name"] not in known:
+        raise PadirError(
+            f"the model was made with {description['name']!r}, which padir does not know: choose one of"
+            f" {', '.join(known)}, or pass the instance yourself"
+        )
+    return known[description["name"]](**hyperparameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What model.json says.
+
+    Attributes:
+      config, ids: the model's sizes and vocabulary layout.
+      corruption, strategy: what it was trained with, and how it is decoded unless told otherwise.
+      source_language, target_language, task: of its training data.
+      step: optimizer steps taken.
+      metrics: figures measured in training, by name.
+    """
+
+    config: ModelConfig
+    ids: Ids
+    corruption: Corruption
+    strategy: Strategy
+    source_language: str
+    target_language: str
+    task: str
+    step: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "config": dataclasses.asdict(self.config),
+            "ids": dataclasses.asdict(self.ids),
+            "corruption": describe(self.corruption, CORRUPTIONS),
+            "strategy": describe(self.strategy, STRATEGIES),
+            "source_language": self.source_language,
+            "target_language": self.target_language,
+            "task": self.task,
+            "step": self.step,
+            "metrics": self.metrics,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> ModelCard:
+        """Reads what `to_json` gave.
+
+        Raises:
+          PadirError: another format, or a field is missing or unknown.
+        """
+        if data.get("format") != FORMAT:
+            raise PadirError(f"model.json has format {data.get('format')!r}, this padir reads {FORMAT}")
+        try:
+            return ModelCard(
+                config=ModelConfig(**data["config"]),
+                ids=Ids(**data["ids"]),
+                corruption=recreate(data["corruption"], CORRUPTIONS),
+                strategy=recreate(data["strategy"], STRATEGIES),
+                **{k: data[k] for k in ("source_language", "target_language", "task", "step", "metrics")},
+            )
+        except (KeyError, TypeError) as error:
+            raise PadirError(f"model.json does not describe a model of this padir: {error}") from error
+
+
+def save_model(folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str) -> None:
+    """Writes a model directory; its manifest is the last file, so that a half-written one is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / "model.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    arrays = {name: np.ascontiguousarray(value) for name, value in flat.items()}
+    safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
+    tokenizer.save(unfinished / "vocab.model")
+    (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
+    (unfinished / "config.gin").write_text(gin_config)
+    write_manifest(unfinished)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for name in (*MODEL_FILES, MANIFEST):
+        (unfinished / name).rename(folder / name)
+    unfinished.rmdir()
+
+
+def load_model(folder: str | Path) -> tuple[Any, ModelCard, Tokenizer]:
+    """Parameters, card and tokenizer of a model directory, every file checked against its manifest.
+
+    Raises:
+      PadirError: not a model directory, half-written, or damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise PadirError(f"there is no model directory {folder}: train one with `padir train`")
+    if not (folder / MANIFEST).is_file():
+        unfinished = (folder / "checkpoints").is_dir()
+        remedy = "its training has not finished: run the same `padir train` again" if unfinished else "it is not whole"
+        raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
+    check_manifest(folder)
+    card = ModelCard.from_json(json.loads((folder / "model.json").read_text()))
+    try:
+        flat = safetensors.numpy.load_file(str(folder / "weights.safetensors"))
+    except safetensors.SafetensorError as error:
+        raise PadirError(f"{folder / 'weights.safetensors'} is not a safetensors file: {error}") from error
+    tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer

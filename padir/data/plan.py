@@ -1,0 +1,135 @@
+"""Which pairs go into which batch: layouts, and the plans that fill them.
+
+A plan is made from the order of the pairs and their lengths alone, without reading a token. So it can be replayed up to
+any batch, and every process of a multi-host run can make the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from padir.errors import PadirError
+from padir.tokens import round_up
+
+MODES = ("pack", "bucket")
+BUCKET_STEP = 8  # lengths are rounded up to it
+
+# Rows that wait for more pairs while packing. More waste less and take longer to search.
+_OPEN_ROWS = 64
+
+Shape = tuple[int, int, int]  # B, S, L
+Rows = list[list[int]]  # of each row the numbers of its records, in segment order
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The shape of the batches.
+
+    Attributes:
+      rows: B, rows of a batch over all processes (bucket: of the longest bucket).
+      row_length: L, target positions of a row.
+      source_row_length: S, source positions of a row.
+      mode: "pack" or "bucket".
+      max_segments: G, at most so many pairs in a row when packing.
+      row_multiple: rows of every bucket are a multiple of it (the number of devices, say).
+
+    Raises:
+      PadirError: a value makes no sense.
+    """
+
+    rows: int
+    row_length: int
+    source_row_length: int
+    mode: str = "pack"
+    max_segments: int = 16
+    row_multiple: int = 1
+
+    def __post_init__(self):
+        if self.mode not in MODES:
+            raise PadirError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        for name in ("rows", "row_length", "source_row_length", "max_segments", "row_multiple"):
+            if getattr(self, name) < 1:
+                raise PadirError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.rows % self.row_multiple:
+            raise PadirError(f"rows must be a multiple of row_multiple {self.row_multiple}, got {self.rows}")
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same in all.
+
+        >>> Layout(rows=4, row_length=24, source_row_length=32, mode="bucket").shapes()
+        ((12, 16, 8), (6, 24, 16), (4, 32, 24))
+        """
+        if self.mode == "pack":
+            return ((self.rows, self.source_row_length, self.row_length),)
+        shapes = []
+        for length in range(BUCKET_STEP, self.row_length, BUCKET_STEP):
+            rows = self.rows * self.row_length // length // self.row_multiple * self.row_multiple
+            source = round_up(math.ceil(length * self.source_row_length / self.row_length), BUCKET_STEP)
+            shapes.append((rows, min(source, self.source_row_length), length))
+        return (*shapes, (self.rows, self.source_row_length, self.row_length))
+
+
+def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
+    """Batches (shape, rows) of packed rows, first fit: a pair goes into the oldest open row that has room for it.
+
+    When no open row has room and `_OPEN_ROWS` are open, the oldest is closed.
+
+    Args:
+      order: [n] record numbers, in the order in which they are taken.
+      length_N2: source tokens (length token and EOS included) and target tokens (EOS included) of every record.
+    """
+    shape = layout.shapes()[0]
+    capacity = np.array([layout.source_row_length, layout.row_length, layout.max_segments])
+    need_N3 = np.concatenate([length_N2, np.ones_like(length_N2[:, :1])], axis=1)
+    # Open rows in a ring: `oldest` is the next to be closed; an unopened row has room for everything.
+    room_R3 = np.tile(capacity, (_OPEN_ROWS, 1))
+    open_rows: Rows = [[] for _ in range(_OPEN_ROWS)]
+    oldest = 0
+    done: Rows = []
+    for record in order.tolist():
+        fits_R = np.all(room_R3 >= need_N3[record], axis=1)
+        slot = int(fits_R.argmax())
+        if not fits_R[slot]:
+            slot, oldest = oldest, (oldest + 1) % _OPEN_ROWS
+            done.append(open_rows[slot])
+            open_rows[slot], room_R3[slot] = [], capacity
+            if len(done) == layout.rows:
+                yield shape, done
+                done = []
+        open_rows[slot].append(record)
+        room_R3[slot] -= need_N3[record]
+    done += [row for row in open_rows if row]
+    for start in range(0, len(done), layout.rows):
+        yield shape, done[start : start + layout.rows]
+
+
+def plan_bucket(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
+    """Batches (shape, rows) of one pair a row: each pair waits in the shortest bucket that holds it until that is full.
+
+    What is left at the end goes up into longer buckets, so that at most one batch an epoch is not full.
+    """
+    shapes = layout.shapes()
+    longest = [np.array([bucket[i] for bucket in shapes]) for i in (1, 2)]
+    bucket_N = np.maximum(*(np.searchsorted(longest[i], length_N2[:, i]) for i in (0, 1)))
+    waiting: list[Rows] = [[] for _ in shapes]
+    for record in order.tolist():
+        bucket = int(bucket_N[record])
+        waiting[bucket].append([record])
+        if len(waiting[bucket]) == shapes[bucket][0]:
+            yield shapes[bucket], waiting[bucket]
+            waiting[bucket] = []
+    left: Rows = []
+    for shape, rows in zip(shapes, waiting, strict=True):
+        left += rows
+        while len(left) >= shape[0]:
+            yield shape, left[: shape[0]]
+            left = left[shape[0] :]
+    if left:
+        yield shapes[-1], left
+
+
+PLANS = {"pack": plan_pack, "bucket": plan_bucket}

@@ -1,0 +1,205 @@
+"""Where sentence pairs come from: parallel text files, Multi30k, and the built-in grammar corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol, cast, runtime_checkable
+
+from padir.errors import PadirError
+
+SPLITS = ("train", "validation", "test")
+
+PathLike = str | os.PathLike[str]
+# A pair of files with as many lines each, or one file with two columns separated by a tab.
+SplitFiles = tuple[PathLike, PathLike] | PathLike
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A named parallel corpus. `pairs` gives (source sentence, target sentence), the same each time it is called.
+
+    Sentences hold no newline. Some may be empty: preparing drops those from the records and says so.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source_language(self) -> str: ...
+
+    @property
+    def target_language(self) -> str: ...
+
+    @property
+    def splits(self) -> tuple[str, ...]: ...
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Raises PadirError for a split that is not in `splits` and for text that cannot be read."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelText:
+    """Text files of one language pair, plain or .gz, read as UTF-8 one line at a time.
+
+    Each split is a pair of files with one sentence a line, or one TSV file with two columns. Only a newline ends a line
+    (U+2028 and the like are text); a byte order mark at the start and a carriage return before the newline are removed.
+
+    >>> ParallelText("mine", "de", "en", train=("a.de", "a.en"), test="b.tsv.gz").splits  # doctest: +SKIP
+    ('train', 'test')
+
+    Raises:
+      PadirError: no split is given, or a file is missing.
+    """
+
+    name: str
+    source_language: str
+    target_language: str
+    train: SplitFiles | None = None
+    validation: SplitFiles | None = None
+    test: SplitFiles | None = None
+
+    def __post_init__(self):
+        if not self.splits:
+            raise PadirError(f"{self.name} has no files: give train, validation or test files")
+        for split in self.splits:
+            for path in self._paths(split):
+                if not path.is_file():
+                    raise PadirError(f"{self.name} {split}: no file {path}: check the path")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(split for split in SPLITS if getattr(self, split) is not None)
+
+    def _paths(self, split: str) -> tuple[Path, ...]:
+        files = cast(SplitFiles, getattr(self, split))
+        return tuple(map(Path, files)) if isinstance(files, (tuple, list)) else (Path(files),)
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Sentence pairs of a split, in the files' order.
+
+        Raises:
+          PadirError: unknown split, no lines at all, unequal line counts, not two columns, not UTF-8, damaged gzip.
+        """
+        if split not in self.splits:
+            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
+        paths = self._paths(split)
+        pairs = _columns(paths[0]) if len(paths) == 1 else _aligned(*paths)
+        first = next(pairs, None)
+        if first is None:
+            raise PadirError(f"{self.name} {split}: {paths[0]} is empty: give a file with at least one sentence")
+        return itertools.chain([first], pairs)
+
+
+def read_lines(path: PathLike) -> Iterator[str]:
+    """Lines of a UTF-8 text file, plain or .gz, split at newlines only, without line ends and byte order mark.
+
+    Raises:
+      PadirError: the file is missing, not UTF-8 (the line's number is given), or a damaged gzip file.
+    """
+    path = Path(path)
+    try:
+        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+            for number, line in enumerate(file, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise PadirError(
+                        f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line): convert"
+                        " the file with iconv"
+                    ) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PadirError(f"{path} is not a whole gzip file ({error}): fetch it again") from None
+    except OSError as error:
+        raise PadirError(f"cannot read {path} ({error.strerror}): check the path") from None
+
+
+def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    sources, targets = read_lines(source), read_lines(target)
+    for number, pair in enumerate(itertools.zip_longest(sources, targets)):
+        source_line, target_line = pair
+        if source_line is None or target_line is None:
+            rest = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
+            counts = (number + rest, number) if target_line is None else (number, number + rest)
+            raise PadirError(
+                f"{source} has {counts[0]} lines but {target} has {counts[1]}: line i of both must belong together"
+            )
+        yield source_line, target_line
+
+
+def _columns(path: Path) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(read_lines(path), 1):
+        columns = line.split("\t")
+        if len(columns) != 2:
+            raise PadirError(
+                f"{path}, line {number}: expected 2 columns separated by a tab, got {len(columns)}: cut the file to"
+                " source and target, or give two files"
+            )
+        yield columns[0], columns[1]
+
+
+def multi30k(directory: PathLike, source_language: str = "de", target_language: str = "en") -> ParallelText:
+    """Multi30k task 1 in the folder `directory`: {train,valid,test}.{language} with or without .gz.
+
+    Raises:
+      PadirError: a file is missing; the message says where to get it.
+    """
+    name = f"multi30k_{source_language}_{target_language}"
+
+    def find(stem: str, language: str) -> Path:
+        plain = Path(directory) / f"{stem}.{language}"
+        zipped = plain.with_name(plain.name + ".gz")
+        for path in (zipped, plain):
+            if path.is_file():
+                return path
+        raise PadirError(
+            f"{name}: neither {zipped} nor {plain} exists: take task 1, raw, from github.com/multi30k/dataset and name"
+            f" its files {{train,valid,test}}.{{{source_language},{target_language}}}.gz (test is test_2016_flickr)"
+        )
+
+    def files(stem: str) -> tuple[Path, Path]:
+        return find(stem, source_language), find(stem, target_language)
+
+    return ParallelText(
+        name, source_language, target_language, train=files("train"), validation=files("valid"), test=files("test")
+    )
+
+
+def _toy(data_dir: PathLike | None) -> Source:
+    from padir.data.toy import ToyDeEn  # a grammar and its lexicon, built only when asked for
+
+    return cast(Source, ToyDeEn())  # its ClassVars are no properties to a type checker
+
+
+def _multi30k(source_language: str, target_language: str) -> Callable[[PathLike | None], Source]:
+    def make(data_dir: PathLike | None) -> Source:
+        return multi30k("." if data_dir is None else data_dir, source_language, target_language)
+
+    return make
+
+
+# Name -> what makes the source from the folder that holds its data (None: the current folder).
+SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
+    "toy_de_en": _toy,
+    "multi30k_de_en": _multi30k("de", "en"),
+    "multi30k_en_de": _multi30k("en", "de"),
+}
+
+
+def get_source(name: str, data_dir: PathLike | None = None) -> Source:
+    """The source `name`, its files (if it has any) in `data_dir`.
+
+    Raises:
+      PadirError: unknown name (the known ones are listed), or files are missing (where to get them is said).
+    """
+    if name not in SOURCES:
+        raise PadirError(f"unknown source {name!r}: known are {', '.join(SOURCES)}; or give text files")
+    return SOURCES[name](data_dir)

@@ -1,0 +1,124 @@
+"""Learning-rate schedule and optimizers, as optax chains."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol, runtime_checkable
+
+import optax
+
+from padir.errors import PadirError
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine:
+    """Linear warm-up from 0 to `peak`, then cosine decay to `peak * final` at the last step (the paper's section L.2).
+
+    The paper's copy that we have lost its peak and least rate: the defaults are ours.
+
+    Attributes:
+      peak: highest learning rate.
+      warmup_steps: steps until it is reached.
+      final: share of the peak that is left at the end.
+    """
+
+    peak: float = 1e-3
+    warmup_steps: int = 1_000
+    final: float = 0.02
+
+    def __post_init__(self):
+        if self.peak <= 0 or self.warmup_steps < 0 or not 0 <= self.final <= 1:
+            raise PadirError(f"a schedule needs peak > 0, warmup_steps >= 0 and final in [0, 1], got {self}")
+
+    def schedule(self, num_steps: int) -> optax.Schedule:
+        """Learning rate of each step from 0 to num_steps - 1."""
+        warmup = min(self.warmup_steps, max(1, num_steps - 1))
+        return optax.warmup_cosine_decay_schedule(
+            init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted
+            peak_value=self.peak,
+            warmup_steps=warmup,
+            decay_steps=max(num_steps, warmup + 1),
+            end_value=self.peak * self.final,
+        )
+
+
+@runtime_checkable
+class Optimizer(Protocol):
+    """A frozen dataclass of an optimizer's hyperparameters."""
+
+    @property
+    def learning_rate(self) -> Cosine: ...
+
+    def transformation(self, num_steps: int) -> optax.GradientTransformation: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Adafactor:
+    """Adafactor (Shazeer & Stern, 2018) with T5X's defaults: factored second moments, no first moment.
+
+    Attributes:
+      learning_rate: multiplies the parameter's own scale if `multiply_by_parameter_scale`.
+      factored: keep row and column means of the second moment instead of all of it (for both sides >= 128).
+      multiply_by_parameter_scale: relative steps; T5X's default.
+      decay_rate: the second moment's decay at step t is 1 - t**-decay_rate.
+      clipping_threshold: largest root mean square of an update.
+      momentum: decay of a first moment, or None for none.
+      weight_decay: taken off each step, times the learning rate.
+      clip_norm: largest global norm of the gradient, or None.
+    """
+
+    learning_rate: Cosine = Cosine(peak=1e-2)
+    factored: bool = True
+    multiply_by_parameter_scale: bool = True
+    decay_rate: float = 0.8
+    clipping_threshold: float = 1.0
+    momentum: float | None = None
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    def transformation(self, num_steps: int) -> optax.GradientTransformation:
+        return _clipped(
+            self.clip_norm,
+            optax.adafactor(
+                learning_rate=self.learning_rate.schedule(num_steps),
+                factored=self.factored,
+                multiply_by_parameter_scale=self.multiply_by_parameter_scale,
+                decay_rate=self.decay_rate,
+                clipping_threshold=self.clipping_threshold,
+                momentum=self.momentum,
+                weight_decay_rate=self.weight_decay or None,
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba, 2015), with decoupled weight decay.
+
+    Attributes:
+      learning_rate: the schedule.
+      b1, b2, eps: decays of the two moments, and the denominator's offset.
+      weight_decay: taken off each step, times the learning rate.
+      clip_norm: largest global norm of the gradient, or None.
+    """
+
+    learning_rate: Cosine = Cosine()
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    clip_norm: float | None = 1.0
+
+    def transformation(self, num_steps: int) -> optax.GradientTransformation:
+        schedule = self.learning_rate.schedule(num_steps)
+        return _clipped(
+            self.clip_norm, optax.adamw(schedule, self.b1, self.b2, self.eps, weight_decay=self.weight_decay)
+        )
+
+
+def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    if clip_norm is None:
+        return optimizer
+    if clip_norm <= 0:
+        raise PadirError(f"clip_norm must be above 0, or None for no clipping, got {clip_norm}")
+    return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)

@@ -1,0 +1,61 @@
+"""Lines of bytes in, lines of text out: what `padir translate` does with any input.
+
+Whatever a line holds, one line comes out for it. What the library would refuse is mended with a warning: bytes that are
+not UTF-8 are replaced, sources that are too long are cut.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TextIO
+
+from padir.translate import Decoding, Translation, Translator
+
+_CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorting by length saves padding
+
+
+def lines(file: BinaryIO, warn: Callable[[str], None]) -> Iterator[str]:
+    """The lines of a file without line ends (LF or CRLF) and without a byte-order mark."""
+    for number, raw in enumerate(file, 1):
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            warn(f"line {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
+            yield raw.decode("utf-8", errors="replace")
+
+
+def translate_lines(
+    translator: Translator,
+    source: Iterator[str],
+    out: TextIO,
+    decoding: Decoding,
+    *,
+    warn: Callable[[str], None],
+    progress: Callable[[int], None] = lambda count: None,
+    trace: Callable[[str, Translation], None] | None = None,
+) -> list[Translation]:
+    """Writes one line for each line of `source`, as they get ready; returns the translations without their traces.
+
+    Args:
+      warn: told of each line that was cut.
+      progress: told how many lines have been written since the last time.
+      trace: given each source with its translation and steps, before its line is written.
+    """
+    first, done = 0, []
+    while chunk := list(itertools.islice(source, decoding.batch_size * _CHUNK_BATCHES)):
+        results = translator.translate(chunk, decoding, truncate=True, trace=trace is not None, first_number=first)
+        for number, (text, result) in enumerate(zip(chunk, results, strict=True), first + 1):
+            if result.truncated:
+                warn(f"line {number} is longer than the model takes: its end was not translated")
+            if trace is not None and result.trace:
+                trace(text, result)
+            out.write(result.text + "\n")
+        out.flush()
+        progress(len(chunk))
+        first += len(chunk)
+        done += results if trace is None else []
+    return done

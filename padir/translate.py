@@ -1,0 +1,292 @@
+"""`Translator`: text in, text out.
+
+1. Tokenise; sort sentences by length into batches whose shapes come from a small set.
+2. Encode; take the most likely target lengths; lay out N drafts of each sentence.
+3. Refine all drafts in one jitted loop; keep each sentence's best by its length-normalised score.
+4. Turn tokens into text, without repeated tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.canvas import Corruption, Strategy, draft
+from padir.checkpoint import ModelCard, load_model
+from padir.errors import PadirError
+from padir.length import LengthSearch, candidates, top_lengths
+from padir.model import Transformer
+from padir.refine import Refined, refine
+from padir.strategies import Padir
+from padir.tokenizer import Tokenizer
+from padir.tokens import EOS, pad_rows, round_up
+
+BUCKET = 8  # lengths are rounded up to it
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How sentences are translated.
+
+    Attributes:
+      num_steps: decoder passes at most, T.
+      strategy: None takes the model's own.
+      canvas: what drafts are made of; None takes the corruption that the model was trained with.
+      lengths: which lengths are tried, and how many drafts of each.
+      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2); None:
+        only for the strategy "padir".
+      batch_size: sentences decoded at once.
+      seed: of the random drafts.
+
+    Raises:
+      PadirError: a number is too small.
+    """
+
+    num_steps: int = 4
+    strategy: Strategy | None = None
+    canvas: Corruption | None = None
+    lengths: LengthSearch = LengthSearch()
+    drop_repeats: bool | None = None
+    batch_size: int = 32
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.num_steps < 1:
+            raise PadirError(f"num_steps must be at least 1, got {self.num_steps}: use 1 for one-shot decoding")
+        if self.batch_size < 1:
+            raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One sentence's translation.
+
+    Attributes:
+      text: the best hypothesis.
+      score: its mean log-probability per token.
+      length: its target length in tokens, EOS included.
+      passes: decoder passes that its row really took; 0 for an empty line.
+      hypotheses: how many drafts were refined.
+      trace: if asked for, (pieces, log-probabilities) of the draft and of every step.
+      truncated: whether the source was cut to what the model takes.
+    """
+
+    text: str
+    score: float
+    length: int
+    passes: int
+    hypotheses: int = 1
+    trace: tuple[tuple[tuple[str, ...], tuple[float, ...]], ...] | None = None
+    truncated: bool = False
+
+
+class Translator:
+    """A loaded model.
+
+    >>> translator = Translator.load("runs/toy")  # doctest: +SKIP
+    >>> translator.translate(["Der Hund schläft ."], num_steps=4)[0].text  # doctest: +SKIP
+    'The dog is sleeping.'
+    """
+
+    def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
+        self.params, self.card, self.tokenizer = params, card, tokenizer
+        self.model = Transformer(card.config, card.ids)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Translator:
+        """Loads a model directory.
+
+        Raises:
+          PadirError: it is missing, half-written or damaged.
+        """
+        params, card, tokenizer = load_model(path)
+        return cls(jax.device_put(params), card, tokenizer)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        decoding: Decoding | None = None,
+        *,
+        target_lengths: Sequence[int] | None = None,
+        truncate: bool = False,
+        trace: bool = False,
+        first_number: int = 0,
+        **changes: Any,
+    ) -> list[Translation]:
+        """Translates sentences, each on its own.
+
+        Args:
+          texts: one sentence each; an empty one gives an empty translation.
+          decoding: how; `changes` are fields of it, such as num_steps=4.
+          target_lengths: lengths in tokens, EOS included, for models with the oracle length head or to measure the
+            gap of the predicted ones.
+          truncate: cut sources that are too long instead of raising.
+          trace: also give the draft and every step of the best hypothesis.
+          first_number: the number of the first text, from which its random draft is made, where texts are a part of a
+            longer input.
+
+        Raises:
+          PadirError: a source has more tokens than the model takes, or the options do not fit the model.
+        """
+        decoding = dataclasses.replace(decoding or Decoding(), **changes)
+        decoding = dataclasses.replace(
+            decoding,
+            strategy=decoding.strategy or self.card.strategy,
+            canvas=(decoding.canvas or self.card.corruption).full(),
+        )
+        assert decoding.canvas is not None
+        if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
+            raise PadirError("parallel draws of a canvas without randomness are all equal: use draws=1 and more lengths")
+        if target_lengths is not None and len(target_lengths) != len(texts):
+            raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
+        sources, truncated = self._sources(texts, truncate)
+        order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(sources[i]))
+        results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]
+        for begin in range(0, len(order), decoding.batch_size):
+            numbers = order[begin : begin + decoding.batch_size]
+            given = None if target_lengths is None else [target_lengths[i] for i in numbers]
+            for i, result in zip(numbers, self._batch(numbers, first_number, sources, given, decoding, trace), strict=True):
+                results[i] = dataclasses.replace(result, truncated=i in truncated)
+        return results
+
+    def _sources(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
+        """Token lists with [LENGTH] and EOS, and which ones were cut."""
+        limit = self.card.config.max_length - 1
+        sources, truncated = self.tokenizer.encode_batch(texts), set()
+        for i, tokens in enumerate(sources):
+            if len(tokens) > limit:
+                if not truncate:
+                    raise PadirError(
+                        f"text {i + 1} has {len(tokens)} tokens, the model takes {limit}: split it, or cut it with"
+                        " truncate=True"
+                    )
+                truncated.add(i)
+        prefix = [self.card.ids.length] if self.card.config.length_token else []
+        return [[*prefix, *tokens[:limit], EOS] for tokens in sources], truncated
+
+    def _batch(
+        self, numbers, first_number: int, sources, target_lengths, decoding: Decoding, trace: bool
+    ) -> list[Translation]:
+        """Translates one batch: the sentences at `numbers`."""
+        rows = min(decoding.batch_size, 1 << (len(numbers) - 1).bit_length())  # few shapes, few compilations
+        max_length = self.card.config.max_length
+        source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
+        source_BS = pad_rows([sources[i] for i in numbers], source_length, rows)
+        encoded, cross_kv = _encode(self.model, self.params, source_BS)
+        if target_lengths is not None:
+            tried = [candidates([length], decoding.lengths, max_length) for length in target_lengths]
+        else:
+            length_BK, _ = top_lengths(encoded.length, decoding.lengths.top_k)
+            tried = [candidates(row, decoding.lengths, max_length) for row in np.asarray(length_BK)[: len(numbers)]]
+        num_hypotheses = max(map(len, tried))
+        # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
+        tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
+        tried_BN += [tried_BN[0]] * (rows - len(numbers))
+        length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
+        number_B = np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
+        assert decoding.strategy is not None and decoding.canvas is not None
+        refined, mean_BN = _refine(
+            self.model,
+            self.params,
+            cross_kv,
+            encoded.segment_BS,
+            number_B,
+            length_BN,
+            draw_BN,
+            max_target_length=min(round_up(int(length_BN.max()), BUCKET), max_length),
+            strategy=decoding.strategy,
+            corruption=decoding.canvas,
+            num_steps=decoding.num_steps,
+            seed=decoding.seed,
+            trace=trace,
+        )
+        refined, mean_BN = jax.device_get((refined, mean_BN))
+        results = []
+        for b, candidate in enumerate(tried):
+            best = int(mean_BN[b, : len(candidate)].argmax())
+            results.append(self._translation(refined, b * num_hypotheses + best, len(candidate), decoding, mean_BN[b, best]))
+        return results
+
+    def _translation(self, refined: Refined, row: int, hypotheses: int, decoding: Decoding, score) -> Translation:
+        free_L = refined.canvas.free_BL[row]
+        tokens_L = refined.tokens_BL[row]
+        length = int((refined.canvas.segment_BL[row] > 0).sum())
+        trace = None
+        if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+            trace = tuple(
+                (tuple(self.tokenizer.pieces[i] for i in tokens[:length]), tuple(scores[:length].tolist()))
+                for tokens, scores in zip(refined.tokens_TBL[:, row], refined.scores_TBL[:, row], strict=True)
+            )
+        drop = decoding.drop_repeats
+        if drop is None:
+            drop = isinstance(decoding.strategy, Padir)
+        return Translation(
+            text=self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist()),
+            score=float(score),
+            length=length,
+            passes=int(refined.passes_B[row]),
+            hypotheses=hypotheses,
+            trace=trace,
+        )
+
+
+def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
+    """The free tokens, less those that equal their left neighbour (the paper's section L.2).
+
+    >>> without_repeats(np.array([7, 7, 8, 7, 1, 0]), np.array([True, True, True, True, False, False]))
+    [7, 8, 7]
+    """
+    tokens = tokens_L[free_L]
+    return tokens[np.concatenate([[True], tokens[1:] != tokens[:-1]])[: len(tokens)]].tolist()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(model: Transformer, params, source_BS):
+    segment_BS = (source_BS > 0).astype(jnp.int32)
+    encoded = model.apply({"params": params}, source_BS, segment_BS, method="encode")
+    return encoded, model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")  # type: ignore[union-attr]
+
+
+@functools.partial(
+    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "num_steps", "trace")
+)
+def _refine(
+    model: Transformer,
+    params,
+    cross_kv,
+    source_segment_BS,
+    number_B,
+    length_BN,
+    draw_BN,
+    *,
+    max_target_length: int,
+    strategy: Strategy,
+    corruption: Corruption,
+    num_steps: int,
+    seed,
+    trace: bool,
+):
+    """Refines every draft of a batch; also the mean log-probability of each, [B, N]."""
+    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
+    length_R = length_BN.reshape(-1)  # rows R = B * N, sentence-major
+    # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
+    fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
+    key_R = fold(jnp.repeat(sentence_B, length_BN.shape[1]), length_R, draw_BN.reshape(-1))
+    canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
+
+    def logits_fn(tokens_BL):
+        return model.apply(
+            {"params": params}, tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, method="decode"
+        )
+
+    refined = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, trace=trace)
+    written_R = jnp.maximum(canvas.free_BL.sum(-1), 1)
+    mean_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1) / written_R
+    return refined, mean_R.reshape(length_BN.shape)

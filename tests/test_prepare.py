@@ -1,0 +1,235 @@
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+from small_corpus import Listed, Numbers, small_tokenizer
+
+from padir.data.prepare import Limits, prepare
+from padir.data.prepared import load_manifest, load_tokenizer, read_text
+from padir.errors import PadirError
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+
+
+def records(path) -> list[list[int]]:
+    reader = ArrayRecordReader(str(path))
+    return [np.frombuffer(record, "<i4").tolist() for record in reader.read_all()]
+
+
+PAIRS = (
+    ("eins zwei", "one two"),
+    ("", "one"),
+    ("eins", "   "),
+    ("eins eins eins eins eins", "one"),  # 6 source tokens with EOS
+    ("eins", "one one one one"),  # 2 and 5 tokens with EOS
+    ("drei", "one one one one one"),
+    ("vier fünf", "four five"),
+)
+
+
+def test_records_counts_and_reasons(tmp_path, tokenizer):
+    limits = {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0}
+    manifest = prepare(Listed(PAIRS), tokenizer, tmp_path / "out", **limits, progress=False)
+    one, two, four, five = (tokenizer.encode(word)[0] for word in ("one", "two", "four", "five"))
+    eins, zwei, vier, fünf = (tokenizer.encode(word)[0] for word in ("eins", "zwei", "vier", "fünf"))
+    assert records(tmp_path / "out" / "train-00000-of-00001.arrayrecord") == [
+        [3, eins, zwei, 1, one, two, 1],
+        [3, vier, fünf, 1, four, five, 1],
+    ]
+    assert np.load(tmp_path / "out" / "train.lengths.npy").tolist() == [[3, 3], [3, 3]]
+    train = manifest["splits"]["train"]
+    assert (train["read"], train["written"], train["source_tokens"], train["target_tokens"]) == (7, 2, 6, 6)
+    assert (train["longest_source"], train["longest_target"]) == (3, 3)
+    assert train["dropped"] == {
+        "empty source": 1,
+        "empty target": 1,
+        "source too long": 1,
+        "target too long": 1,
+        "length ratio": 1,
+    }
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped-train.jsonl").read_text().splitlines()]
+    assert [(d["line"], d["reason"]) for d in dropped] == [
+        (2, "empty source"),
+        (3, "empty target"),
+        (4, "source too long"),
+        (5, "length ratio"),
+        (6, "target too long"),
+    ]
+    assert manifest == load_manifest(tmp_path / "out", verify=True)
+    assert manifest["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
+    assert manifest["vocabulary"] == {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100}
+
+
+def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
+    validation = (("", "one"), (" eins\u2028zwei\r", "\ufeffone"), ("eins " * 500, "one"))
+    manifest = prepare(Listed(PAIRS, validation), tokenizer, tmp_path / "out", progress=False)
+    assert manifest["splits"]["validation"]["written"] == 1
+    assert tuple(zip(*read_text(tmp_path / "out", "validation"), strict=True)) == validation
+    with pytest.raises(PadirError, match="has the text of validation, got 'train'"):
+        read_text(tmp_path / "out", "train")
+    assert load_tokenizer(tmp_path / "out").ids == tokenizer.ids
+
+
+def test_shards(tmp_path, tokenizer):
+    manifest = prepare(Numbers(num_train=10), tokenizer, tmp_path / "out", records_per_shard=4, progress=False)
+    shards = manifest["splits"]["train"]["shards"]
+    assert shards == [f"train-0000{i}-of-00003.arrayrecord" for i in range(3)]
+    counts = [len(records(tmp_path / "out" / name)) for name in shards]
+    assert counts == [4, 4, 2]
+    texts = [f"{a} | {b}" for a, b in Numbers(num_train=10).pairs("train")]
+    read = [record for name in shards for record in records(tmp_path / "out" / name)]
+    assert texts == [f"{tokenizer.decode(r[1 : r[0]])} | {tokenizer.decode(r[r[0] + 1 : -1])}" for r in read]
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path, tokenizer):
+    first, second = (prepare(Numbers(), tokenizer, tmp_path / name, progress=False) for name in "ab")
+    assert first == second
+
+
+def test_an_up_to_date_folder_is_kept(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    before = (tmp_path / "out" / "manifest.json").stat().st_ino
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / "manifest.json").stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": Numbers(num_train=299)},
+        {"source": dataclasses.replace(Numbers(), name="other")},
+        {"max_source_tokens": 255},
+        {"max_length_ratio": 3.0},
+    ],
+)
+def test_another_input_is_not_taken_for_the_same(tmp_path, tokenizer, change):
+    arguments = {"source": Numbers(), "tokenizer": tokenizer, "output_dir": tmp_path / "out", "progress": False}
+    before = prepare(**arguments)
+    with pytest.raises(PadirError, match="prepared from other text, vocabulary or limits: .*--overwrite"):
+        prepare(**arguments | change)
+    assert load_manifest(tmp_path / "out", verify=True) == before
+    after = prepare(**arguments | change, overwrite=True)
+    assert load_manifest(tmp_path / "out", verify=True) == after != before
+
+
+def test_a_folder_of_other_things_is_never_replaced(tmp_path, tokenizer):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(PadirError, match="holds files that `padir prepare` did not make"):
+        prepare(Numbers(), tokenizer, tmp_path / "letters", overwrite=True, progress=False)
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+    (tmp_path / "empty").mkdir()
+    assert prepare(Numbers(), tokenizer, tmp_path / "empty", progress=False)["splits"]["train"]["read"] == 300
+
+
+class Breaks(Numbers):
+    """A source that fails after some pairs, as a lost disk or Ctrl-C would."""
+
+    def pairs(self, split):
+        yield from super().pairs(split)
+        if split == "validation":
+            raise KeyboardInterrupt
+
+
+def test_nothing_half_written_is_left(tmp_path, tokenizer):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Breaks(), tokenizer, tmp_path / "out", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_overwrite_leaves_the_old_folder(tmp_path, tokenizer):
+    before = prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Breaks(), tokenizer, tmp_path / "out", overwrite=True, progress=False)
+    assert load_manifest(tmp_path / "out", verify=True) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_every_pair_dropped(tmp_path, tokenizer):
+    with pytest.raises(PadirError, match=r"every training pair was dropped \(2 empty source\): raise the limits"):
+        prepare(Listed((("", "a"), ("", "b"))), tokenizer, tmp_path / "out", progress=False)
+
+
+def test_a_newline_in_a_sentence(tmp_path, tokenizer):
+    with pytest.raises(PadirError, match="listed train, pair 1: a sentence must be one line"):
+        prepare(Listed((("a\nb", "c"),)), tokenizer, tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_source_tokens": 1}, "max_source_tokens must be at least 2"),
+        ({"max_length_ratio": 0.5}, "max_length_ratio must be at least 1"),
+    ],
+)
+def test_limits_without_sense(limits, message):
+    with pytest.raises(PadirError, match=message):
+        Limits(**limits)
+
+
+def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
+    out = tmp_path / "out"
+    prepare(Numbers(), tokenizer, out, progress=False)
+    shard = out / "train-00000-of-00001.arrayrecord"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(PadirError, match=f"must have {len(whole):,} bytes, got {len(whole) - 1:,} bytes"):
+        load_manifest(out)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    shard.write_bytes(flipped)
+    load_manifest(out)  # the size is right
+    with pytest.raises(PadirError, match="has changed since it was prepared"):
+        load_manifest(out, verify=True)
+    with pytest.raises(PadirError, match="has changed since it was prepared .*--overwrite"):
+        prepare(Numbers(), tokenizer, out, progress=False)
+    prepare(Numbers(), tokenizer, out, overwrite=True, progress=False)
+    assert shard.read_bytes() == whole
+    shard.unlink()
+    with pytest.raises(PadirError, match="got no file"):
+        load_manifest(out)
+
+
+def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    path = tmp_path / "out" / "vocab.model"
+    model = path.read_bytes()
+    assert model.count("▁eins".encode()) == 1
+    path.write_bytes(model.replace("▁eins".encode(), "▁eans".encode()))  # as many bytes
+    with pytest.raises(PadirError, match="is not the vocabulary of the manifest"):
+        load_tokenizer(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (None, "has no manifest.json"),
+        ("{", "is not a manifest"),
+        ("[1]", "is not a manifest"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 1, got other version 1"),
+        ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared version 9"),
+    ],
+)
+def test_not_a_prepared_folder(tmp_path, manifest, message):
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(PadirError, match=message):
+        load_manifest(tmp_path)
+    with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
+        load_manifest(tmp_path / "nowhere")
+
+
+def test_no_tensorflow_in_a_fresh_process():
+    code = (
+        "import sys, padir.data.prepare, padir.data.loader, padir.data.sources;"
+        "sys.exit(sorted({'tensorflow', 'seqio', 'tensorflow_datasets', 'gin'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
