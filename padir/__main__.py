@@ -1,18 +1,19 @@
 """The command line: `padir vocab | prepare | train | evaluate | translate`. It parses, calls and prints.
 
-Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for its
-figures. Bad input ends with a short message on stderr and exit status 2.
+Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for
+its figures. Bad input ends with a short message on stderr and exit status 2.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from padir.errors import PadirError
 
@@ -69,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried when validating (1)")
     train.set_defaults(run=_train)
 
-    evaluate = commands.add_parser("evaluate", parents=[decoding, corpus, common], help="translate a test set, score it")
+    evaluate = commands.add_parser(
+        "evaluate", parents=[decoding, corpus, common], help="translate and score a test set"
+    )
     evaluate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
     evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
@@ -97,9 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     bindings = [a.removeprefix(_GIN) for a in arguments if a.startswith(_GIN)]
     args = _parser().parse_args([a for a in arguments if not a.startswith(_GIN)])
     try:
-        if args.gin_file or bindings or args.command == "train":
+        args.gin = bool(args.gin_file or bindings or args.command == "train")
+        if args.gin:
             from padir import config
 
+            config.clear()
             config.parse(args.gin_file, bindings, args.gin_search_paths)
         figures = args.run(args)
         if args.json:
@@ -112,14 +117,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except KeyboardInterrupt as interrupt:
-        print(f"padir: stopped{': ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
+        saved = _own_words(str(interrupt))
+        print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
         return 130
     return 0
 
 
 def _fail(message: str) -> int:
-    print(f"padir: error: {message}", file=sys.stderr)
+    print(f"padir: error: {_own_words(message)}", file=sys.stderr)
     return 2
+
+
+def _own_words(message: str) -> str:
+    """A message without the calls that gin appends to it."""
+    return message.split("\n  In call to configurable")[0]
 
 
 def _warn(message: str) -> None:
@@ -127,12 +138,19 @@ def _warn(message: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Writes a file whole or not at all."""
+    with _whole(path) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[TextIO]:
+    """A text file that gets its name when it is whole, and is not left behind otherwise."""
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
         os.replace(partial, final)
     finally:
         partial.unlink(missing_ok=True)
@@ -148,11 +166,14 @@ def _source(args: argparse.Namespace) -> Any:
     if args.task:
         return get_source(args.task, args.data_dir)
     if not files:
-        if args.gin_file:
+        if args.gin:
             from padir import config
 
-            return config.configured(ParallelText)()
-        raise PadirError("no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files")
+            with contextlib.suppress(TypeError):  # gin's word for arguments that nothing binds
+                return config.configured(ParallelText)()
+        raise PadirError(
+            "no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files"
+        )
     source_language, separator, target_language = (args.languages or "").partition("-")
     if not separator or not source_language or not target_language:
         raise PadirError(f"files need --languages SRC-TGT, such as de-en, got {args.languages!r}")
@@ -203,8 +224,9 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.evaluate import validation_fn
 
-    folders = {"data_dir": args.data or config.macro("DATASET"), "model_dir": args.model_dir or config.macro("MODEL_DIR")}
+    folders = {}
     for name, flag, macro in (("data_dir", "--data", "DATASET"), ("model_dir", "--model_dir", "MODEL_DIR")):
+        folders[name] = getattr(args, flag.removeprefix("--")) or config.macro(macro)
         if not folders[name]:
             raise PadirError(f"no {name}: give {flag} DIR, or --gin.{macro}=DIR")
     return config.configured(trainer.train)(
@@ -222,7 +244,7 @@ def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int
     from padir.length import LengthSearch
     from padir.translate import Decoding
 
-    if "padir.config" in sys.modules:
+    if args.gin:
         from padir import config
 
         base = config.configured(Decoding)()
@@ -259,9 +281,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     translator = Translator.load(args.model)
     steps_list = [steps or first.num_steps for steps in num_steps]
     k_list = [k or first.lengths.top_k for k in top_k]
-    results = grid(
-        translator, sources, references, first, steps_list, k_list, oracle_lengths=args.oracle_lengths
-    )
+    results = grid(translator, sources, references, first, steps_list, k_list, oracle_lengths=args.oracle_lengths)
     names = list(results[0][1].scores)
     rows = [
         [str(decoding.num_steps), f"{evaluation.figures['hypotheses']:.3g}"]
@@ -290,8 +310,6 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _translate(args: argparse.Namespace) -> dict[str, Any]:
-    import contextlib
-
     from padir.analysis.trace import Step, Trace, render_html, render_text
     from padir.stream import lines, translate_lines
     from padir.translate import Translation, Translator
@@ -311,7 +329,7 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
         if args.output:
-            out = stack.enter_context(open(args.output, "w", encoding="utf-8", newline="\n"))
+            out = stack.enter_context(_whole(args.output))
         else:
             out = sys.stdout
             out.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
@@ -333,8 +351,6 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
 
 def _counter(label: str) -> Any:
     """A context that gives a function which counts lines on stderr, where that is a terminal."""
-    import contextlib
-
     import rich.console
     import rich.progress
 

@@ -6,6 +6,7 @@ canvas and the decoder's output into the next canvas, in decoding; a `Between` d
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -139,7 +140,8 @@ def write(
 ) -> Canvas:
     """Writes tokens and their log-probabilities at the free positions among `where_BL`."""
     where_BL = where_BL & canvas.free_BL
-    return canvas.replace(
+    return dataclasses.replace(
+        canvas,
         tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
         score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
     )

@@ -1,8 +1,8 @@
 """Training checkpoints (Orbax) and model directories (safetensors), each with a manifest of sha256 sums.
 
-A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, and `manifest.json`. It is written
-beside its place, in a background thread, and renamed when everything and the manifest are on disk, so that a folder with
-a step's name is whole. A model directory is what `Translator.load` reads:
+A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, and `manifest.json`. It is
+written beside its place, in a background thread, and renamed when everything and the manifest are on disk, so that a
+folder with a step's name is whole. A model directory is what `Translator.load` reads:
 
     weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel")
     vocab.model           the SentencePiece file
@@ -25,7 +25,6 @@ from typing import Any
 import flax.traverse_util
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import safetensors
 import safetensors.numpy
 
@@ -62,17 +61,18 @@ def check_manifest(folder: Path) -> None:
     """
     try:
         entries = json.loads((folder / MANIFEST).read_text())["files"]
+        sums = {name: entry["sha256"] for name, entry in entries.items()}
     except FileNotFoundError:
         raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise PadirError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
-    for name, entry in entries.items():
+    for name, expected in sums.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
             raise PadirError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
         if not path.is_file():
             raise PadirError(f"{path} is missing: restore the folder from a copy")
-        if sha256(path) != entry["sha256"]:
+        if sha256(path) != expected:
             raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
 
 
@@ -112,6 +112,8 @@ class Checkpoints:
             pending.result()
 
     def _write(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+        import orbax.checkpoint as ocp  # slow to import, and decoding does without
+
         final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
@@ -133,6 +135,8 @@ class Checkpoints:
         Raises:
           PadirError: there are checkpoints, but none is whole or none fits the state.
         """
+        import orbax.checkpoint as ocp
+
         problems = []
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
@@ -141,6 +145,8 @@ class Checkpoints:
                 loader_state = json.loads((folder / "loader.json").read_text())
                 with ocp.StandardCheckpointer() as checkpointer:
                     state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(np.asarray, like))
+                if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
+                    raise ValueError("the shapes of its arrays differ")
                 return state, loader_state
             except PadirError as error:
                 problems.append(str(error))
@@ -162,13 +168,18 @@ def describe(instance: Corruption | Strategy, known: dict[str, Any]) -> dict[str
     return {"name": name, **dataclasses.asdict(instance)}  # type: ignore[call-overload]
 
 
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows lists only; the fields of a frozen dataclass are tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
 def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
     """The instance that `describe` wrote.
 
     Raises:
       PadirError: the name is not padir's own.
     """
-    hyperparameters = {key: tuple(v) if isinstance(v, list) else v for key, v in description.items() if key != "name"}
+    hyperparameters = {key: value for key, value in _with_tuples(description).items() if key != "name"}
     if description["name"] not in known:
         raise PadirError(
             f"the model was made with {description['name']!r}, which padir does not know: choose one of"
@@ -224,7 +235,7 @@ class ModelCard:
             raise PadirError(f"model.json has format {data.get('format')!r}, this padir reads {FORMAT}")
         try:
             return ModelCard(
-                config=ModelConfig(**data["config"]),
+                config=ModelConfig(**_with_tuples(data["config"])),
                 ids=Ids(**data["ids"]),
                 corruption=recreate(data["corruption"], CORRUPTIONS),
                 strategy=recreate(data["strategy"], STRATEGIES),
@@ -273,4 +284,9 @@ def load_model(folder: str | Path) -> tuple[Any, ModelCard, Tokenizer]:
     except safetensors.SafetensorError as error:
         raise PadirError(f"{folder / 'weights.safetensors'} is not a safetensors file: {error}") from error
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
+    if tokenizer.ids.vocab_size != card.ids.vocab_size:
+        raise PadirError(
+            f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
+            " the vocabulary that the model was trained with"
+        )
     return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer

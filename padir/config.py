@@ -3,16 +3,17 @@
     padir train --gin_file=configs/run/toy_cpu.gin --gin.train.num_steps=1000
 
 Everything in `CONFIGURABLES` can be bound by its name alone (`ModelConfig.width = 256`) or with its module
-(`model.ModelConfig.width`). Classes of your own need `from __gin__ import dynamic_registration` and an import in the gin
-file, as gin documents; nothing in padir carries a decorator.
+(`model.ModelConfig.width`). Classes of your own need `from __gin__ import dynamic_registration` and an import in the
+gin file, as gin documents; nothing in padir carries a decorator.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
+import tokenize
 from collections.abc import Callable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
         gin.parse_config_files_and_bindings(list(files), [_quoted(binding) for binding in bindings])
     except OSError as error:
         raise PadirError(f"a gin file is missing: {str(error).splitlines()[0]}") from error
-    except (ValueError, TypeError, SyntaxError, ImportError, AttributeError) as error:
+    except (ValueError, TypeError, SyntaxError, ImportError, AttributeError, tokenize.TokenError) as error:
         raise PadirError(_explain(str(error))) from error
 
 
@@ -103,11 +104,13 @@ def _quoted(binding: str) -> str:
 def _explain(message: str) -> str:
     """gin's message in one line, with the nearest known name."""
     first = " ".join(line.strip() for line in message.splitlines() if line.strip())
-    if match := re.search(r"No configurable matching '([^']+)'", message):
-        return f"{first}: {_nearest(match.group(1).split('.')[-1], list(_REGISTERED))}"
+    if match := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):
+        return f"{first}: {_nearest(re.split('[./]', match.group(1))[-1], list(_REGISTERED))}"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
-        item = _REGISTERED.get(match.group(1).split(".")[-1])
-        known = list(inspect.signature(item).parameters) if item else []
+        name = match.group(1).split(".")[-1]
+        known = [
+            parameter for item in CONFIGURABLES if item.__name__ == name for parameter in signature(item).parameters
+        ]
         return f"{first}: {_nearest(match.group(2), known)}"
     return first
 

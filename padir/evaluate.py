@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from padir.checkpoint import ModelCard
-from padir.data.prepared import read_text
+from padir.data.prepared import load_manifest, read_text
 from padir.length import LengthSearch
 from padir.metrics import Score, score_all
 from padir.tokenizer import Tokenizer
@@ -43,13 +44,13 @@ def evaluate(
     """Translates `sources` and scores the result against `references`.
 
     Args:
-      oracle_lengths: give every sentence its reference's length.
+      oracle_lengths: give every sentence its reference's length; always so if the model predicts none.
 
     Raises:
       PadirError: no sentences, or sources and references differ in number.
     """
     lengths = None
-    if oracle_lengths:
+    if oracle_lengths or translator.card.config.length_head == "oracle":
         limit = translator.card.config.max_length
         lengths = [min(len(tokens) + 1, limit) for tokens in translator.tokenizer.encode_batch(references)]
     began = time.perf_counter()
@@ -67,8 +68,15 @@ def evaluate(
     return Evaluation(scores | {name: Score(name, value, "") for name, value in counts.items()}, hypotheses)
 
 
-def validation_fn(data_dir: str, decoding: Decoding, max_sentences: int = 1_000):
-    """An `evaluate_fn` for the trainer: decodes the first sentences of a prepared folder's validation split."""
+def validation_fn(
+    data_dir: str, decoding: Decoding, max_sentences: int = 1_000
+) -> Callable[[Any, ModelCard, Tokenizer], dict[str, float]] | None:
+    """An `evaluate_fn` for the trainer: decodes the first sentences of a prepared folder's validation split.
+
+    None if the folder has no such split: there is nothing to measure.
+    """
+    if "validation" not in load_manifest(data_dir)["splits"]:
+        return None
     sources, references = read_text(data_dir, "validation")
     sources, references = sources[:max_sentences], references[:max_sentences]
 

@@ -161,24 +161,25 @@ def refinement_loss(
     noisy_BL, chosen_BL = objective.corruption(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
     canvas = from_tokens(noisy_BL, noisy_BL, free_BL, segment_BL, ids)
 
-    def apply(method: str, stage: int, *args, **kwargs):
-        rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else None
-        return model.apply({"params": params}, *args, method=method, rngs=rngs, **kwargs)
+    def bound(stage: int) -> Transformer:
+        """The model with a stage's own dropout."""
+        rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
+        return model.bind({"params": params}, rngs=rngs)
 
-    encoded = apply(
-        "encode", 0, batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
+    encoded = bound(0).encode(
+        batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
     )
-    cross_kv = apply("cross_kv", 0, encoded.memory_BSD)
+    cross_kv = bound(0).cross_kv(encoded.memory_BSD)
+    # Padding gets position 0: a row may hold more of it than the position table has rows.
+    position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
     parts = []
     for stage, weights in enumerate(objective.stage_weights):
-        logits_BLV = apply(
-            "decode",
-            stage + 1,
+        logits_BLV = bound(stage + 1).decode(
             canvas.tokens_BL,
             canvas.segment_BL,
             cross_kv,
             encoded.segment_BS,
-            position_BL=positions_in_segment(segment_BL) if packed else None,
+            position_BL=position_BL,
             deterministic=not dropout,
         )
         weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL)

@@ -245,14 +245,14 @@ class Transformer(nn.Module):
 
     def decode(
         self,
-        tokens_BL: Int[Array, "B L"],
-        segment_BL: Int[Array, "B L"],
+        tokens_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
         cross_kv: Any,
         source_segment_BS: Int[Array, "B S"],
         *,
-        position_BL: Int[Array, "B L"] | None = None,
+        position_BL: Int[Array, "R L"] | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "B L V"]:
+    ) -> Float[Array, "R L V"]:
         """Logits of every target position, float32.
 
         Args:

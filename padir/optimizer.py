@@ -12,7 +12,7 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Cosine:
-    """Linear warm-up from 0 to `peak`, then cosine decay to `peak * final` at the last step (the paper's section L.2).
+    """Linear warm-up from 0 to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
 
     The paper's copy that we have lost its peak and least rate: the defaults are ours.
 
@@ -31,7 +31,7 @@ class Cosine:
             raise PadirError(f"a schedule needs peak > 0, warmup_steps >= 0 and final in [0, 1], got {self}")
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """Learning rate of each step from 0 to num_steps - 1."""
+        """Learning rate of each step from 0 on; `peak * final` is reached at `num_steps`, one past the last."""
         warmup = min(self.warmup_steps, max(1, num_steps - 1))
         return optax.warmup_cosine_decay_schedule(
             init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted
@@ -63,7 +63,7 @@ class Adafactor:
       decay_rate: the second moment's decay at step t is 1 - t**-decay_rate.
       clipping_threshold: largest root mean square of an update.
       momentum: decay of a first moment, or None for none.
-      weight_decay: taken off each step, times the learning rate.
+      weight_decay: share of each parameter that is taken off at each step, whatever the learning rate.
       clip_norm: largest global norm of the gradient, or None.
     """
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import flax.struct
@@ -93,7 +94,7 @@ def refine(
         output = logits_fn(*seen)
         if not isinstance(output, Output):
             output = Output(logits_BLV=output)
-        output = output.replace(logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids))
+        output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids))
         key_step_B = jax.vmap(lambda key: jax.random.fold_in(key, step))(key_B)
         stepped, next_memory = strategy.step(key_step_B, canvas, output, memory, step=step, num_steps=num_steps)
         was_done_B = canvas.done_B

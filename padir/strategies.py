@@ -62,11 +62,13 @@ class Padir:
             rewritten = hide(argmax, stutter_BL)
         else:
             rewritten = write(argmax, stutter_BL, canvas.tokens_BL, canvas.score_BL)
-        unchanged_B = (rewritten.tokens_BL == canvas.tokens_BL).all(-1)
-        final_BL = (unchanged_B | (step == num_steps - 1))[:, None]
+        changed_BL = rewritten.tokens_BL != canvas.tokens_BL
+        unchanged_BL = count_in_segment(changed_BL, canvas.segment_BL) == 0  # segments of a packed row end apart
+        final_BL = unchanged_BL | (step == num_steps - 1)
         tokens_BL = jnp.where(final_BL, argmax.tokens_BL, rewritten.tokens_BL)
         score_BL = jnp.where(final_BL, argmax.score_BL, rewritten.score_BL)
-        return canvas.replace(tokens_BL=tokens_BL, score_BL=score_BL, done_B=canvas.done_B | unchanged_B), memory
+        done_B = canvas.done_B | unchanged_BL.all(-1)
+        return dataclasses.replace(canvas, tokens_BL=tokens_BL, score_BL=score_BL, done_B=done_B), memory
 
 
 @flax.struct.dataclass
@@ -96,7 +98,7 @@ class MaskPredict:
         count_BL = count_in_segment(free_BL, canvas.segment_BL) * (num_steps - step - 1) // num_steps
         hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
         done_B = canvas.done_B | ~hidden_BL.any(-1)
-        return hide(written, hidden_BL).replace(done_B=done_B), MaskPredictMemory(hidden_BL=hidden_BL)
+        return dataclasses.replace(hide(written, hidden_BL), done_B=done_B), MaskPredictMemory(hidden_BL=hidden_BL)
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {

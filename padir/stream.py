@@ -1,31 +1,38 @@
 """Lines of bytes in, lines of text out: what `padir translate` does with any input.
 
 Whatever a line holds, one line comes out for it. What the library would refuse is mended with a warning: bytes that are
-not UTF-8 are replaced, sources that are too long are cut.
+not UTF-8 are replaced, sources that are too long are cut. Control characters and text that looks like a special token
+are warned of, too, since they are seldom meant.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, TextIO
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
 from padir.translate import Decoding, Translation, Translator
 
 _CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorting by length saves padding
+_ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
 
-def lines(file: BinaryIO, warn: Callable[[str], None]) -> Iterator[str]:
+def lines(file: Iterable[bytes], warn: Callable[[str], None]) -> Iterator[str]:
     """The lines of a file without line ends (LF or CRLF) and without a byte-order mark."""
     for number, raw in enumerate(file, 1):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         if number == 1:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield raw.decode("utf-8")
+            line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             warn(f"line {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
-            yield raw.decode("utf-8", errors="replace")
+            line = raw.decode("utf-8", errors="replace")
+        if odd := _ODD.search(line):
+            warn(f"line {number} holds {odd[0]!r}: it is translated as ordinary text")
+        yield line
 
 
 def translate_lines(
@@ -57,5 +64,5 @@ def translate_lines(
         out.flush()
         progress(len(chunk))
         first += len(chunk)
-        done += results if trace is None else []
+        done += [dataclasses.replace(result, trace=None) for result in results]
     return done

@@ -1,7 +1,7 @@
 """Token ids, the letters of the axes, and conversions between lengths, segments and masks.
 
 Letters, everywhere in padir: B batch (rows), S source length, L target length, V vocabulary, D model width, H heads,
-K head width, F MLP width, T steps, N hypotheses, G segments (sentence pairs packed into one row).
+K head width, F MLP width, T steps, N hypotheses, R = B*N rows of hypotheses, G segments (sentence pairs of one row).
 `tokens_BL` is an array [batch, target length].
 """
 

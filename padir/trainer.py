@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +24,8 @@ import rich.console
 import rich.progress
 import tensorboardX
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int
 
-from padir.checkpoint import Checkpoints, ModelCard, save_model
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, save_model
 from padir.data.loader import make_loader
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.errors import PadirError
@@ -43,7 +43,7 @@ EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
 class TrainState:
     """Everything that a step changes."""
 
-    step: Int[Array, ""]
+    step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
     params: Any
     opt_state: Any
 
@@ -134,12 +134,12 @@ def init_params(model: Transformer, seed: int) -> Any:
 
 def figures(sums: Sums, objective: Objective, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps."""
-    sums = jax.tree.map(np.asarray, sums)
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
-    total = float(sums.stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
+    stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
+    total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
     row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
     row["length_accuracy"] = float(sums.length_correct) / segments
-    for stage, (loss, correct) in enumerate(zip(sums.stage_loss_S, sums.stage_correct_S, strict=True), 1):
+    for stage, (loss, correct) in enumerate(zip(stage_loss_S, stage_correct_S, strict=True), 1):
         row[f"stage_{stage}_loss"] = float(loss) / tokens
         row[f"stage_{stage}_accuracy"] = float(correct) / tokens
     row["tokens_per_second"] = tokens / seconds
@@ -231,11 +231,21 @@ def train(
             return {}
         return evaluate_fn(state.params, dataclasses.replace(card, step=int(state.step)), tokenizer)
 
+    def check(finite: bool, what: str, steps: str) -> None:
+        if not finite:
+            raise PadirError(
+                f"{what} not finite at {steps}: lower the learning rate or clip the gradient; the checkpoints in"
+                f" {checkpoints.folder} are from before"
+            )
+
     def save(state: TrainState) -> None:
+        check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {state.step}")
         checkpoints.save(int(state.step), state, loader.get_state())
 
     start, latest = int(state.step), {}
+    config_text = describe_config()
     with _Log(folder, num_steps, start, count_parameters(params)) as log, _graceful_stop() as stop:
+        log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
         sums, since, mark = None, start, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
             batch = Batch(**jax.device_put(next(loader), by_row))
@@ -243,12 +253,8 @@ def train(
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
             if step % intervals.log == 0 or step == num_steps:
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
-                if not np.isfinite(row["loss"]):
-                    raise PadirError(
-                        f"the loss is {row['loss']} within steps {since + 1} to {step}: lower the learning rate or clip"
-                        f" the gradient; the checkpoints in {folder / 'checkpoints'} are from before"
-                    )
-                row["learning_rate"] = float(optimizer.learning_rate.schedule(num_steps)(step - 1))
+                check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
+                row["learning_rate"] = np.asarray(optimizer.learning_rate.schedule(num_steps)(step - 1)).item()
                 log.write(step, row)
                 latest = row
                 sums, since, mark = None, step, time.perf_counter()
@@ -258,15 +264,17 @@ def train(
                 began = time.perf_counter()
                 latest = {**latest, **log.write(step, evaluate(state))}
                 mark += time.perf_counter() - began
-            if stop.requested or step % intervals.checkpoint == 0 or step == num_steps:
+            stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
+            if stopping or step % intervals.checkpoint == 0 or step == num_steps:
                 save(state)
-            if stop.requested and step < num_steps:
+            if stopping:
                 checkpoints.wait()
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
         checkpoints.wait()
     metrics = {name: value for name, value in latest.items() if name != "tokens_per_second"}
-    if not (folder / "manifest.json").exists() or start < num_steps:
-        save_model(folder, state.params, dataclasses.replace(card, step=num_steps, metrics=metrics), tokenizer, describe_config())
+    if start < num_steps or not (folder / MANIFEST).exists():
+        card = dataclasses.replace(card, step=int(state.step), metrics=metrics)
+        save_model(folder, state.params, card, tokenizer, config_text)
     return latest
 
 
@@ -316,12 +324,14 @@ class _Log:
         self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
         if self.bar.disable or "loss" not in row:
             minutes = (time.time() - self.began) / 60
-            self.console.print(f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}", highlight=False, soft_wrap=True)
+            line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
+            self.console.print(line, highlight=False, soft_wrap=True)
         return row
 
 
 def _short(row: dict[str, float]) -> str:
-    accuracy = " ".join(f"{value:.1%}" for name, value in row.items() if name.startswith("stage") and "accuracy" in name)
+    accuracies = [value for name, value in row.items() if name.startswith("stage") and name.endswith("accuracy")]
+    accuracy = " ".join(f"{value:.1%}" for value in accuracies)
     return f"loss {row['loss']:.3f}  accuracy {accuracy}  {row['tokens_per_second']:,.0f} tokens/s"
 
 

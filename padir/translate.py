@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
 from padir.model import Transformer
-from padir.refine import Refined, refine
+from padir.refine import refine
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, pad_rows, round_up
@@ -143,7 +143,10 @@ class Translator:
         )
         assert decoding.canvas is not None
         if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
-            raise PadirError("parallel draws of a canvas without randomness are all equal: use draws=1 and more lengths")
+            raise PadirError(
+                f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
+                " try more lengths instead"
+            )
         if target_lengths is not None and len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
         sources, truncated = self._sources(texts, truncate)
@@ -152,7 +155,8 @@ class Translator:
         for begin in range(0, len(order), decoding.batch_size):
             numbers = order[begin : begin + decoding.batch_size]
             given = None if target_lengths is None else [target_lengths[i] for i in numbers]
-            for i, result in zip(numbers, self._batch(numbers, first_number, sources, given, decoding, trace), strict=True):
+            batch = self._batch(numbers, first_number, sources, given, decoding, trace)
+            for i, result in zip(numbers, batch, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
         return results
 
@@ -184,7 +188,9 @@ class Translator:
             tried = [candidates([length], decoding.lengths, max_length) for length in target_lengths]
         else:
             length_BK, _ = top_lengths(encoded.length, decoding.lengths.top_k)
-            tried = [candidates(row, decoding.lengths, max_length) for row in np.asarray(length_BK)[: len(numbers)]]
+            tried = [
+                candidates(row, decoding.lengths, max_length) for row in np.asarray(length_BK)[: len(numbers)].tolist()
+            ]
         num_hypotheses = max(map(len, tried))
         # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
         tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
@@ -192,7 +198,7 @@ class Translator:
         length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
         number_B = np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
         assert decoding.strategy is not None and decoding.canvas is not None
-        refined, mean_BN = _refine(
+        drafts = _refine(
             self.model,
             self.params,
             cross_kv,
@@ -207,34 +213,50 @@ class Translator:
             seed=decoding.seed,
             trace=trace,
         )
-        refined, mean_BN = jax.device_get((refined, mean_BN))
+        drafts = jax.device_get(drafts)
         results = []
         for b, candidate in enumerate(tried):
-            best = int(mean_BN[b, : len(candidate)].argmax())
-            results.append(self._translation(refined, b * num_hypotheses + best, len(candidate), decoding, mean_BN[b, best]))
+            first = b * num_hypotheses
+            row = first + int(drafts.score_R[first : first + len(candidate)].argmax())
+            results.append(self._translation(drafts, row, len(candidate), decoding))
         return results
 
-    def _translation(self, refined: Refined, row: int, hypotheses: int, decoding: Decoding, score) -> Translation:
-        free_L = refined.canvas.free_BL[row]
-        tokens_L = refined.tokens_BL[row]
-        length = int((refined.canvas.segment_BL[row] > 0).sum())
+    def _translation(self, drafts: _Drafts, row: int, hypotheses: int, decoding: Decoding) -> Translation:
+        """What one row of the drafts says."""
+        tokens_L, free_L = drafts.tokens_RL[row], drafts.free_RL[row]
+        length = int(drafts.length_R[row])
         trace = None
-        if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+        if drafts.trace_TRL is not None:
             trace = tuple(
-                (tuple(self.tokenizer.pieces[i] for i in tokens[:length]), tuple(scores[:length].tolist()))
-                for tokens, scores in zip(refined.tokens_TBL[:, row], refined.scores_TBL[:, row], strict=True)
+                (tuple(self.tokenizer.pieces[i] for i in tokens_L[:length]), tuple(scores_L[:length].tolist()))
+                for tokens_L, scores_L in zip(*(each_TRL[:, row] for each_TRL in drafts.trace_TRL), strict=True)
             )
         drop = decoding.drop_repeats
         if drop is None:
             drop = isinstance(decoding.strategy, Padir)
+        text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
         return Translation(
-            text=self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist()),
-            score=float(score),
+            text=text.replace("\r", " "),  # most readers of text files take it for the end of a line
+            score=float(drafts.score_R[row]),
             length=length,
-            passes=int(refined.passes_B[row]),
+            passes=int(drafts.passes_R[row]),
             hypotheses=hypotheses,
             trace=trace,
         )
+
+
+class _Drafts(NamedTuple):
+    """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
+
+    score_R is the mean log-probability of a row's tokens; trace_TRL holds tokens and log-probabilities, or is None.
+    """
+
+    tokens_RL: Any
+    free_RL: Any
+    length_R: Any
+    score_R: Any
+    passes_R: Any
+    trace_TRL: tuple[Any, Any] | None
 
 
 def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
@@ -250,8 +272,9 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
 @functools.partial(jax.jit, static_argnums=0)
 def _encode(model: Transformer, params, source_BS):
     segment_BS = (source_BS > 0).astype(jnp.int32)
-    encoded = model.apply({"params": params}, source_BS, segment_BS, method="encode")
-    return encoded, model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")  # type: ignore[union-attr]
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, segment_BS)
+    return encoded, bound.cross_kv(encoded.memory_BSD)
 
 
 @functools.partial(
@@ -272,8 +295,8 @@ def _refine(
     num_steps: int,
     seed,
     trace: bool,
-):
-    """Refines every draft of a batch; also the mean log-probability of each, [B, N]."""
+) -> _Drafts:
+    """Refines every draft of a batch."""
     sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
     length_R = length_BN.reshape(-1)  # rows R = B * N, sentence-major
     # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
@@ -282,11 +305,12 @@ def _refine(
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
 
     def logits_fn(tokens_BL):
-        return model.apply(
-            {"params": params}, tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, method="decode"
-        )
+        return model.bind({"params": params}).decode(tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS)
 
     refined = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, trace=trace)
     written_R = jnp.maximum(canvas.free_BL.sum(-1), 1)
-    mean_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1) / written_R
-    return refined, mean_R.reshape(length_BN.shape)
+    score_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1) / written_R
+    traced = None
+    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+        traced = (refined.tokens_TBL, refined.scores_TBL)
+    return _Drafts(refined.tokens_BL, canvas.free_BL, length_R, score_R, refined.passes_B, traced)

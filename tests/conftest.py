@@ -4,6 +4,8 @@ import os
 
 # Before JAX is imported. Set JAX_PLATFORMS to run the tests on another device.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the time would go into optimising programs that run for a millisecond.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jaxtyping
 

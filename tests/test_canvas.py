@@ -1,0 +1,49 @@
+import jax.numpy as jnp
+import numpy as np
+from fakes import IDS, keys
+
+from padir.canvas import best_tokens, count_in_segment, draft, forbid, hide, repeats, worst, write
+from padir.corruption import Mask
+
+
+def row(lengths=(4,), max_length=5):
+    return draft(keys(len(lengths)), jnp.array(lengths), max_length, Mask(), IDS)
+
+
+def test_draft_has_noise_then_eos_then_padding():
+    canvas = row((4, 1, 5))
+    assert canvas.tokens_BL.tolist() == [[63, 63, 63, 1, 0], [1, 0, 0, 0, 0], [63, 63, 63, 63, 1]]
+    assert canvas.free_BL.sum(-1).tolist() == [3, 0, 4]
+    assert not canvas.done_B.any() and canvas.ids == IDS
+
+
+def test_write_and_hide_touch_free_positions_only():
+    everywhere = jnp.ones((1, 5), bool)
+    written = write(row(), everywhere, jnp.full((1, 5), 20), jnp.full((1, 5), -0.5))
+    assert written.tokens_BL.tolist() == [[20, 20, 20, 1, 0]]
+    assert written.score_BL.tolist() == [[-0.5, -0.5, -0.5, 0.0, 0.0]]
+    hidden = hide(written, jnp.array([[False, True, False, True, True]]))
+    assert hidden.tokens_BL.tolist() == [[20, 63, 20, 1, 0]]
+    assert hidden.score_BL.tolist() == [[-0.5, 0.0, -0.5, 0.0, 0.0]]
+
+
+def test_repeats():
+    canvas = row((5,))
+    assert repeats(jnp.array([[20, 20, 20, 21, 1]]), canvas).tolist() == [[False, True, True, False, False]]
+
+
+def test_worst_counts_within_each_segment():
+    score_BL = jnp.array([[-1.0, -3.0, -2.0, -9.0, -8.0, -7.0]])
+    segment_BL = jnp.array([[1, 1, 1, 2, 2, 2]])
+    among_BL = jnp.array([[True, True, True, False, True, True]])
+    chosen_BL = worst(score_BL, among_BL, segment_BL, jnp.array([[2, 2, 2, 1, 1, 1]]))
+    assert chosen_BL.tolist() == [[False, True, True, False, True, False]]
+    assert count_in_segment(among_BL, segment_BL).tolist() == [[3, 3, 3, 2, 2, 2]]
+
+
+def test_best_tokens_are_normalised_over_what_is_allowed():
+    logits_BLV = jnp.log(jnp.array([[[0.5, 0.3, 0.2]]]))
+    token_BL, score_BL = best_tokens(forbid(logits_BLV, (0,)))
+    assert token_BL.tolist() == [[1]]
+    np.testing.assert_allclose(jnp.exp(score_BL), [[0.6]], rtol=1e-6)
+    assert forbid(logits_BLV, ()) is logits_BLV

@@ -1,0 +1,263 @@
+"""Checkpoints and model directories: what goes in comes back, and what is damaged is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_corpus import GERMAN, small_tokenizer
+from tiny_model import TINY, random_model_dir
+
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
+from padir.corruption import CORRUPTIONS, Mixed, Uniform
+from padir.errors import PadirError
+from padir.strategies import STRATEGIES, Padir
+from padir.tokens import Ids
+
+
+def state_at(step):
+    return {
+        "step": jnp.int32(step),
+        "params": {"kernel": jnp.full((64, 32), step + 0.5), "bias": jnp.arange(5.0) * step},
+    }
+
+
+def assert_equal(tree, expected):
+    jax.tree.map(np.testing.assert_array_equal, tree, expected)
+
+
+def flip_a_byte(folder):
+    """Damages the largest file: array data, which Orbax would read without a word."""
+    file = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def save_all(checkpoints, *steps):
+    for step in steps:
+        checkpoints.save(step, state_at(step), {"epoch": 0, "batch": step})
+    checkpoints.wait()
+
+
+class TestCheckpoints:
+    def test_restores_the_newest_state_and_loader_state(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 3, 10)
+        state, loader_state = checkpoints.restore_latest(state_at(0))
+        assert_equal(state, state_at(10))
+        assert loader_state == {"epoch": 0, "batch": 10}
+
+    def test_none_where_nothing_was_saved(self, tmp_path):
+        assert Checkpoints(tmp_path / "nothing").restore_latest(state_at(0)) is None
+
+    def test_keeps_the_newest_only(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path, keep=2)
+        save_all(checkpoints, 8, 9, 10)
+        assert checkpoints.steps() == [9, 10]  # by number: "10" would come before "9"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "9"]
+
+    def test_what_is_saved_is_the_state_at_that_time_though_its_buffers_are_donated(self, tmp_path):
+        advance = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+        checkpoints = Checkpoints(tmp_path)
+        state = advance(state_at(1))
+        checkpoints.save(1, state, {})
+        for _ in range(3):
+            state = advance(state)
+        jax.block_until_ready(state)
+        checkpoints.wait()
+        restored, _ = checkpoints.restore_latest(state_at(0))
+        assert_equal(restored["params"]["kernel"], np.full((64, 32), 2.5))
+
+    def test_a_damaged_one_is_skipped_with_a_message(self, tmp_path, capsys):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1, 2)
+        flip_a_byte(tmp_path / "2")
+        state, loader_state = checkpoints.restore_latest(state_at(0))
+        assert_equal(state, state_at(1))
+        assert loader_state["batch"] == 1
+        assert "skipping the checkpoint of step 2" in capsys.readouterr().err
+
+    def test_all_damaged_is_an_error(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1)
+        flip_a_byte(tmp_path / "1")
+        with pytest.raises(PadirError, match="no whole checkpoint is left"):
+            checkpoints.restore_latest(state_at(0))
+
+    def test_one_without_a_manifest_is_skipped(self, tmp_path, capsys):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1, 2)
+        (tmp_path / "2" / MANIFEST).unlink()
+        assert checkpoints.restore_latest(state_at(0))[1]["batch"] == 1
+        assert "not whole" in capsys.readouterr().err
+
+    def test_an_unfinished_one_does_not_count(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1)
+        shutil.copytree(tmp_path / "1", tmp_path / "2.unfinished")
+        assert checkpoints.steps() == [1]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"step": jnp.int32(0), "params": {"kernel": jnp.zeros((64, 16)), "bias": jnp.zeros(5)}},
+            {"step": jnp.int32(0), "params": {"kernel": jnp.zeros((64, 32)), "scale": jnp.zeros(5)}},
+            {"step": jnp.int32(0), "params": {"kernel": jnp.zeros((64, 32))}},
+        ],
+        ids=["shape", "name", "missing"],
+    )
+    def test_of_another_model_is_an_error(self, tmp_path, other):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1)
+        with pytest.raises(PadirError, match="of another model or optimizer") as error:
+            checkpoints.restore_latest(other)
+        assert "\n" not in str(error.value)
+
+    def test_a_failed_save_is_told(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path / "file")
+        (tmp_path / "file").write_text("in the way")
+        checkpoints.save(1, state_at(1), {})
+        with pytest.raises(OSError):
+            checkpoints.wait()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return random_model_dir(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def model_dir(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+class TestModelDirectory:
+    def test_comes_back_as_it_was_saved(self, saved, tmp_path):
+        params, card, tokenizer = load_model(saved)
+        again = random_model_dir(tmp_path)
+        assert_equal(params, load_model(again)[0])
+        assert card.config == TINY and card.step == 7 and card.corruption == Uniform() and card.strategy == Padir()
+        assert card.ids == tokenizer.ids
+        assert tokenizer.decode(tokenizer.encode(" ".join(GERMAN))) == " ".join(GERMAN)
+        assert (saved / "config.gin").read_text() == "train.num_steps = 7\n"
+        assert sorted(path.name for path in saved.iterdir()) == [
+            "config.gin",
+            "manifest.json",
+            "model.json",
+            "vocab.model",
+            "weights.safetensors",
+        ]
+
+    def test_weights_are_named_as_in_t5x(self, saved):
+        params = load_model(saved)[0]
+        assert params["encoder"]["layers_0"]["attention"]["query"]["kernel"].shape == (16, 16)
+        assert params["token_embedder"]["embedding"].shape == (401, 16)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "vocab.model", "model.json", "config.gin"])
+    def test_a_changed_file_is_refused(self, model_dir, name):
+        (model_dir / name).write_bytes((model_dir / name).read_bytes() + b" ")
+        with pytest.raises(PadirError, match=f"{name} was changed or damaged"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "vocab.model", "model.json", "config.gin"])
+    def test_a_missing_file_is_refused(self, model_dir, name):
+        (model_dir / name).unlink()
+        with pytest.raises(PadirError, match=f"{name} is missing: restore"):
+            load_model(model_dir)
+
+    def test_no_directory(self, tmp_path):
+        with pytest.raises(PadirError, match="no model directory .*padir train"):
+            load_model(tmp_path / "nothing")
+
+    def test_without_a_manifest_it_is_half_written(self, model_dir):
+        (model_dir / MANIFEST).unlink()
+        with pytest.raises(PadirError, match="it is not whole"):
+            load_model(model_dir)
+        (model_dir / "checkpoints").mkdir()
+        with pytest.raises(PadirError, match="its training has not finished: run the same"):
+            load_model(model_dir)
+
+    def test_a_manifest_may_not_name_a_file_outside(self, model_dir):
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        (model_dir.parent / "outside").write_text("secret")
+        manifest["files"]["../outside"] = manifest["files"]["config.gin"]
+        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        with pytest.raises(PadirError, match="outside its folder: '../outside'"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"model.json": {}}}'])
+    def test_a_damaged_manifest_is_refused(self, model_dir, content):
+        (model_dir / MANIFEST).write_text(content)
+        with pytest.raises(PadirError, match="manifest.json is damaged"):
+            load_model(model_dir)
+
+    def test_a_foreign_vocabulary_is_refused(self, model_dir, tmp_path):
+        other = small_tokenizer(tmp_path / "other.model")
+        (model_dir / "vocab.model").write_bytes(other.model_bytes[:-1])
+        with pytest.raises(PadirError, match="vocab.model was changed"):
+            load_model(model_dir)
+
+    def test_a_vocabulary_of_another_size_is_refused_even_if_the_manifest_agrees(self, model_dir):
+        card = json.loads((model_dir / "model.json").read_text())
+        card["ids"]["vocab_size"] -= 1
+        (model_dir / "model.json").write_text(json.dumps(card))
+        write_manifest(model_dir)
+        with pytest.raises(PadirError, match="must give 400 ids, got 401"):
+            load_model(model_dir)
+
+    def test_check_manifest_passes_what_write_manifest_wrote(self, tmp_path):
+        (tmp_path / "inner").mkdir()
+        (tmp_path / "inner" / "file").write_text("text")
+        write_manifest(tmp_path)
+        check_manifest(tmp_path)
+        (tmp_path / "inner" / "file").write_text("test")
+        with pytest.raises(PadirError, match="was changed"):
+            check_manifest(tmp_path)
+
+
+class TestModelCard:
+    def card(self, **changes):
+        card = ModelCard(TINY, Ids(401), Uniform(), Padir(), "de", "en", "numbers", step=3, metrics={"bleu": 1.5})
+        return dataclasses.replace(card, **changes)
+
+    def there_and_back(self, card):
+        return ModelCard.from_json(json.loads(json.dumps(card.to_json())))
+
+    @pytest.mark.parametrize("corruption", CORRUPTIONS)
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_round_trip_of_every_corruption_and_strategy(self, corruption, strategy):
+        card = self.card(corruption=CORRUPTIONS[corruption](), strategy=STRATEGIES[strategy]())
+        assert self.there_and_back(card) == card
+
+    def test_hyperparameters_come_back(self):
+        card = self.card(
+            config=dataclasses.replace(TINY, mlp_activations=("gelu", "linear"), dtype="bfloat16"),
+            corruption=Mixed(correct=0.25, random=0.25, mask=0.5),
+            strategy=Padir(remask="logits"),
+        )
+        again = self.there_and_back(card)
+        assert again == card
+        assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"format": 2}, "has format 2, this padir reads 1"),
+            ({"strategy": {"name": "guess"}}, "'guess', which padir does not know: choose one of padir"),
+            ({"strategy": {"name": "padir", "speed": 3}}, "does not describe a model of this padir.*speed"),
+            ({"config": {"widht": 3}}, "does not describe a model of this padir.*widht"),
+        ],
+    )
+    def test_what_it_cannot_read_is_refused(self, change, message):
+        with pytest.raises(PadirError, match=message):
+            ModelCard.from_json(self.card().to_json() | change)
+
+    def test_a_field_that_is_missing_is_named(self):
+        data = self.card().to_json()
+        del data["target_language"]
+        with pytest.raises(PadirError, match="target_language"):
+            ModelCard.from_json(data)

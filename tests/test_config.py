@@ -1,0 +1,161 @@
+"""gin: what wins, what instances come out, and how a wrong name is answered."""
+
+from pathlib import Path
+
+import pytest
+
+from padir import config
+from padir.corruption import Mask, Uniform
+from padir.errors import PadirError
+from padir.length import LengthSearch
+from padir.loss import Objective
+from padir.model import ModelConfig
+from padir.optimizer import Adafactor, Adam, Cosine
+from padir.strategies import Lifted, MaskPredict, Padir
+from padir.trainer import Batching, Intervals
+from padir.translate import Decoding
+
+REPOSITORY = Path(__file__).parents[1]
+SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs").rglob("*.gin"))
+
+
+@pytest.fixture(autouse=True)
+def blank():
+    config.clear()
+    yield
+    config.clear()
+
+
+def write(folder, text, name="some.gin"):
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+class TestOrder:
+    def test_a_later_file_wins_over_an_earlier_one_and_an_override_over_both(self, tmp_path):
+        first = write(tmp_path, "ModelConfig.width = 8\nModelConfig.heads = 2\nModelConfig.mlp = 9\n", "first.gin")
+        second = write(tmp_path, "ModelConfig.width = 16\nModelConfig.heads = 4\n", "second.gin")
+        config.parse([first, second], ["ModelConfig.width=32"])
+        made = config.configured(ModelConfig)()
+        assert (made.width, made.heads, made.mlp) == (32, 4, 9)
+        assert made.head_dim == ModelConfig().head_dim
+
+    def test_an_override_may_name_the_module(self):
+        config.parse([], ["padir.model.ModelConfig.width=8", "model.ModelConfig.mlp=9"])
+        assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
+
+    def test_a_file_includes_another_from_a_search_path(self, tmp_path):
+        (tmp_path / "inner").mkdir()
+        write(tmp_path / "inner", "ModelConfig.width = 8\n", "base.gin")
+        outer = write(tmp_path, 'include "base.gin"\nModelConfig.mlp = 9\n')
+        config.parse([outer], [], [str(tmp_path / "inner")])
+        assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
+
+    def test_clear_forgets(self):
+        config.parse([], ["ModelConfig.width=8"])
+        config.clear()
+        assert config.configured(ModelConfig)() == ModelConfig()
+
+    def test_operative_says_what_was_used(self):
+        config.parse([], ["ModelConfig.width=8", "Batching.rows=5"])
+        config.configured(ModelConfig)()
+        assert "ModelConfig.width = 8" in config.operative()
+        assert "Batching.rows" not in config.operative()
+
+
+class TestInstances:
+    def test_equal_those_that_are_built_directly(self):
+        config.parse([], ["Objective.corruption=@Mask()", "Mask.rate=0.5", "Objective.between=@Lifted()"])
+        made = config.configured(Objective)()
+        assert made == Objective(corruption=Mask(0.5), between=Lifted(Padir()))
+        # jit keys on both, and the model card on the class.
+        assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
+
+    @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
+    def test_strategies(self, binding, expected):
+        config.parse([], [f"Decoding.strategy={binding}", "Padir.remask=start"])
+        made = config.configured(Decoding)()
+        assert made == Decoding(strategy=expected) and type(made.strategy) is type(expected)
+
+    def test_nested(self):
+        bindings = ["Decoding.lengths=@LengthSearch()", "LengthSearch.top_k=5", "LengthSearch.offsets=(-1, 0, 1)"]
+        config.parse([], [*bindings, "Decoding.canvas=@Uniform()", "Adam.learning_rate=@Cosine()", "Cosine.peak=2e-3"])
+        assert config.configured(Decoding)() == Decoding(
+            lengths=LengthSearch(top_k=5, offsets=(-1, 0, 1)), canvas=Uniform()
+        )
+        assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
+
+    def test_a_wrong_value_is_refused_in_the_words_of_its_class(self):
+        config.parse([], ["ModelConfig.width=0"])
+        with pytest.raises(PadirError, match="width must be at least 1, got 0"):
+            config.configured(ModelConfig)()
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("given", "value"),
+        [
+            ("data/toy-2.0", "data/toy-2.0"),
+            ('"data/toy"', "data/toy"),
+            ("/a/b", "/a/b"),
+            ("True", True),
+            ("None", None),
+            ("1e-3", 1e-3),
+            ("-2.5e+10", -2.5e10),
+            ("1_000", 1000),
+            ("('all', 'none')", ("all", "none")),
+        ],
+    )
+    def test_of_overrides(self, given, value):
+        config.parse([], [f"DATASET={given}"])
+        assert config.macro("DATASET") == value
+
+    def test_macros_that_nothing_sets(self):
+        assert config.macro("MODEL_DIR") is None
+
+    def test_a_macro_reaches_where_it_is_used(self, tmp_path):
+        config.parse([write(tmp_path, "SIZE = 8\nModelConfig.width = %SIZE\n")], ["SIZE=24"])
+        assert config.configured(ModelConfig)().width == 24
+
+
+class TestWrongNames:
+    @pytest.mark.parametrize(
+        ("binding", "message"),
+        [
+            ("ModelConfg.width=3", r"ModelConfg.*did you mean 'ModelConfig'\?"),
+            ("ModelConfig.widht=3", r"widht.*did you mean 'width'\?"),
+            ("train.num_step=3", r"num_step.*did you mean 'num_steps'\?"),
+            ("Objective.corruption=@Uniforn()", r"Uniforn.*did you mean 'Uniform'\?"),
+            ("xyzzy.width=3", "xyzzy.*known are .*ModelConfig"),
+            ("train.evaluate_fn=None", "evaluate_fn"),
+            ("ModelConfig.width", "lacks a value: write --gin.name.parameter=value"),
+            ("ModelConfig.width=(3", "."),
+        ],
+    )
+    def test_are_answered_in_one_line(self, binding, message):
+        with pytest.raises(PadirError, match=message) as error:
+            config.parse([], [binding])
+        assert "\n" not in str(error.value)
+
+    def test_in_a_file_the_line_is_told(self, tmp_path):
+        file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")
+        with pytest.raises(PadirError, match=r"headz.*some\.gin.*line 2.*did you mean 'heads'\?"):
+            config.parse([file])
+
+    def test_a_missing_file(self):
+        with pytest.raises(PadirError, match=r"a gin file is missing: .*no_such\.gin"):
+            config.parse(["no_such.gin"])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=str)
+def test_every_shipped_configuration_parses_and_makes_what_it_names(path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    config.parse([str(path)])  # a name that does not exist is an error here
+    for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding, LengthSearch):
+        assert isinstance(config.configured(item)(), item)
+    if path.parts[1] == "run":
+        assert isinstance(config.macro("DATASET"), str) and isinstance(config.macro("MODEL_DIR"), str)
+
+
+def test_there_are_shipped_configurations():
+    assert SHIPPED

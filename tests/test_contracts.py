@@ -1,0 +1,201 @@
+"""What every corruption and every strategy must do, whatever else it does."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fakes import IDS, keys, moody, oracle
+
+from padir.canvas import Corruption, Strategy, draft, from_tokens
+from padir.corruption import CORRUPTIONS, get_corruption
+from padir.errors import PadirError
+from padir.refine import refine
+from padir.strategies import STRATEGIES, get_strategy
+
+EOS, PADDING = IDS.eos, IDS.padding
+LENGTHS = jnp.array([2, 5, 9, 12])
+
+
+def clean(lengths=LENGTHS, max_length=12, seed=0):
+    """Rows of regular pieces: (tokens_BL, free_BL, segment_BL)."""
+    rng = np.random.RandomState(seed)
+    tokens = rng.randint(IDS.first_regular, IDS.end_regular, size=(len(lengths), 64))[:, :max_length]
+    place = np.arange(max_length)
+    lengths = np.asarray(lengths)[:, None]
+    tokens = np.where(place < lengths - 1, tokens, np.where(place == lengths - 1, EOS, PADDING))
+    return jnp.asarray(tokens, jnp.int32), jnp.asarray(place < lengths - 1), jnp.asarray(place < lengths, jnp.int32)
+
+
+@pytest.fixture(params=CORRUPTIONS)
+def corruption(request):
+    return get_corruption(request.param)
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request):
+    return get_strategy(request.param)
+
+
+@pytest.fixture(params=["uniform", "mask_range"])
+def canvas_of(request):
+    """Makes a draft of given lengths: random, so that a start token may be written, and masked, so that none may."""
+    return lambda length_B, max_length: draft(
+        keys(len(length_B)), length_B, max_length, get_corruption(request.param), IDS
+    )
+
+
+class TestCorruption:
+    def test_is_a_frozen_hashable_corruption(self, corruption):
+        assert isinstance(corruption, Corruption)
+        assert corruption == dataclasses.replace(corruption) and hash(corruption) == hash(dataclasses.replace(corruption))
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            corruption.rate = 0.5
+
+    def test_changes_chosen_positions_only_and_those_are_free(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        noisy_BL, chosen_BL = corruption(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)
+        assert not (chosen_BL & ~free_BL).any()
+        np.testing.assert_array_equal(jnp.where(chosen_BL, 0, noisy_BL), jnp.where(chosen_BL, 0, tokens_BL))
+        assert noisy_BL.dtype == jnp.int32
+
+    def test_full_replaces_every_free_position(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        _, chosen_BL = corruption.full()(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)
+        np.testing.assert_array_equal(chosen_BL, free_BL)
+
+    def test_noise_is_regular_or_a_mask(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean(jnp.full(200, 12))
+        noisy_BL, chosen_BL = corruption.full()(keys(200), tokens_BL, free_BL, segment_BL, ids=IDS)
+        noise = np.asarray(noisy_BL)[np.asarray(chosen_BL)]
+        regular = (noise >= IDS.first_regular) & (noise < IDS.end_regular)
+        assert (regular | (noise == IDS.mask) | np.isin(noise, IDS.mask_range(12))).all()
+
+    def test_is_the_same_jitted_and_depends_on_the_key_alone(self, corruption):
+        inputs = clean()
+        plain = corruption(keys(4), *inputs, ids=IDS)
+        jitted = jax.jit(lambda key_B: corruption(key_B, *inputs, ids=IDS))(keys(4))
+        np.testing.assert_array_equal(plain[0], jitted[0])
+        np.testing.assert_array_equal(plain[1], jitted[1])
+        other = corruption(keys(4, seed=1), *inputs, ids=IDS)
+        assert (other[1] != plain[1]).any()
+
+    def test_full_is_deterministic_if_it_says_so(self, corruption):
+        inputs = clean()
+        one = corruption.full()(keys(4, seed=1), *inputs, ids=IDS)[0]
+        two = corruption.full()(keys(4, seed=2), *inputs, ids=IDS)[0]
+        assert bool((one == two).all()) == corruption.deterministic
+
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        wide = [jnp.pad(x, ((0, 0), (0, 8))) for x in (tokens_BL, free_BL, segment_BL)]
+        together = corruption(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)[0]
+        wider = corruption(keys(4), *wide, ids=IDS)[0]
+        np.testing.assert_array_equal(wider[:, :12], together)
+        for b in range(4):
+            alone = corruption(keys(4)[b : b + 1], *(x[b : b + 1] for x in clean()), ids=IDS)[0]
+            np.testing.assert_array_equal(alone[0], together[b])
+
+    def test_corrupting_and_packing_commute(self, corruption):
+        (tokens_1L, free_1L, segment_1L), (tokens_2L, free_2L, segment_2L) = (clean([6], 6), clean([5], 5, seed=1))
+        key_B = keys(1)
+        apart = [
+            corruption(key_B, tokens_1L, free_1L, segment_1L, ids=IDS)[0],
+            corruption(key_B, tokens_2L, free_2L, 2 * segment_2L, ids=IDS)[0],
+        ]
+        packed = (jnp.concatenate(pair, 1) for pair in ((tokens_1L, tokens_2L), (free_1L, free_2L)))
+        packed_segment = jnp.concatenate([segment_1L, 2 * segment_2L], 1)
+        together = corruption(key_B, *packed, packed_segment, ids=IDS)[0]
+        np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
+
+
+class TestStrategy:
+    def test_is_a_frozen_hashable_strategy(self, strategy):
+        assert isinstance(strategy, Strategy)
+        assert strategy == dataclasses.replace(strategy) and hash(strategy) == hash(dataclasses.replace(strategy))
+
+    @pytest.mark.parametrize("num_steps", [1, 2, 7])
+    def test_finds_the_answer_of_a_decoder_that_knows_it(self, strategy, canvas_of, num_steps):
+        answer_BL, free_BL, _ = clean()
+        refined = refine(keys(4), canvas_of(LENGTHS, 12), oracle(answer_BL), strategy, num_steps=num_steps)
+        np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
+        assert ((refined.canvas.score_BL > -1e-3) | ~free_BL).all()
+
+    @pytest.mark.parametrize("num_steps", [1, 4])
+    def test_leaves_padding_and_eos_and_no_hidden_position(self, strategy, canvas_of, num_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        refined = refine(keys(4), canvas, moody(canvas.segment_BL), strategy, num_steps=num_steps, trace=True)
+        fixed_BL = ~np.asarray(canvas.free_BL)
+        for tokens_BL in refined.tokens_TBL:
+            np.testing.assert_array_equal(tokens_BL[fixed_BL], canvas.tokens_BL[fixed_BL])
+        written = np.asarray(refined.tokens_BL)[~fixed_BL]
+        assert not np.isin(written, IDS.special).any()
+        assert (np.asarray(refined.canvas.score_BL)[~fixed_BL] < 0).all()
+
+    def test_never_writes_forbidden_ids(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        wish = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
+        refined = refine(keys(4), canvas, lambda t: moody(canvas.segment_BL)(t) + wish, strategy, num_steps=3)
+        free = np.asarray(canvas.free_BL)
+        assert not np.isin(np.asarray(refined.tokens_BL)[free], IDS.special).any()
+        allowed = refine(
+            keys(4), canvas, lambda t: moody(canvas.segment_BL)(t) + wish, strategy, num_steps=3, banned_ids=()
+        )
+        assert np.isin(np.asarray(allowed.tokens_BL)[free], IDS.special).any()
+
+    def test_is_the_same_jitted_and_depends_on_the_key_alone(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+
+        def run(key_B):
+            return refine(key_B, canvas, moody(canvas.segment_BL), strategy, num_steps=4, trace=True)
+
+        with jax.disable_jit():
+            plain = run(keys(4))
+        jitted = jax.jit(run)(keys(4))
+        np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL)
+        np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
+
+    @pytest.mark.parametrize("num_steps", [1, 5])
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, num_steps):
+        def run(length_B, max_length, key_B):
+            canvas = canvas_of(length_B, max_length)
+            return refine(key_B, canvas, moody(canvas.segment_BL), strategy, num_steps=num_steps)
+
+        together, wider = run(LENGTHS, 12, keys(4)), run(LENGTHS, 20, keys(4))
+        np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
+        np.testing.assert_array_equal(wider.passes_B, together.passes_B)
+        first = run(LENGTHS[:1], 12, keys(1))  # without the others, which halt later than it
+        np.testing.assert_array_equal(first.tokens_BL[0], together.tokens_BL[0])
+        assert first.passes_B[0] == together.passes_B[0]
+
+    def test_counts_passes_and_a_done_row_stays_as_it_is(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        refined = refine(keys(4), canvas, moody(canvas.segment_BL), strategy, num_steps=9, trace=True)
+        assert ((refined.passes_B >= 1) & (refined.passes_B <= 9)).all()
+        for b, passes in enumerate(refined.passes_B):
+            after = np.asarray(refined.tokens_TBL[passes:, b])
+            assert (after == after[0]).all()
+            assert passes == 9 or refined.canvas.done_B[b]
+
+    @pytest.mark.parametrize("corruption", [get_corruption("uniform"), get_corruption("mask_range")])
+    def test_segments_of_a_packed_row_do_not_see_each_other(self, strategy, corruption):
+        lengths = [6, 5]
+        rows = [clean([n], n, seed=n) for n in lengths]
+        noisy = [corruption.full()(keys(1), *row, ids=IDS)[0] for row in rows]
+
+        def run(tokens_BL, free_BL, segment_BL):
+            canvas = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
+            return refine(keys(1), canvas, moody(segment_BL), strategy, num_steps=5).tokens_BL
+
+        apart = [run(tokens, free, segment) for tokens, (_, free, segment) in zip(noisy, rows, strict=True)]
+        packed_segment = jnp.concatenate([rows[0][2], 2 * rows[1][2]], 1)
+        together = run(jnp.concatenate(noisy, 1), jnp.concatenate([row[1] for row in rows], 1), packed_segment)
+        np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed"):
+        get_corruption("unifrom")
+    with pytest.raises(PadirError, match="padir, mask_predict"):
+        get_strategy("beam")

@@ -1,0 +1,130 @@
+"""What imports what: the order of the modules, and what stays out of a process that only decodes."""
+
+import ast
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import padir
+
+ROOT = Path(padir.__file__).parent
+
+# A module may import from those before it. Whoever adds a module gives it its place.
+ORDER = """
+    errors tokens tokenizer canvas corruption strategies layers length model refine loss
+    data.toy_nouns data.toy_phrases data.toy_verbs data.toy_grammar data.toy_parser data.toy_sampler data.toy metrics
+    data.sources data.prepared data.prepare data.plan data.loader data.tasks
+    checkpoint optimizer trainer translate stream evaluate
+    analysis.trace_style analysis.trace config __main__
+""".split()
+PACKAGES = {"", "data", "analysis"}  # their __init__ files; padir's own gathers what users call
+
+# Nothing of this may come with `import padir`.
+HEAVY = {
+    "array_record",
+    "gin",
+    "grain",
+    "matplotlib",
+    "optax",
+    "orbax",
+    "sacrebleu",
+    "seqio",
+    "t5x",
+    "tensorboardX",
+    "tensorflow",
+    "tensorflow_datasets",
+}
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported(path):
+    """The full names that a file imports, wherever in it; of `from a import b` both a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+NAMES = dict(modules())
+
+
+def test_every_module_has_its_place():
+    assert sorted(NAMES) == sorted([*ORDER, *PACKAGES])
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_imports_point_one_way(name):
+    own = {other.removeprefix("padir.") for other in imported(NAMES[name]) if other.startswith("padir.")} & set(ORDER)
+    later = {other for other in own if ORDER.index(other) >= ORDER.index(name)}
+    assert not later, f"{name} imports {', '.join(sorted(later))}, which come after it"
+
+
+@pytest.mark.parametrize(
+    ("package", "allowed"),
+    [
+        ("gin", {"config"}),
+        ("tensorflow", {"data.tasks"}),
+        ("seqio", {"data.tasks"}),
+        ("tensorflow_datasets", set()),
+        ("t5x", set()),
+        ("pickle", set()),
+    ],
+)
+def test_only_some_may_import(package, allowed):
+    users = {name for name, path in NAMES.items() if any(i.split(".")[0] == package for i in imported(path))}
+    assert users <= allowed
+
+
+def test_names_shadow_no_module():
+    assert not {name for name in padir.__all__ if name in NAMES}
+    for name in ("refine", "translate", "corruption", "strategies", "tokens"):
+        assert importlib.import_module(f"padir.{name}") is getattr(padir, name)
+
+
+def python(code):
+    """Runs code in a fresh process and returns what it prints, as JSON."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+LOADED = "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+
+
+def test_import_padir_stays_light():
+    loaded = set(python(f"import json, sys, padir; {LOADED}"))
+    assert {"jax", "flax", "sentencepiece"} <= loaded
+    assert not loaded & HEAVY
+
+
+def test_no_module_but_the_adapters_pulls_in_tensorflow():
+    every = [f"padir.{name}" for name in NAMES if name]
+    loaded = set(python(f"import importlib, json, sys; [importlib.import_module(n) for n in {every}]; {LOADED}"))
+    assert not loaded & {"tensorflow", "tensorflow_datasets", "seqio", "t5x"}
+    assert {"gin", "grain", "orbax"} <= loaded
+
+
+@pytest.mark.parametrize("name", ["refine", "strategies", "data.loader", "trainer", "config"])
+def test_a_module_may_be_the_first(name):
+    assert python(f"import json, padir.{name}; print(json.dumps(padir.{name}.__name__))") == f"padir.{name}"
+
+
+def test_every_package_is_found():
+    assert {module.name for module in pkgutil.iter_modules([str(ROOT)])} >= {n for n in ORDER if "." not in n} - {
+        "__main__"
+    }

@@ -1,0 +1,312 @@
+"""The command line: figures on stdout and in --json, one line out per line in, errors of a line or two."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_corpus import Numbers
+from tiny_model import TINY, prepared_numbers, quick_compilation, random_model_dir
+
+from padir.__main__ import main
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation():
+    with quick_compilation():
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A model directory, a prepared folder and its text as files."""
+    folder = tmp_path_factory.mktemp("main")
+    random_model_dir(folder)
+    prepared_numbers(folder)
+    for split in ("train", "validation"):
+        for language, side in zip(("de", "en"), zip(*Numbers().pairs(split), strict=True), strict=True):
+            (folder / f"{split}.{language}").write_text("".join(line + "\n" for line in side))
+    return folder
+
+
+def run(capsys, *arguments):
+    """The exit status, stdout and stderr of a command."""
+    capsys.readouterr()
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def refused(capsys, *arguments):
+    """The message of a command that must fail as bad input does."""
+    status, out, errors = run(capsys, *arguments)
+    assert status == 2 and out == ""
+    lines = errors.splitlines()
+    assert 1 <= len(lines) <= 2 and any(line.startswith("padir: error: ") for line in lines)
+    return errors
+
+
+def corpus(folder, *splits):
+    return ["--languages", "de-en"] + [
+        argument for s in splits for argument in (f"--{s}", folder / f"{s}.de", folder / f"{s}.en")
+    ]
+
+
+class TestCommands:
+    def test_vocab(self, built, tmp_path, capsys):
+        figures = tmp_path / "figures.json"
+        command = ["vocab", *corpus(built, "train"), "--size", 301, "--output", tmp_path / "v.model", "--json", figures]
+        status, _, errors = run(capsys, *command)
+        assert status == 0 and "301 pieces and 100 sentinels" in errors
+        assert json.loads(figures.read_text())["pieces"] == 301
+        assert (tmp_path / "v.model").is_file()
+
+    def test_prepare(self, built, tmp_path, capsys):
+        figures = tmp_path / "figures.json"
+        command = ["prepare", *corpus(built, "train", "validation"), "--vocab", built / "vocab.model"]
+        status, out, _ = run(capsys, *command, "--output", tmp_path / "data", "--json", figures)
+        assert status == 0 and "train" in out and "300" in out
+        assert json.loads(figures.read_text())["splits"]["train"]["written"] == 300
+
+    def test_train_then_evaluate_and_translate(self, built, tmp_path, capsys):
+        sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
+        gin = [f"--gin.ModelConfig.{name}={size}" for name, size in sizes.items()]
+        gin += ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.max_length=32", "--gin.train.num_steps=2"]
+        gin += ["--gin.train.batching=@Batching()", "--gin.Batching.rows=4", "--gin.Batching.row_length=32"]
+        gin += ["--gin.train.objective=@Objective()", "--gin.Objective.stage_weights=('all',)"]
+        model, figures = tmp_path / "model", tmp_path / "figures.json"
+        command = ["train", f"--gin.DATASET={built / 'data'}", "--model_dir", model, *gin, "--json", figures]
+        status, out, errors = run(capsys, *command)
+        assert status == 0 and out == ""
+        assert "train.num_steps = 2" in errors and "train.num_steps = 2" in (model / "config.gin").read_text()
+        assert json.loads(figures.read_text())["loss"] > 0
+
+        command = ["evaluate", "--model", model, "--data", built / "data", "--split", "validation", "--num_steps", 1, 2]
+        status, out, _ = run(capsys, *command, "--json", figures, "--hypotheses", tmp_path / "out.txt")
+        assert status == 0 and "20 sentences" in out and "bleu: nrefs:1" in out
+        rows = json.loads(figures.read_text())
+        assert [row["num_steps"] for row in rows] == [1, 2]
+        assert {"bleu", "chrf", "stutter", "passes"} <= set(rows[0]["scores"])
+        assert rows[0]["scores"]["passes"]["value"] == 1.0
+        assert (tmp_path / "out.txt").read_text().count("\n") == 20
+
+    def test_evaluate_files_with_the_reference_lengths(self, built, tmp_path, capsys):
+        command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
+        status, out, _ = run(capsys, *command, "--oracle_lengths", "--num_steps", 1)
+        assert status == 0 and "length_ratio" in out.lower().replace(" ", "_")
+
+
+def translate(built, tmp_path, capsys, content, *arguments):
+    """Exit status, lines and stderr of `padir translate` for the bytes of a file."""
+    (tmp_path / "in.txt").write_bytes(content)
+    command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", "--num_steps", 2, *arguments]
+    status, _, errors = run(capsys, *command, "--output", tmp_path / "out.txt")
+    lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
+    assert lines.pop() == ""
+    return status, lines, errors
+
+
+class TestTranslate:
+    def test_one_line_out_for_every_line_in(self, built, tmp_path, capsys):
+        content = b"\n".join(
+            [
+                b"\xef\xbb\xbfeins zwei\r",
+                b"",
+                b"eins \xff\xfe zwei",
+                b"ein\x00s \x1b[31m",
+                b"<extra_id_0> </s>",
+                b"eins " * 60,
+                "eins\u2028zwei\u0085drei".encode(),
+                b"  \t",
+                b"eins zwei",
+                b"zwei drei",
+            ]
+        )
+        status, lines, errors = translate(built, tmp_path, capsys, content)
+        assert status == 0 and len(lines) == 10
+        assert [i for i, line in enumerate(lines) if line == ""] == [1, 7]
+        warnings = errors.splitlines()
+        assert len(warnings) == 5 and all(line.startswith("padir: warning: line ") for line in warnings)
+        assert "line 3 is not UTF-8 (byte 6)" in errors
+        assert r"line 4 holds '\x00'" in errors and "line 5 holds '<extra_id_0>'" in errors
+        assert r"line 7 holds '\x85'" in errors
+        assert "line 6 is longer than the model takes" in errors
+
+    def test_a_byte_order_mark_and_carriage_returns_change_nothing(self, built, tmp_path, capsys):
+        _, plain, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        _, windows, errors = translate(built, tmp_path, capsys, b"\xef\xbb\xbfeins zwei\r\ndrei\r\n")
+        assert windows == plain and errors == ""
+
+    def test_an_empty_file(self, built, tmp_path, capsys):
+        status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")
+        assert (status, lines, errors) == (0, [], "")
+        assert json.loads((tmp_path / "figures.json").read_text()) == {"lines": 0, "passes": 0.0}
+
+    def test_standard_input_to_standard_output(self, built, tmp_path, monkeypatch):
+        (tmp_path / "in.txt").write_bytes(b"eins\n\nzwei drei\n")
+        with (tmp_path / "in.txt").open() as source, (tmp_path / "out.txt").open("w", encoding="ascii") as out:
+            monkeypatch.setattr("sys.stdin", source)
+            monkeypatch.setattr("sys.stdout", out)
+            assert main(["translate", "--model", str(built / "model"), "--num_steps", "2"]) == 0
+        lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
+        assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0]
+
+    def test_options_reach_the_decoder(self, built, tmp_path, capsys):
+        content = b"eins zwei drei\nvier\n"
+        figures = tmp_path / "figures.json"
+        options = ["--strategy", "mask_predict", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
+        status, lines, _ = translate(built, tmp_path, capsys, content, *options, "--json", figures, "--batch_size", 1)
+        assert status == 0 and len(lines) == 2
+        assert json.loads(figures.read_text()) == {"lines": 2, "passes": 2.0}
+        gin = ["--gin.Decoding.num_steps=3", "--gin.Decoding.strategy=@MaskPredict()"]
+        (tmp_path / "in.txt").write_bytes(content)
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *gin, "--json", figures]
+        assert run(capsys, *command, "--output", tmp_path / "out.txt")[0] == 0
+        assert json.loads(figures.read_text())["passes"] == 3.0
+
+    def test_gin_of_one_call_does_not_reach_the_next(self, built, tmp_path, capsys):
+        translate(built, tmp_path, capsys, b"eins\n", "--gin.Decoding.batch_size=7")
+        refused(capsys, "translate", "--model", built / "model", "--gin.Decoding.num_steps=0")
+        assert translate(built, tmp_path, capsys, b"eins\n")[0] == 0
+
+    def test_trace_and_html(self, built, tmp_path, capsys):
+        page, figures = tmp_path / "page.html", tmp_path / "figures.json"
+        options = ["--trace", "--html", page, "--json", figures]
+        status, lines, errors = translate(built, tmp_path, capsys, b"eins <b> zwei\n\nvier\n", *options)
+        assert status == 0 and len(lines) == 3
+        assert "eins <b> zwei" in errors and "vier" in errors
+        html = page.read_text()
+        assert (
+            html.startswith("<!doctype html>".upper()[:2]) and "eins &lt;b&gt; zwei" in html and "<b> zwei" not in html
+        )
+        assert json.loads(figures.read_text())["lines"] == 3
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--num_steps", 0], "num_steps must be at least 1, got 0"),
+            (["--top_k", 0], "number of hypotheses must be at least 1"),
+            (["--draws", 0], "number of hypotheses must be at least 1"),
+            (["--batch_size", 0], "batch_size must be at least 1"),
+            (["--strategy", "guess"], "no strategy is called 'guess': choose one of padir"),
+            (["--gin.Decodign.num_steps=3"], "did you mean 'Decoding'?"),
+            (["--gin.Decoding.num_stepz=3"], "did you mean 'num_steps'?"),
+            (["--gin.Decoding.num_steps=0"], "num_steps must be at least 1, got 0"),
+            (["--gin.Decoding.num_steps"], "lacks a value"),
+            (["--gin_file", "no_such.gin"], "a gin file is missing"),
+            (["--input", "no_such.txt"], "No such file or directory: no_such.txt"),
+            (["--gin.Decoding.canvas=@Mask()", "--draws", 2], "draws must be 1 for a canvas without randomness"),
+        ],
+    )
+    def test_options_of_translate(self, built, tmp_path, capsys, arguments, message):
+        (tmp_path / "in.txt").write_text("eins\n")
+        out, figures = tmp_path / "out" / "out.txt", tmp_path / "figures.json"
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *arguments]
+        assert message in refused(capsys, *command, "--output", out, "--json", figures)
+        assert not figures.exists() and not list(tmp_path.rglob("*out.txt*"))
+
+    def test_a_model_directory_that_is_not_whole(self, built, tmp_path, capsys):
+        model = shutil.copytree(built / "model", tmp_path / "model")
+        (model / "manifest.json").unlink()
+        assert "it is not whole" in refused(capsys, "translate", "--model", model)
+        assert "no model directory" in refused(capsys, "translate", "--model", tmp_path / "nothing")
+
+    def test_files_of_unequal_length(self, built, tmp_path, capsys):
+        (tmp_path / "short.en").write_text("one\n")
+        files = ["--languages", "de-en", "--train", built / "train.de", tmp_path / "short.en"]
+        command = ["prepare", *files, "--vocab", built / "vocab.model", "--output", tmp_path / "data"]
+        assert "has 300 lines but" in refused(capsys, *command)
+        assert [path.name for path in tmp_path.iterdir()] == ["short.en"]
+
+    def test_a_missing_vocabulary(self, built, tmp_path, capsys):
+        command = ["prepare", *corpus(built, "train"), "--vocab", tmp_path / "no.model", "--output", tmp_path / "data"]
+        assert "cannot read the vocabulary" in refused(capsys, *command)
+        assert not list(tmp_path.iterdir())
+
+    def test_a_foreign_vocabulary(self, built, tmp_path, capsys):
+        data = shutil.copytree(built / "data", tmp_path / "data")
+        content = bytearray((data / "vocab.model").read_bytes())
+        content[content.index(b"sieben")] ^= 1
+        (data / "vocab.model").write_bytes(content)
+        errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
+        assert "not the vocabulary of the manifest (its sha256 differs)" in errors
+        assert not (tmp_path / "model").exists()
+
+    def test_training_without_folders(self, built, capsys):
+        assert "no data_dir: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
+        assert "no model_dir" in refused(capsys, "train", "--data", built / "data")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--task", "wmt99_de_en"], "unknown source 'wmt99_de_en': known are toy_de_en"),
+            (["--task", "multi30k_de_en", "--data_dir", "nowhere"], "neither nowhere"),
+            ([], "no corpus: give --task NAME"),
+            (["--gin.ModelConfig.width=8"], "no corpus: give --task NAME"),
+            (["--train", "a.tsv"], "files need --languages SRC-TGT"),
+            (["--train", "a.tsv", "--languages", "de"], "files need --languages SRC-TGT"),
+            (["--train", "a", "b", "c", "--languages", "de-en"], "takes one .tsv file or two"),
+            (["--train", "no_such.tsv", "--languages", "de-en"], "no file no_such.tsv"),
+            (["--train", "x.tsv", "--task", "toy_de_en"], "either --task or files"),
+        ],
+    )
+    def test_no_corpus(self, tmp_path, capsys, arguments, message):
+        assert message in refused(capsys, "vocab", *arguments, "--output", tmp_path / "v.model")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_corpus_without_text(self, built, tmp_path, capsys):
+        (tmp_path / "test.tsv").write_text("")
+        files = ["--languages", "de-en", "--test", tmp_path / "test.tsv"]
+        assert "is empty: give a file" in refused(capsys, "evaluate", "--model", built / "model", *files)
+        assert "test" in refused(capsys, "evaluate", "--model", built / "model", "--data", built / "data")
+
+    def test_evaluating_checks_every_number_first(self, built, capsys):
+        command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
+        assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
+
+    @pytest.mark.parametrize(
+        "arguments", [[], ["fly"], ["translate"], ["translate", "--model", "m", "--num_steps", "x"]]
+    )
+    def test_usage(self, capsys, arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 2 and "usage: padir" in capsys.readouterr().err
+
+
+def command(*arguments, **options):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.Popen([sys.executable, "-m", "padir", *map(str, arguments)], env=environment, **options)
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):
+    (tmp_path / "in.txt").write_text("eins zwei\n" * 2000)
+    process = command(
+        *("translate", "--model", built / "model", "--num_steps", 1, "--input", tmp_path / "in.txt"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with contextlib.closing(process.stdout):
+        assert process.stdout.readline()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141 and errors == ""
+
+
+def test_help_names_every_command_and_loads_no_jax():
+    process = command("--help", stdout=subprocess.PIPE, text=True)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert all(name in out for name in ("vocab", "prepare", "train", "evaluate", "translate"))
+
+
+def test_tiny_is_what_the_model_directory_says(built):
+    assert json.loads((built / "model" / "model.json").read_text())["config"]["width"] == TINY.width

@@ -1,0 +1,114 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fakes import IDS, keys, moody, oracle
+
+from padir.canvas import Output, draft
+from padir.corruption import Mask, Uniform
+from padir.errors import PadirError
+from padir.refine import refine
+from padir.strategies import MaskPredict, Padir
+
+LENGTHS = jnp.array([4, 9])
+
+
+def start(corruption=Uniform()):
+    return draft(keys(2), LENGTHS, 9, corruption, IDS)
+
+
+def test_one_pass_finds_the_answer_and_a_second_sees_that_nothing_changes():
+    canvas = start()
+    answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
+    refined = refine(keys(2), canvas, oracle(answer_BL), Padir(), num_steps=10)
+    assert refined.passes_B.tolist() == [2, 2]
+    assert refined.canvas.done_B.all()
+
+
+def test_rows_halt_on_their_own():
+    canvas = start()
+    canvas = canvas.replace(tokens_BL=jnp.where(canvas.free_BL, 10 + jnp.arange(9), canvas.tokens_BL))
+
+    def logits_fn(tokens_BL):  # row 0 is told its answer; row 1 moves on by one piece each pass
+        moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
+        return 9.0 * jax.nn.one_hot(jnp.stack([20 + jnp.arange(9), moving[1]]), IDS.vocab_size)
+
+    refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=6, trace=True)
+    assert refined.passes_B.tolist() == [2, 6]
+    assert refined.tokens_BL[1, :8].tolist() == list(range(16, 24))
+    np.testing.assert_array_equal(refined.tokens_TBL[2:, 0], refined.tokens_TBL[2:3, 0].repeat(5, 0))
+
+
+def test_n_steps_mean_n_decoder_passes():
+    passes = []
+
+    def logits_fn(tokens_BL):
+        jax.debug.callback(lambda: passes.append(1))
+        moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
+        return 9.0 * jax.nn.one_hot(moving, IDS.vocab_size)
+
+    refined = refine(keys(2), start(), logits_fn, Padir(), num_steps=5)
+    jax.block_until_ready(refined.tokens_BL)
+    jax.effects_barrier()
+    assert len(passes) == 5 and refined.passes_B.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("remask", ["previous", "start"])
+def test_halting_gives_what_all_steps_would_have_given(remask):
+    """The strategy with its stop test undone runs every step and ends in the same tokens."""
+
+    class Restless(Padir):
+        def step(self, key_B, canvas, output, memory, *, step, num_steps):
+            canvas, memory = super().step(key_B, canvas, output, memory, step=step, num_steps=num_steps)
+            return canvas.replace(done_B=jnp.zeros_like(canvas.done_B)), memory
+
+    halted = 0
+    for seed in range(4):
+        canvas = draft(keys(6, seed), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
+        logits_fn = moody(canvas.segment_BL, seed)
+        one = refine(keys(6), canvas, logits_fn, Padir(remask), num_steps=12)
+        two = refine(keys(6), canvas, logits_fn, Restless(remask), num_steps=12)
+        np.testing.assert_array_equal(one.tokens_BL, two.tokens_BL)
+        halted += int((one.passes_B < 12).sum())
+    assert halted > 0
+
+
+def test_trace_begins_with_the_draft_and_ends_with_the_answer():
+    canvas = start(Mask())
+    refined = refine(keys(2), canvas, moody(canvas.segment_BL), MaskPredict(), num_steps=4, trace=True)
+    assert refined.tokens_TBL.shape == refined.scores_TBL.shape == (5, 2, 9)
+    np.testing.assert_array_equal(refined.tokens_TBL[0], canvas.tokens_BL)
+    np.testing.assert_array_equal(refined.tokens_TBL[-1], refined.tokens_BL)
+    plain = refine(keys(2), canvas, moody(canvas.segment_BL), MaskPredict(), num_steps=4)
+    np.testing.assert_array_equal(plain.tokens_BL, refined.tokens_BL)
+    assert plain.tokens_TBL is None
+
+
+def test_score_is_the_log_probability_of_what_stands():
+    canvas = start()
+    logits_fn = moody(canvas.segment_BL)
+    refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=1, banned_ids=())
+    log_prob_BLV = jax.nn.log_softmax(logits_fn(canvas.tokens_BL))
+    expected_BL = jnp.take_along_axis(log_prob_BLV, refined.tokens_BL[..., None], -1)[..., 0]
+    np.testing.assert_allclose(
+        refined.canvas.score_BL, jnp.where(canvas.free_BL, expected_BL, 0.0), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_visible_positions_reach_the_decoder():
+    canvas = start()
+    canvas = canvas.replace(visible_BLL=jnp.ones((2, 9, 9), bool))
+    seen = []
+
+    def logits_fn(tokens_BL, visible_BLL):
+        seen.append(visible_BLL.shape)
+        return Output(oracle(jnp.full((2, 9), 20))(tokens_BL))
+
+    refine(keys(2), canvas, logits_fn, Padir(), num_steps=1)
+    assert seen and set(seen) == {(2, 9, 9)}
+
+
+@pytest.mark.parametrize("num_steps", [0, -1])
+def test_no_step_is_refused(num_steps):
+    with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):
+        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=num_steps)

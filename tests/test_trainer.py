@@ -1,0 +1,243 @@
+"""Training: a run that is stopped and resumed is the run that was not; what goes wrong is said."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_model import TINY, prepared_numbers, quick_compilation
+
+from padir.checkpoint import load_model
+from padir.corruption import Mask
+from padir.errors import PadirError
+from padir.loss import Batch, Objective
+from padir.model import Transformer
+from padir.optimizer import Adam, Cosine
+from padir.tokens import Ids
+from padir.trainer import Batching, Intervals, TrainState, init_params, make_step, train
+
+SETTINGS = {
+    "model": TINY,
+    "objective": Objective(),
+    "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
+    "batching": Batching(rows=4, row_length=32),
+    "intervals": Intervals(log=2, evaluate=3, checkpoint=4),
+    "num_steps": 6,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation(tmp_path_factory):
+    """Quick, and cached: the runs below compile the same step again and again."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
+        jax.config.update(name, value)
+    with quick_compilation():
+        yield
+    for name, value in zip(names, before, strict=True):
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(prepared_numbers(tmp_path_factory.mktemp("trainer")))
+
+
+@pytest.fixture(scope="module")
+def straight(data, tmp_path_factory):
+    """The run of six steps that nothing stopped."""
+    folder = tmp_path_factory.mktemp("straight") / "model"
+    calls = []
+
+    def evaluate_fn(params, card, tokenizer):
+        calls.append(card.step)
+        return {"validation_bleu": float(card.step)}
+
+    latest = train(data, str(folder), **SETTINGS, evaluate_fn=evaluate_fn, describe_config=lambda: "train.seed = 3\n")
+    return folder, latest, calls
+
+
+@pytest.fixture
+def finished(straight, tmp_path):
+    return shutil.copytree(straight[0], tmp_path / "model")
+
+
+def assert_same_params(folder, other):
+    jax.tree.map(np.testing.assert_array_equal, load_model(folder)[0], load_model(other)[0])
+
+
+class TestRun:
+    def test_writes_a_model_directory_checkpoints_and_figures(self, straight):
+        folder, latest, _ = straight
+        _, card, _ = load_model(folder)
+        assert card.step == 6 and card.config == TINY and card.task == "numbers_de_en"
+        assert (card.source_language, card.target_language) == ("de", "en")
+        assert card.metrics["validation_bleu"] == 6.0 and card.metrics["loss"] == latest["loss"]
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4", "6"]
+        assert (folder / "config.gin").read_text() == "train.seed = 3\n"
+        assert any((folder / "tensorboard").iterdir())
+
+    def test_logs_every_figure_at_its_interval(self, straight):
+        folder, _, calls = straight
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6]
+        assert [row["step"] for row in rows if "validation_bleu" in row] == calls == [3, 6]
+        first = rows[0]
+        # Uniform logits would cost log V a stage; fresh parameters are near that.
+        assert first["stage_1_loss"] == pytest.approx(np.log(401), abs=0.7)
+        assert first["loss"] > first["stage_1_loss"] + first["stage_2_loss"]  # and the length loss
+        assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
+
+    def test_run_again_when_finished_it_changes_nothing(self, data, finished):
+        before = {path: path.stat().st_mtime_ns for path in finished.glob("*") if path.is_file()}
+        before.pop(finished / "metrics.jsonl")
+        assert train(data, str(finished), **SETTINGS) == {}
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+
+    def test_more_steps_go_on_from_the_last(self, data, finished):
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        assert load_model(finished)[1].step == 7
+        rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 7]
+
+    def test_a_finished_run_without_its_model_writes_it_again(self, data, straight, finished):
+        (finished / "manifest.json").unlink()
+        train(data, str(finished), **SETTINGS)
+        assert_same_params(finished, straight[0])
+
+
+class TestResume:
+    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path):
+        folder = tmp_path / "model"
+
+        def stop_at_three(params, card, tokenizer):
+            if card.step == 3:
+                signal.raise_signal(signal.SIGINT)
+            return {}
+
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 6 in .*; run the same command to go on"):
+            train(data, str(folder), **SETTINGS, evaluate_fn=stop_at_three)
+        assert signal.getsignal(signal.SIGINT) == before
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["3"]
+        loader = json.loads((folder / "checkpoints" / "3" / "loader.json").read_text())
+        assert (loader["epoch"], loader["batch"]) == (0, 3)
+        train(data, str(folder), **SETTINGS)
+        assert_same_params(folder, straight[0])
+
+    def test_a_damaged_checkpoint_is_skipped_for_the_one_before(self, data, straight, finished, capsys):
+        file = max((finished / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        (finished / "manifest.json").unlink()
+        train(data, str(finished), **SETTINGS)
+        assert "skipping the checkpoint of step 6" in capsys.readouterr().err
+        assert_same_params(finished, straight[0])
+
+    def test_of_another_model_is_refused(self, data, finished):
+        with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
+            train(data, str(finished), **SETTINGS | {"model": dataclasses.replace(TINY, mlp=64)})
+
+    def test_with_other_batches_is_refused(self, data, finished):
+        with pytest.raises(PadirError, match="belongs to other data, other batch shapes or another seed"):
+            train(data, str(finished), **SETTINGS | {"batching": Batching(rows=8, row_length=32), "num_steps": 9})
+
+
+class TestWrong:
+    @pytest.mark.parametrize("log", [1, 100], ids=["seen in the loss", "seen when saving"])
+    def test_a_loss_that_is_not_finite(self, data, tmp_path, log):
+        settings = SETTINGS | {
+            "optimizer": Adam(Cosine(peak=1e30, warmup_steps=0), clip_norm=None),
+            "intervals": Intervals(log=log, evaluate=0, checkpoint=4),
+            "objective": Objective(stage_weights=("all",)),
+        }
+        with pytest.raises(PadirError, match="not finite.*lower the learning rate or clip the gradient"):
+            train(data, str(tmp_path / "model"), **settings)
+        assert not (tmp_path / "model" / "manifest.json").exists()
+        assert not list((tmp_path / "model").glob("checkpoints/*"))
+
+    def test_zero_steps(self, data, tmp_path):
+        with pytest.raises(PadirError, match="num_steps must be at least 1, got 0"):
+            train(data, str(tmp_path / "model"), **SETTINGS | {"num_steps": 0})
+        assert not (tmp_path / "model").exists()
+
+    def test_targets_longer_than_the_model_takes(self, data, tmp_path):
+        with pytest.raises(PadirError, match="has targets of 13 tokens, the model takes 12.*--max_target_tokens 12"):
+            train(data, str(tmp_path / "model"), **SETTINGS | {"model": dataclasses.replace(TINY, max_length=12)})
+        assert not (tmp_path / "model").exists()
+
+    def test_no_prepared_folder(self, tmp_path):
+        with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
+            train(str(tmp_path / "nothing"), str(tmp_path / "model"), **SETTINGS)
+
+    @pytest.mark.parametrize("wrong", [{"log": 0}, {"checkpoint": 0}, {"keep": 0}, {"evaluate": -1}])
+    def test_intervals(self, wrong):
+        with pytest.raises(PadirError, match="at least 1 and evaluate at least 0"):
+            Intervals(**wrong)
+
+
+def test_padding_beyond_the_position_table_does_no_harm():
+    """A packed row may be longer than any sentence that the model takes; the end of an epoch is mostly padding."""
+    model, batching = Transformer(TINY, Ids(401)), Batching(rows=1, row_length=32)
+    row = jnp.zeros((1, 32), jnp.int32)
+    tokens, segments = row.at[0, :3].set(jnp.array([300, 299, 1])), row.at[0, :3].set(1)
+    optimizer = Adam().transformation(10)
+    params = init_params(model, seed=0)
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0)
+    state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+
+
+def test_learns_with_other_settings(data, tmp_path):
+    """One masked stage, rows of one pair, no length head, bfloat16, no dropout."""
+    settings = SETTINGS | {
+        "num_steps": 150,
+        "objective": Objective(corruption=Mask(0.5), stage_weights=("noised",)),
+        "batching": Batching(rows=4, row_length=16, mode="bucket"),
+        "model": dataclasses.replace(TINY, length_head="oracle", dtype="bfloat16", dropout_rate=0.0),
+        "intervals": Intervals(log=50, evaluate=0, checkpoint=150),
+    }
+    latest = train(data, str(tmp_path / "model"), **settings)
+    rows = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
+    assert latest["loss"] < 0.8 * rows[0]["loss"] and latest["length_loss"] == 0
+    card = load_model(tmp_path / "model")[1]
+    assert card.corruption == Mask(0.5) and card.config.length_head == "oracle"
+
+
+def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
+    folder = tmp_path / "model"
+    sizes = {name: value for name, value in dataclasses.asdict(TINY).items() if isinstance(value, int)}
+    bindings = ["train.model=@ModelConfig()", *(f"ModelConfig.{name}={value}" for name, value in sizes.items())]
+    bindings += ["train.batching=@Batching()", "Batching.rows=4", "Batching.row_length=32"]
+    bindings += ["train.objective=@Objective()", "Objective.stage_weights=('all',)"]
+    bindings += ["train.intervals=@Intervals()", "Intervals.log=1", "train.num_steps=1_000_000"]
+    command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    process = subprocess.Popen(
+        [*command, *(f"--gin.{binding}" for binding in bindings)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text().count("\n") > 2):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    (step,) = (path.name for path in (folder / "checkpoints").iterdir())
+    assert errors.splitlines()[-1] == (
+        f"padir: stopped: saved step {step} of 1000000 in {folder}; run the same command to go on"
+    )
+    assert "Traceback" not in errors

@@ -1,0 +1,233 @@
+"""Text in, text out: order, empty lines, batches, lengths, candidates, traces, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from small_corpus import small_tokenizer
+from tiny_model import TINY, quick_compilation, random_model_dir, random_translator
+
+from padir.canvas import Strategy
+from padir.corruption import Mask
+from padir.errors import PadirError
+from padir.length import LengthSearch
+from padir.strategies import MaskPredict, Padir
+from padir.translate import Decoding, Translation, Translator, without_repeats
+
+TEXTS = [
+    "eins",
+    "zwei drei vier fünf sechs sieben acht neun null eins zwei",
+    "acht acht",
+    "neun null",
+    "vier drei zwei eins",
+    "sieben sechs fünf vier drei zwei eins null",
+    "fünf",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation():
+    with quick_compilation():
+        yield
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("translate") / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return random_translator(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer):
+    return random_translator(tokenizer, length_head="oracle")
+
+
+def same(results, expected):
+    """Equal, but for the last bits of scores: batches of other shapes are other matrix products."""
+    assert [dataclasses.replace(r, score=0.0, trace=None) for r in results] == [
+        dataclasses.replace(r, score=0.0, trace=None) for r in expected
+    ]
+    assert [r.score for r in results] == pytest.approx([r.score for r in expected], abs=1e-4)
+
+
+class TestSentences:
+    def test_each_has_its_translation_in_its_place(self, translator):
+        together = translator.translate(TEXTS)
+        for i, text in enumerate(TEXTS):
+            same(translator.translate([text], first_number=i), together[i : i + 1])
+        assert len({result.text for result in together}) > 1
+
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_do_not_depend_on_the_batch(self, translator, batch_size):
+        same(translator.translate(TEXTS, batch_size=batch_size), translator.translate(TEXTS))
+
+    def test_do_not_depend_on_their_neighbours(self, translator):
+        others = (
+            ["null"] * 2 + TEXTS[2:3] + ["eins zwei drei vier fünf sechs sieben acht neun null eins zwei drei vier"]
+        )
+        same(translator.translate(others)[2:3], translator.translate(TEXTS)[2:3])
+
+    @pytest.mark.parametrize("empty", ["", " ", "\t \u3000"])
+    def test_an_empty_line_stays_empty_and_moves_no_other(self, translator, empty):
+        results = translator.translate([TEXTS[0], empty, TEXTS[2]])
+        assert results[1] == Translation(text="", score=0.0, length=1, passes=0, hypotheses=0)
+        same([results[0], results[2]], [translator.translate(TEXTS)[i] for i in (0, 2)])
+
+    def test_none_give_none(self, translator):
+        assert translator.translate([]) == [] and translator.translate([""])[0].text == ""
+
+    def test_another_seed_is_another_draft(self, translator):
+        drafts = [translator.translate(TEXTS, seed=s, num_steps=1, trace=True)[1].trace[0] for s in (0, 0, 1)]
+        assert drafts[0] == drafts[1] != drafts[2]
+
+    def test_surrogates_are_refused(self, translator):
+        with pytest.raises(PadirError, match="without surrogates"):
+            translator.translate(["eins \udc80"])
+
+    @pytest.mark.parametrize("text", ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028"])
+    def test_any_text_gives_one_line(self, translator, text):
+        (result,) = translator.translate([text])
+        assert "\n" not in result.text
+
+
+class TestLongText:
+    def test_raises(self, translator):
+        with pytest.raises(PadirError, match="text 2 has 40 tokens, the model takes 23: split it, or .*truncate=True"):
+            translator.translate(["eins", "eins " * 39 + "eins"])
+
+    def test_or_is_cut(self, translator):
+        longest = " ".join(["eins"] * 23)
+        cut, whole = translator.translate([longest + " zwei" * 9, longest], truncate=True)
+        assert cut.truncated and not whole.truncated
+        same(
+            translator.translate([longest]), [dataclasses.replace(cut, truncated=False)]
+        )  # the same number, the same draft
+
+
+class TestLengths:
+    def test_the_oracle_head_needs_them(self, oracle):
+        with pytest.raises(PadirError, match="length head is 'oracle': give the target lengths"):
+            oracle.translate(TEXTS)
+
+    def test_given_lengths_are_kept(self, translator, oracle):
+        for model in (translator, oracle):
+            results = model.translate(["eins", "", "zwei"], target_lengths=[5, 1, 9], drop_repeats=False)
+            assert [r.length for r in results] == [5, 1, 9]
+
+    def test_there_must_be_one_for_each_text(self, translator):
+        with pytest.raises(PadirError, match="2 texts need as many target_lengths, got 1"):
+            translator.translate(["eins", "zwei"], target_lengths=[3])
+
+    def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
+        lengths = LengthSearch(offsets=(-1, 0, 1), draws=2)
+        (result,) = translator.translate(["eins"], target_lengths=[8], lengths=lengths)
+        assert result.hypotheses == 6 and result.length in (7, 8, 9)
+        (result,) = translator.translate(["eins"], target_lengths=[2], lengths=lengths)
+        assert result.hypotheses == 4  # a length of 1 would hold EOS alone, so 1 and 2 are one
+
+    def test_the_best_of_more_candidates_is_no_worse(self, translator):
+        scores = [
+            [r.score for r in translator.translate(TEXTS, lengths=lengths)]
+            for lengths in (LengthSearch(), LengthSearch(top_k=3), LengthSearch(top_k=3, draws=2))
+        ]
+        assert all(a <= b + 1e-4 <= c + 2e-4 for a, b, c in zip(*scores, strict=True))
+        assert sum(scores[2]) > sum(scores[0])
+
+    @pytest.mark.parametrize("head", ["affine", "fertility"])
+    def test_a_head_of_one_number_takes_offsets_only(self, tokenizer, head):
+        translator = random_translator(tokenizer, length_head=head)
+        (result,) = translator.translate(["eins zwei"], lengths=LengthSearch(offsets=(0, 1)))
+        assert result.hypotheses == 2
+        with pytest.raises(PadirError, match="predicts a single length, got top_k=2"):
+            translator.translate(["eins"], lengths=LengthSearch(top_k=2))
+
+
+class TestSteps:
+    @pytest.mark.parametrize("strategy", [Padir(), Padir(remask="start"), MaskPredict()])
+    def test_the_trace_ends_with_the_translation(self, translator, strategy):
+        assert isinstance(strategy, Strategy)
+        pieces = {piece: i for i, piece in enumerate(translator.tokenizer.pieces)}
+        for result in translator.translate(TEXTS, strategy=strategy, num_steps=3, trace=True, drop_repeats=False):
+            assert len(result.trace) == 4 and 1 <= result.passes <= 3
+            assert all(len(step) == len(scores) == result.length for step, scores in result.trace)
+            tokens, scores = result.trace[-1]
+            assert translator.tokenizer.decode([pieces[piece] for piece in tokens]) == result.text
+            assert tokens[-1] == "</s>" and scores[-1] == 0.0
+            assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
+
+    def test_tracing_changes_nothing(self, translator):
+        same(translator.translate(TEXTS, trace=True), translator.translate(TEXTS))
+        assert translator.translate(TEXTS)[0].trace is None
+
+    def test_mask_predict_makes_as_many_passes_as_it_has_positions_to_write(self, translator):
+        # Of 1 free position none is hidden again after the first pass; of 7 some are until the last.
+        results = translator.translate(
+            ["eins", "zwei"], target_lengths=[2, 8], strategy=MaskPredict(), canvas=Mask(), num_steps=4
+        )
+        assert [r.passes for r in results] == [1, 4]
+
+    def test_a_masked_draft_holds_the_mask_id(self, translator):
+        (result,) = translator.translate(["eins"], canvas=Mask(), target_lengths=[4], trace=True)
+        assert result.trace[0][0] == ("<extra_id_0>",) * 3 + ("</s>",)  # T5's first extra id is the last id
+
+    def test_the_models_own_strategy_and_canvas_are_the_default(self, tokenizer):
+        own = random_translator(tokenizer, corruption=Mask(0.5), strategy=MaskPredict())
+        same(own.translate(TEXTS), own.translate(TEXTS, strategy=MaskPredict(), canvas=Mask()))
+
+
+class TestRefused:
+    def test_draws_of_a_canvas_that_is_always_the_same(self, translator):
+        with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
+            translator.translate(TEXTS, canvas=Mask(), lengths=LengthSearch(draws=2))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_steps": 0}, "num_steps must be at least 1, got 0: use 1 for one-shot decoding"),
+            ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ],
+    )
+    def test_numbers_below_one(self, translator, options, message):
+        with pytest.raises(PadirError, match=message):
+            Decoding(**options)
+        with pytest.raises(PadirError, match=message):
+            translator.translate(TEXTS, **options)
+
+    @pytest.mark.parametrize("options", [{"top_k": 0}, {"draws": 0}])
+    def test_no_hypotheses(self, options):
+        with pytest.raises(PadirError, match="number of hypotheses must be at least 1"):
+            LengthSearch(**options)
+
+
+class TestWithoutRepeats:
+    @pytest.mark.parametrize(
+        ("tokens", "free", "kept"),
+        [
+            ([7, 7, 7, 8, 8, 7, 1, 0], [1, 1, 1, 1, 1, 1, 0, 0], [7, 8, 7]),
+            ([7, 8, 1], [1, 1, 0], [7, 8]),
+            ([7, 1], [1, 0], [7]),
+            ([1, 0], [0, 0], []),
+        ],
+    )
+    def test_keeps_the_first_of_a_run(self, tokens, free, kept):
+        assert without_repeats(np.array(tokens), np.array(free, bool)) == kept
+
+    def test_is_for_padir_unless_asked_for(self, translator, monkeypatch):
+        calls = []
+        monkeypatch.setattr("padir.translate.without_repeats", lambda *a: calls.append(a) or [])
+        translator.translate(["eins"], strategy=MaskPredict())
+        translator.translate(["eins"], drop_repeats=False)
+        assert not calls
+        translator.translate(["eins"])
+        translator.translate(["eins"], strategy=MaskPredict(), drop_repeats=True)
+        assert len(calls) == 2
+
+
+def test_a_loaded_model_translates_as_the_saved_one(tmp_path, translator):
+    loaded = Translator.load(random_model_dir(tmp_path))
+    assert loaded.card.config == TINY
+    same(loaded.translate(TEXTS), translator.translate(TEXTS))
