@@ -263,25 +263,20 @@ def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from padir.data.prepared import read_text
-    from padir.evaluate import grid
+    from padir.evaluate import TestSet, evaluate
     from padir.translate import Translator
 
-    num_steps, top_k = args.num_steps or [None], args.top_k or [None]
-    decodings = [(steps, k) for k in top_k for steps in num_steps]
-    first = _decoding(args, *decodings[0])
-    for steps, k in decodings[1:]:
-        _decoding(args, steps, k)  # wrong numbers are refused before anything is decoded
+    # Wrong numbers are refused before anything is decoded.
+    decodings = [_decoding(args, steps, k) for k in args.top_k or [None] for steps in args.num_steps or [None]]
     if args.data:
-        sources, references = read_text(args.data, args.split)
+        test_set = TestSet.of_prepared(args.data, args.split)
     else:
-        source = _source(args)
-        pairs = list(source.pairs(args.split))
-        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
+        test_set = TestSet.of_source(_source(args), args.split)
     translator = Translator.load(args.model)
-    steps_list = [steps or first.num_steps for steps in num_steps]
-    k_list = [k or first.lengths.top_k for k in top_k]
-    results = grid(translator, sources, references, first, steps_list, k_list, oracle_lengths=args.oracle_lengths)
+    results = [
+        (decoding, evaluate(translator, test_set, decoding, oracle_lengths=args.oracle_lengths))
+        for decoding in decodings
+    ]
     names = list(results[0][1].scores)
     rows = [
         [str(decoding.num_steps), f"{evaluation.figures['hypotheses']:.3g}"]
@@ -289,12 +284,12 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         for decoding, evaluation in results
     ]
     columns = ["steps", "hypotheses", *(name for name in names if name not in ("hypotheses", "truncated"))]
-    _table(f"{args.model} on {len(sources):,} sentences", columns, rows)
+    _table(f"{args.model} on {len(test_set.sources):,} sentences", columns, rows)
     for score in results[0][1].scores.values():
         if score.signature:
             print(f"{score.name}: {score.signature}")
     if cut := int(results[0][1].figures["truncated"]):
-        _warn(f"{cut} sources are longer than the model takes: their ends were not translated")
+        _warn(f"{cut} sentences are longer than the model takes and were cut")
     if args.hypotheses:
         _write(args.hypotheses, "".join(line + "\n" for line in results[-1][1].hypotheses))
     return [

@@ -1,7 +1,7 @@
 """The canvas that a decoder refines, and the protocols of what may act on it.
 
 A `Canvas` holds a draft of every target position. A `Corruption` makes one from clean tokens; a `Strategy` turns a
-canvas and the decoder's output into the next canvas, in decoding; a `Between` does the same between two training stages.
+canvas and the decoder's output into the next canvas, in decoding; a `Between` does so between two training stages.
 """
 
 from __future__ import annotations
@@ -95,11 +95,16 @@ class Strategy(Protocol):
     ) -> tuple[Canvas, PyTree]: ...
 
 
+# What a row's key is folded with for its draft: no number of a refinement step, whose draws must not be the same.
+_DRAFT = 2**31 - 1
+
 Between = Callable[[Any, Canvas, Output, Any], Canvas]
 """(key_B, canvas, output, target_BL) -> Canvas: what training puts between two stages."""
 
 
-def draft(key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids) -> Canvas:
+def draft(
+    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
+) -> Canvas:
     """A fresh canvas of given lengths: noise everywhere, EOS at the last position of each row.
 
     Args:
@@ -112,6 +117,7 @@ def draft(key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, 
     free_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
     blank_BL = jnp.where(free_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
     segment_BL = present_BL.astype(jnp.int32)
+    key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
     tokens_BL, _ = corruption.full()(key_B, blank_BL, free_BL, segment_BL, ids=ids)
     return from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, ids)
 

@@ -137,7 +137,7 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        problems = []
+        damaged: list[int] = []
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
             try:
@@ -147,16 +147,19 @@ class Checkpoints:
                     state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(np.asarray, like))
                 if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
                     raise ValueError("the shapes of its arrays differ")
+                for newer in damaged:  # out of the way, so that it is not kept as one of the newest
+                    shutil.rmtree(self.folder / f"{newer}.damaged", ignore_errors=True)
+                    (self.folder / str(newer)).rename(self.folder / f"{newer}.damaged")
                 return state, loader_state
             except PadirError as error:
-                problems.append(str(error))
+                damaged.append(step)
                 print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
             except ValueError as error:
                 raise PadirError(
                     f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
                     f" configuration: train in a new directory ({str(error).splitlines()[0][:200]})"
                 ) from error
-        if problems:
+        if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
         return None
 
@@ -183,7 +186,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
     if description["name"] not in known:
         raise PadirError(
             f"the model was made with {description['name']!r}, which padir does not know: choose one of"
-            f" {', '.join(known)}, or pass the instance yourself"
+            f" {', '.join(known)}, or give the instance to Translator.load"
         )
     return known[description["name"]](**hyperparameters)
 
@@ -225,8 +228,10 @@ class ModelCard:
         }
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> ModelCard:
-        """Reads what `to_json` gave.
+    def from_json(
+        data: dict[str, Any], *, corruption: Corruption | None = None, strategy: Strategy | None = None
+    ) -> ModelCard:
+        """Reads what `to_json` gave, with another corruption or strategy where one is given.
 
         Raises:
           PadirError: another format, or a field is missing or unknown.
@@ -237,8 +242,8 @@ class ModelCard:
             return ModelCard(
                 config=ModelConfig(**_with_tuples(data["config"])),
                 ids=Ids(**data["ids"]),
-                corruption=recreate(data["corruption"], CORRUPTIONS),
-                strategy=recreate(data["strategy"], STRATEGIES),
+                corruption=corruption or recreate(data["corruption"], CORRUPTIONS),
+                strategy=strategy or recreate(data["strategy"], STRATEGIES),
                 **{k: data[k] for k in ("source_language", "target_language", "task", "step", "metrics")},
             )
         except (KeyError, TypeError) as error:
@@ -264,7 +269,9 @@ def save_model(folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer,
     unfinished.rmdir()
 
 
-def load_model(folder: str | Path) -> tuple[Any, ModelCard, Tokenizer]:
+def load_model(
+    folder: str | Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+) -> tuple[Any, ModelCard, Tokenizer]:
     """Parameters, card and tokenizer of a model directory, every file checked against its manifest.
 
     Raises:
@@ -278,7 +285,9 @@ def load_model(folder: str | Path) -> tuple[Any, ModelCard, Tokenizer]:
         remedy = "its training has not finished: run the same `padir train` again" if unfinished else "it is not whole"
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     check_manifest(folder)
-    card = ModelCard.from_json(json.loads((folder / "model.json").read_text()))
+    card = ModelCard.from_json(
+        json.loads((folder / "model.json").read_text()), corruption=corruption, strategy=strategy
+    )
     try:
         flat = safetensors.numpy.load_file(str(folder / "weights.safetensors"))
     except safetensors.SafetensorError as error:

@@ -4,15 +4,51 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from padir.checkpoint import ModelCard
 from padir.data.prepared import load_manifest, read_text
-from padir.length import LengthSearch
+from padir.data.sources import PathLike, Source
 from padir.metrics import Score, score_all
 from padir.tokenizer import Tokenizer
 from padir.translate import Decoding, Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+    """Sentence pairs to score a model on, and where they are from: the languages choose the metrics' tokenizers."""
+
+    task: str
+    source_language: str
+    target_language: str
+    sources: list[str]
+    references: list[str]
+
+    __test__ = False  # its name makes pytest look for tests in it
+
+    @staticmethod
+    def of_source(source: Source, split: str) -> TestSet:
+        """A split of a corpus.
+
+        Raises:
+          PadirError: the corpus has no such split, or its files are not parallel text.
+        """
+        pairs = list(source.pairs(split))
+        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
+        return TestSet(source.name, source.source_language, source.target_language, sources, references)
+
+    @staticmethod
+    def of_prepared(directory: PathLike, split: str) -> TestSet:
+        """A split of a prepared folder, with the pairs that have no record.
+
+        Raises:
+          PadirError: the folder is not whole, or keeps no text of that split.
+        """
+        source = load_manifest(directory)["source"]
+        return TestSet(
+            source["name"], source["source_language"], source["target_language"], *read_text(directory, split)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,35 +70,39 @@ class Evaluation:
 
 
 def evaluate(
-    translator: Translator,
-    sources: Sequence[str],
-    references: Sequence[str],
-    decoding: Decoding,
-    *,
-    oracle_lengths: bool = False,
+    translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False
 ) -> Evaluation:
-    """Translates `sources` and scores the result against `references`.
+    """Translates a test set and scores the result.
 
     Args:
-      oracle_lengths: give every sentence its reference's length; always so if the model predicts none.
+      oracle_lengths: give every sentence its reference's length; always so if the model predicts none. References that
+        are longer than the model's targets get the longest, and count as truncated.
 
     Raises:
       PadirError: no sentences, or sources and references differ in number.
     """
-    lengths = None
+    lengths, cut = None, 0
     if oracle_lengths or translator.card.config.length_head == "oracle":
         limit = translator.card.config.max_length
-        lengths = [min(len(tokens) + 1, limit) for tokens in translator.tokenizer.encode_batch(references)]
+        lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+        cut = sum(length > limit for length in lengths)
+        lengths = [min(length, limit) for length in lengths]
     began = time.perf_counter()
-    results = translator.translate(sources, decoding, target_lengths=lengths, truncate=True)
+    results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
     seconds = time.perf_counter() - began
     hypotheses = [result.text for result in results]
-    card = translator.card
-    scores = score_all(sources, hypotheses, references, card.source_language, card.target_language, card.task)
+    scores = score_all(
+        test_set.sources,
+        hypotheses,
+        test_set.references,
+        test_set.source_language,
+        test_set.target_language,
+        test_set.task,
+    )
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
-        "truncated": float(sum(result.truncated for result in results)),
+        "truncated": float(sum(result.truncated for result in results) + cut),
         "seconds": seconds,
     }
     return Evaluation(scores | {name: Score(name, value, "") for name, value in counts.items()}, hypotheses)
@@ -77,32 +117,14 @@ def validation_fn(
     """
     if "validation" not in load_manifest(data_dir)["splits"]:
         return None
-    sources, references = read_text(data_dir, "validation")
-    sources, references = sources[:max_sentences], references[:max_sentences]
+    whole = TestSet.of_prepared(data_dir, "validation")
+    part = dataclasses.replace(
+        whole, sources=whole.sources[:max_sentences], references=whole.references[:max_sentences]
+    )
 
     def run(params, card: ModelCard, tokenizer: Tokenizer) -> dict[str, float]:
-        result = evaluate(Translator(params, card, tokenizer), sources, references, decoding)
+        result = evaluate(Translator(params, card, tokenizer), part, decoding)
         kept = ("bleu", "toy_right", "toy_mixed", "length_ratio", "stutter", "passes", "seconds")
         return {f"validation_{name}": result.figures[name] for name in kept if name in result.figures}
 
     return run
-
-
-def grid(
-    translator: Translator,
-    sources: Sequence[str],
-    references: Sequence[str],
-    decoding: Decoding,
-    num_steps: Sequence[int],
-    top_k: Sequence[int],
-    *,
-    oracle_lengths: bool = False,
-) -> list[tuple[Decoding, Evaluation]]:
-    """`evaluate` for every number of steps and of lengths."""
-    results = []
-    for k in top_k:
-        lengths = LengthSearch(k, decoding.lengths.offsets, decoding.lengths.draws)
-        for steps in num_steps:
-            one = dataclasses.replace(decoding, num_steps=steps, lengths=lengths)
-            results.append((one, evaluate(translator, sources, references, one, oracle_lengths=oracle_lengths)))
-    return results

@@ -12,7 +12,7 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-MASKED = -1e10  # added to the logit of a masked key; finite, so that a row with no key at all stays finite
+MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
 class Dense(nn.Module):
@@ -64,11 +64,12 @@ class Embed(nn.Module):
             axes=self.axes,
         )
 
-    def __call__(self, ids: Int[Array, "..."]):
+    def __call__(self, ids: Int[Array, ...]):
         return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
 
     def attend(self, x):
-        return jnp.dot(x.astype(self.dtype), self.embedding.T.astype(self.dtype)).astype(jnp.float32)
+        table = self.embedding.T.astype(self.dtype)
+        return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
 
 
 def relative_position_bucket(offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128) -> np.ndarray:

@@ -25,7 +25,7 @@ from padir.model import Transformer
 from padir.strategies import Lifted
 from padir.tokens import positions_in_segment, segment_lengths
 
-STAGE_WEIGHTS = ("all", "noised", "none")
+STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 
 def cross_entropy(
@@ -79,8 +79,8 @@ class Objective:
     Attributes:
       corruption: makes the first stage's canvas.
       between: what happens between two stages.
-      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, and EOS) or
-        "none"; their number is the number of stages S.
+      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, and EOS),
+        "masked" (those to which it gave a mask, and EOS) or "none"; their number is the number of stages S.
       label_smoothing, z_loss: as in `cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
 
@@ -102,6 +102,8 @@ class Objective:
         unknown = [weight for weight in self.stage_weights if weight not in STAGE_WEIGHTS]
         if unknown:
             raise PadirError(f"stage_weights must be among {', '.join(STAGE_WEIGHTS)}, got {unknown[0]!r}")
+        if not 0 <= self.label_smoothing < 1:
+            raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
 
 
 @flax.struct.dataclass
@@ -182,7 +184,7 @@ def refinement_loss(
             position_BL=position_BL,
             deterministic=not dropout,
         )
-        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL)
+        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL, noisy_BL >= ids.end_regular)
         loss, z_loss = cross_entropy(
             logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
         )
@@ -213,12 +215,15 @@ def stage_weight(
     present_BL: Bool[Array, "B L"],
     free_BL: Bool[Array, "B L"],
     chosen_BL: Bool[Array, "B L"],
+    sentinel_BL: Bool[Array, "B L"],
 ) -> Bool[Array, "B L"]:
     """Which positions count in a stage's loss; EOS, which is present and not free, counts in all but "none"."""
     if weights == "none":
         return jnp.zeros_like(present_BL)
     if weights == "noised":
         return chosen_BL | (present_BL & ~free_BL)
+    if weights == "masked":
+        return (chosen_BL & sentinel_BL) | (present_BL & ~free_BL)
     return present_BL
 
 
@@ -230,4 +235,3 @@ def _length_correct(output: LengthOutput, length_BG) -> Float[Array, ""]:
     else:
         return jnp.float32(0)
     return ((predicted_BG == length_BG) & (length_BG > 0)).sum().astype(jnp.float32)
-

@@ -1,7 +1,7 @@
 """The encoder-decoder: `encode` once, `cross_kv` once, `decode` as often as there are stages or steps.
 
-The encoder reads rows of source segments, each [LENGTH] (for the token length head) + pieces + EOS; the decoder sees the
-whole draft of a segment in both directions. Parameter names and shapes are T5X's.
+The encoder reads rows of source segments, each [LENGTH] (for the token length head) + pieces + EOS; the decoder sees
+the whole draft of a segment in both directions. Parameter names and shapes are T5X's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class ModelConfig:
       tied: whether the output projection is the token embedding (scaled by 1/sqrt(D)).
       positional_attention: whether each decoder layer has it.
       dropout_rate: as in T5X, broadcast along positions.
-      max_length: rows of the position table and classes of the length head; targets have at most this many tokens.
+      max_length: rows of the position table and classes of the length head; sources and targets have at most this many
+        tokens, EOS included.
       length_head: one of `padir.length.LENGTH_HEADS`.
       max_fertility: largest change from one target token per source token (fertility head only).
       dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
@@ -73,6 +74,8 @@ class ModelConfig:
                 raise PadirError(f"mlp_activations must be names from jax.nn or 'linear', got {activation!r}")
         if self.length_head not in LENGTH_HEADS:
             raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
+        if self.max_fertility < 0:
+            raise PadirError(f"max_fertility must be at least 0, got {self.max_fertility}")
 
     @property
     def length_token(self) -> bool:
@@ -185,7 +188,7 @@ class Decoder(nn.Module):
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
         if not c.tied:
-            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), dtype)
+            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), jnp.float32)  # as T5X, for stability
 
     def cross_kv(self, memory_BSD):
         return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)
@@ -279,7 +282,7 @@ class Transformer(nn.Module):
         x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
         if self.config.tied:
             return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
-        return self.decoder.logits_dense(x).astype(jnp.float32)
+        return self.decoder.logits_dense(x)
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)

@@ -12,7 +12,7 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Cosine:
-    """Linear warm-up from 0 to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
+    """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
 
     The paper's copy that we have lost its peak and least rate: the defaults are ours.
 

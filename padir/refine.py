@@ -114,9 +114,10 @@ def refine(
         shape = (num_steps + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
+    key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
     _, canvas, _, passes_B, traced = jax.lax.while_loop(
         lambda state: (state[0] < num_steps) & ~state[1].done_B.all(),
         body,
-        (jnp.int32(0), canvas, strategy.init(key_B, canvas), passes_B, traced),
+        (jnp.int32(0), canvas, strategy.init(key_init_B, canvas), passes_B, traced),
     )
     return Refined(canvas, passes_B, *traced)

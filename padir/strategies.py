@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.canvas import (
     Canvas,
@@ -23,6 +23,17 @@ from padir.canvas import (
 from padir.errors import PadirError
 
 _REMASK = ("previous", "start", "logits")
+
+
+@flax.struct.dataclass
+class PadirMemory:
+    """ended_BL: positions of segments that are finished, which need not end together in a packed row.
+
+    summed_BLV: logits summed over the steps so far, or None.
+    """
+
+    ended_BL: Bool[Array, "B L"]
+    summed_BLV: Float[Array, "B L V"] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,31 +55,33 @@ class Padir:
         if self.remask not in _REMASK:
             raise PadirError(f"remask must be one of {', '.join(_REMASK)}, got {self.remask!r}")
 
-    def init(self, key_B, canvas: Canvas):
+    def init(self, key_B, canvas: Canvas) -> PadirMemory:
         del key_B
-        if self.remask != "logits":
-            return ()
-        return jnp.zeros((*canvas.tokens_BL.shape, canvas.ids.num_embeddings), jnp.float32)
+        shape = canvas.tokens_BL.shape
+        summed_BLV = jnp.zeros((*shape, canvas.ids.num_embeddings)) if self.remask == "logits" else None
+        return PadirMemory(ended_BL=jnp.zeros(shape, bool), summed_BLV=summed_BLV)
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps: int):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps: int):
         del key_B
         token_BL, score_BL = best_tokens(output.logits_BLV)
-        argmax = write(canvas, canvas.free_BL, token_BL, score_BL)
-        stutter_BL = repeats(argmax.tokens_BL, canvas)
-        if self.remask == "logits":
-            memory = memory + output.logits_BLV
-            rewritten = write(argmax, stutter_BL, *best_tokens(memory))
+        argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
+        stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
+        summed_BLV = memory.summed_BLV
+        if summed_BLV is not None:
+            summed_BLV = summed_BLV + output.logits_BLV
+            rewritten = write(argmax, stutter_BL, *best_tokens(summed_BLV))
         elif self.remask == "start":
             rewritten = hide(argmax, stutter_BL)
         else:
             rewritten = write(argmax, stutter_BL, canvas.tokens_BL, canvas.score_BL)
         changed_BL = rewritten.tokens_BL != canvas.tokens_BL
-        unchanged_BL = count_in_segment(changed_BL, canvas.segment_BL) == 0  # segments of a packed row end apart
-        final_BL = unchanged_BL | (step == num_steps - 1)
+        ended_BL = memory.ended_BL | (count_in_segment(changed_BL, canvas.segment_BL) == 0)
+        final_BL = ended_BL | (step == num_steps - 1)
         tokens_BL = jnp.where(final_BL, argmax.tokens_BL, rewritten.tokens_BL)
         score_BL = jnp.where(final_BL, argmax.score_BL, rewritten.score_BL)
-        done_B = canvas.done_B | unchanged_BL.all(-1)
-        return dataclasses.replace(canvas, tokens_BL=tokens_BL, score_BL=score_BL, done_B=done_B), memory
+        done_B = canvas.done_B | ended_BL.all(-1)
+        after = dataclasses.replace(canvas, tokens_BL=tokens_BL, score_BL=score_BL, done_B=done_B)
+        return after, PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
 
 
 @flax.struct.dataclass

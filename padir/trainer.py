@@ -183,14 +183,20 @@ def train(
     tokenizer = load_tokenizer(data_dir)
     if "train" not in manifest["splits"]:
         raise PadirError(f"{data_dir} has no training split: prepare a corpus that has one")
-    longest = manifest["splits"]["train"]["longest_target"]
-    if longest > model.max_length:
+    for side in ("source", "target"):
+        longest = manifest["splits"]["train"][f"longest_{side}"]
+        if longest > model.max_length:
+            raise PadirError(
+                f"{data_dir} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
+                f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
+            )
+    if batching.mode == "bucket" and batching.row_length > model.max_length:
         raise PadirError(
-            f"{data_dir} has targets of {longest} tokens, the model takes {model.max_length}: raise"
-            f" ModelConfig.max_length, or prepare with --max_target_tokens {model.max_length}"
+            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
+            f" Batching.row_length {batching.row_length}"
         )
     transformer = Transformer(model, tokenizer.ids)
-    mesh = Mesh(np.array(jax.devices()), ("data",))
+    mesh = Mesh(np.array(jax.local_devices()), ("data",))
     replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     loader = make_loader(
         data_dir,
@@ -251,6 +257,7 @@ def train(
             batch = Batch(**jax.device_put(next(loader), by_row))
             state, step_sums = step_fn(state, batch)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
+            stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
                 check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
@@ -260,17 +267,18 @@ def train(
                 sums, since, mark = None, step, time.perf_counter()
             else:
                 log.advance(step)
-            if intervals.evaluate and (step % intervals.evaluate == 0 or step == num_steps):
-                began = time.perf_counter()
-                latest = {**latest, **log.write(step, evaluate(state))}
-                mark += time.perf_counter() - began
-            stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
             if stopping or step % intervals.checkpoint == 0 or step == num_steps:
                 save(state)
             if stopping:
                 checkpoints.wait()
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
+            if intervals.evaluate and (step % intervals.evaluate == 0 or step == num_steps):
+                began = time.perf_counter()
+                latest = {**latest, **log.write(step, evaluate(state))}
+                mark += time.perf_counter() - began
         checkpoints.wait()
+        if not latest and not (folder / MANIFEST).exists():  # stopped between the last checkpoint and the model
+            latest = log.write(num_steps, evaluate(state))
     metrics = {name: value for name, value in latest.items() if name != "tokens_per_second"}
     if start < num_steps or not (folder / MANIFEST).exists():
         card = dataclasses.replace(card, step=int(state.step), metrics=metrics)
@@ -284,8 +292,12 @@ class _Log:
     def __init__(self, folder: Path, num_steps: int, start: int, parameters: int):
         folder.mkdir(parents=True, exist_ok=True)
         self.console = rich.console.Console(stderr=True)
-        self.file = (folder / "metrics.jsonl").open("a")
-        self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"))
+        history = folder / "metrics.jsonl"
+        # What came after the checkpoint comes again.
+        lines = history.read_text().splitlines(keepends=True) if history.exists() else []
+        history.write_text("".join(line for line in lines if _step_of(line) <= start))
+        self.file = history.open("a")
+        self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.began = time.time()
         self.bar = rich.progress.Progress(
             rich.progress.TextColumn("[bold]train"),
@@ -327,6 +339,14 @@ class _Log:
             line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
             self.console.print(line, highlight=False, soft_wrap=True)
         return row
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics.jsonl; infinite for one that was cut off while it was written."""
+    try:
+        return json.loads(line)["step"]
+    except ValueError:
+        return math.inf
 
 
 def _short(row: dict[str, float]) -> str:

@@ -62,6 +62,8 @@ class Decoding:
             raise PadirError(f"num_steps must be at least 1, got {self.num_steps}: use 1 for one-shot decoding")
         if self.batch_size < 1:
             raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
+        if not 0 <= self.seed < 2**31:
+            raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +102,19 @@ class Translator:
         self.model = Transformer(card.config, card.ids)
 
     @classmethod
-    def load(cls, path: str | Path) -> Translator:
+    def load(
+        cls, path: str | Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+    ) -> Translator:
         """Loads a model directory.
+
+        Args:
+          corruption, strategy: in place of the model's own, which must be given where it was trained with a class that
+            is not padir's.
 
         Raises:
           PadirError: it is missing, half-written or damaged.
         """
-        params, card, tokenizer = load_model(path)
+        params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
         return cls(jax.device_put(params), card, tokenizer)
 
     def translate(
@@ -147,8 +155,14 @@ class Translator:
                 f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
                 " try more lengths instead"
             )
-        if target_lengths is not None and len(target_lengths) != len(texts):
-            raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
+        if isinstance(texts, str):
+            raise PadirError("texts must be a sequence of sentences, got one string: put it into a list")
+        if target_lengths is not None:
+            if len(target_lengths) != len(texts):
+                raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
+            wrong = [length for length in target_lengths if not 1 <= length <= self.card.config.max_length]
+            if wrong:
+                raise PadirError(f"target_lengths must be in 1 .. {self.card.config.max_length}, got {wrong[0]}")
         sources, truncated = self._sources(texts, truncate)
         order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(sources[i]))
         results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]

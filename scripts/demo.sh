@@ -22,7 +22,7 @@ fi
 
 say "2. Training ($steps steps; interrupted, it goes on where it stopped)"
 padir train --gin_file=configs/run/toy_cpu.gin --data demo/data --model_dir "demo/model-$steps" \
-    --gin.train.num_steps="$steps" --gin.Cosine.warmup_steps=200
+    --gin.train.num_steps="$steps"
 
 say "3. The held-out sentences, whose grammar lists every right translation"
 padir evaluate --model "demo/model-$steps" --data demo/data --split test --num_steps 1 2 4 10 --json demo/scores.json

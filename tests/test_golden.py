@@ -67,9 +67,7 @@ def fit(params, model):
 def test_the_parameter_tree_has_the_published_names_and_shapes():
     model = tiny()
     source_BS, segment_BS = with_length_token(FORWARD["encoder_input_tokens"])
-    shapes = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), source_BS, segment_BS, source_BS, segment_BS)
-    )
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), source_BS, segment_BS, source_BS, segment_BS))
     ours = {k: v.shape for k, v in flax.traverse_util.flatten_dict(shapes["params"], sep="/").items()}
     theirs = {k: v.shape for k, v in flax.traverse_util.flatten_dict(fit(published_params(), model), sep="/").items()}
     assert ours == theirs

@@ -63,8 +63,6 @@ def test_fertility_sums_over_the_tokens_of_each_segment():
     head = params["length_predictor"]
     head["logits_dense"]["kernel"] = jnp.zeros_like(head["logits_dense"]["kernel"])
     batch = rows_of([pairs([(4, 5), (6, 3)], length_token=False)], 16, 12)
-    encoded = model.apply(
-        {"params": params}, batch.source_BS, batch.source_segment_BS, num_segments=3, method="encode"
-    )
+    encoded = model.apply({"params": params}, batch.source_BS, batch.source_segment_BS, num_segments=3, method="encode")
     # Even odds over the changes -3 .. 2 make each token count 1 - 0.5; then comes the offset, which starts at 1.
     np.testing.assert_allclose(encoded.length.mean_BG, [[5 * 0.5 + 1, 7 * 0.5 + 1, 1.0]], rtol=1e-5)

@@ -13,7 +13,7 @@ from padir.canvas import Output, forbid, from_tokens
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.length import LengthOutput
-from padir.loss import Objective, cross_entropy, length_loss, refinement_loss, stage_weight
+from padir.loss import STAGE_WEIGHTS, Objective, cross_entropy, length_loss, refinement_loss, stage_weight
 from padir.model import Transformer
 from padir.strategies import Lifted, MaskPredict, Padir
 
@@ -165,9 +165,15 @@ class TestStages:
     def test_weights_of_a_stage(self):
         present, free = jnp.array([[True, True, True, False]]), jnp.array([[True, True, False, False]])
         chosen = jnp.array([[False, True, False, False]])
-        assert stage_weight("all", present, free, chosen).tolist() == [[True, True, True, False]]
-        assert stage_weight("noised", present, free, chosen).tolist() == [[False, True, True, False]]
-        assert not stage_weight("none", present, free, chosen).any()
+        sentinel = jnp.array([[True, False, False, False]])
+        weights = {name: stage_weight(name, present, free, chosen, sentinel).tolist() for name in STAGE_WEIGHTS}
+        assert weights == {
+            "all": [[True, True, True, False]],
+            "noised": [[False, True, True, False]],
+            "masked": [[False, False, True, False]],
+            "none": [[False, False, False, False]],
+        }
+        assert stage_weight("masked", present, free, chosen, chosen).tolist() == [[False, True, True, False]]
 
     @pytest.mark.parametrize("weights, message", [((), "at least one stage"), (("all", "some"), "got 'some'")])
     def test_wrong_weights(self, weights, message):

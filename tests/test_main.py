@@ -10,17 +10,11 @@ from pathlib import Path
 
 import pytest
 from small_corpus import Numbers
-from tiny_model import TINY, prepared_numbers, quick_compilation, random_model_dir
+from tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir.__main__ import main
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation():
-    with quick_compilation():
-        yield
 
 
 @pytest.fixture(scope="module")

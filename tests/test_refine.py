@@ -13,8 +13,8 @@ from padir.strategies import MaskPredict, Padir
 LENGTHS = jnp.array([4, 9])
 
 
-def start(corruption=Uniform()):
-    return draft(keys(2), LENGTHS, 9, corruption, IDS)
+def start(corruption=None):
+    return draft(keys(2), LENGTHS, 9, corruption or Uniform(), IDS)
 
 
 def test_one_pass_finds_the_answer_and_a_second_sees_that_nothing_changes():

@@ -27,9 +27,9 @@ def output(tokens, confidence=None):
 
 
 class TestPadir:
-    def step(self, strategy, before, tokens, step=0, num_steps=4, memory=None):
-        memory = strategy.init(keys(1), before) if memory is None else memory
-        return strategy.step(keys(1), before, output(tokens), memory, step=step, num_steps=num_steps)
+    def step(self, strategy, before, tokens, step=0, logits=None):
+        memory = strategy.init(keys(1), before)
+        return strategy.step(keys(1), before, logits or output(tokens), memory, step=step, num_steps=4)
 
     def test_stutter_goes_back_to_the_previous_token(self):
         after, _ = self.step(Padir(), canvas([10, 11, 12, 13]), [20, 20, 20, 23])
@@ -61,7 +61,7 @@ class TestPadir:
         tokens_BL, free_BL = jnp.array([[10, EOS, 11, EOS]]), jnp.array([[True, False, True, False]])
         before = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
         logits = Output(9.0 * jnp.eye(IDS.vocab_size)[jnp.array([[20, EOS, EOS, EOS]])])
-        after, _ = Padir().step(keys(1), before, logits, (), step=0, num_steps=4)
+        after, _ = self.step(Padir(), before, None, logits=logits)
         assert after.tokens_BL.tolist() == [[20, EOS, EOS, EOS]]
 
     def test_done_when_nothing_changes_and_the_argmax_then_stands(self):
@@ -92,9 +92,8 @@ class TestMaskPredict:
 
     def test_hides_the_least_confident_and_keeps_old_confidences(self):
         strategy, start = MaskPredict(), canvas([63, 63, 63, 63])
-        one, memory = strategy.step(
-            keys(1), start, output([20, 21, 22, 23], [4.0, 9.0, 3.0, 8.0]), strategy.init(keys(1), start), step=0, num_steps=2
-        )
+        memory, doubtful = strategy.init(keys(1), start), output([20, 21, 22, 23], [4.0, 9.0, 3.0, 8.0])
+        one, memory = strategy.step(keys(1), start, doubtful, memory, step=0, num_steps=2)
         assert one.tokens_BL.tolist() == [[63, 21, 63, 23, EOS]]
         two, _ = strategy.step(
             keys(1), one, output([30, 31, 32, 33], [9.0, 9.0, 9.0, 9.0]), memory, step=1, num_steps=2

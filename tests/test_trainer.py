@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny_model import TINY, prepared_numbers, quick_compilation
+from tiny_model import TINY, prepared_numbers
 
 from padir.checkpoint import load_model
 from padir.corruption import Mask
@@ -37,13 +37,12 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compilation(tmp_path_factory):
-    """Quick, and cached: the runs below compile the same step again and again."""
+    """Cached: the runs below compile the same step again and again."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = [getattr(jax.config, name) for name in names]
     for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
         jax.config.update(name, value)
-    with quick_compilation():
-        yield
+    yield
     for name, value in zip(names, before, strict=True):
         jax.config.update(name, value)
 
@@ -241,3 +240,24 @@ def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
         f"padir: stopped: saved step {step} of 1000000 in {folder}; run the same command to go on"
     )
     assert "Traceback" not in errors
+
+
+def test_two_devices_train_as_one(data, straight, tmp_path):
+    code = (
+        "import sys; from test_trainer import SETTINGS; from padir.trainer import train; import jax;"
+        "assert len(jax.local_devices()) == 2; train(sys.argv[1], sys.argv[2], **SETTINGS)"
+    )
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    folder = os.path.dirname(__file__)
+    subprocess.run([sys.executable, "-c", code, data, str(tmp_path / "two")], check=True, cwd=folder, env=environment)
+    one, two = (dict(_losses(path)) for path in (straight[0], tmp_path / "two"))
+    assert one.keys() == two.keys() and len(one) == 3
+    for step, loss in one.items():
+        np.testing.assert_allclose(two[step], loss, rtol=1e-4)
+
+
+def _losses(folder):
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if "loss" in row:
+            yield row["step"], row["loss"]

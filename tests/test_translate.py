@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from small_corpus import small_tokenizer
-from tiny_model import TINY, quick_compilation, random_model_dir, random_translator
+from tiny_model import TINY, random_model_dir, random_translator
 
 from padir.canvas import Strategy
 from padir.corruption import Mask
@@ -23,12 +23,6 @@ TEXTS = [
     "sieben sechs fünf vier drei zwei eins null",
     "fünf",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation():
-    with quick_compilation():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,8 @@
 """A model so small that a test can train it, or decode with it, in a second."""
 
-import contextlib
 import dataclasses
 from pathlib import Path
 
-import jax
 from small_corpus import Numbers, small_tokenizer
 
 from padir.checkpoint import ModelCard, save_model
@@ -37,12 +35,3 @@ def random_model_dir(folder: Path, **sizes) -> Path:
     translator = random_translator(small_tokenizer(folder / "vocabulary"), **sizes)
     save_model(folder / "model", translator.params, translator.card, translator.tokenizer, "train.num_steps = 7\n")
     return folder / "model"
-
-
-@contextlib.contextmanager
-def quick_compilation():
-    """Most of a test's time would go into optimising programs that run for a millisecond."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)

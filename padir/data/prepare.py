@@ -197,13 +197,14 @@ def _write_split(
         names = () if split == "train" else text_names(split, source.source_language, source.target_language)
         texts = [stack.enter_context((directory / n).open("w", encoding="utf-8", newline="\n")) for n in names]
         shards = stack.enter_context(_Shards(directory, split, per_shard))
+        console = rich.console.Console(stderr=True)
         bar = stack.enter_context(
             rich.progress.Progress(
                 rich.progress.TextColumn("{task.description}"),
                 rich.progress.MofNCompleteColumn(),
                 rich.progress.TimeElapsedColumn(),
-                console=rich.console.Console(stderr=True),
-                disable=not progress,
+                console=console,
+                disable=not (progress and console.is_terminal),
             )
         )
         task = bar.add_task(f"{source.name} {split}: pairs", total=None)
