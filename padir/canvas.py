@@ -91,7 +91,7 @@ class Strategy(Protocol):
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
 
     def step(
-        self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, memory: PyTree, *, step: Any, num_steps: int
+        self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, memory: PyTree, *, step: Any, num_steps: Any
     ) -> tuple[Canvas, PyTree]: ...
 
 

@@ -55,7 +55,7 @@ def refine(
     logits_fn: LogitsFn,
     strategy: Strategy,
     *,
-    num_steps: int,
+    num_steps: int | Int[Array, ""],
     banned_ids: tuple[int, ...] | None = None,
     trace: bool = False,
 ) -> Refined:
@@ -66,7 +66,8 @@ def refine(
       canvas: the draft, usually from `padir.canvas.draft`.
       logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
       strategy: one of `padir.strategies`.
-      num_steps: T, at least 1; one-shot decoding is 1.
+      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be traced, unless `trace` is set: then a
+        change of it compiles nothing.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
       trace: also return the canvas after every step.
 
@@ -84,7 +85,7 @@ def refine(
     >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
     [[7, 8, 9, 1]]
     """
-    if num_steps < 1:
+    if isinstance(num_steps, int) and num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
     banned_ids = canvas.ids.special if banned_ids is None else banned_ids
 
@@ -102,7 +103,7 @@ def refine(
         next_memory = _rows(was_done_B, memory, next_memory)
         if trace:
             tokens_TBL, scores_TBL = traced
-            later_T = (jnp.arange(num_steps + 1) > step)[:, None, None]
+            later_T = (jnp.arange(tokens_TBL.shape[0]) > step)[:, None, None]
             traced = (
                 jnp.where(later_T, next_canvas.tokens_BL, tokens_TBL),
                 jnp.where(later_T, next_canvas.score_BL, scores_TBL),
@@ -111,7 +112,7 @@ def refine(
 
     traced = ()
     if trace:
-        shape = (num_steps + 1, *canvas.tokens_BL.shape)
+        shape = (int(num_steps) + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1

@@ -61,7 +61,7 @@ class Padir:
         summed_BLV = jnp.zeros((*shape, canvas.ids.num_embeddings)) if self.remask == "logits" else None
         return PadirMemory(ended_BL=jnp.zeros(shape, bool), summed_BLV=summed_BLV)
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps: int):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps):
         del key_B
         token_BL, score_BL = best_tokens(output.logits_BLV)
         argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
@@ -104,7 +104,7 @@ class MaskPredict:
         del key_B
         return MaskPredictMemory(hidden_BL=canvas.free_BL)
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: MaskPredictMemory, *, step, num_steps: int):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: MaskPredictMemory, *, step, num_steps):
         del key_B
         written = write(canvas, memory.hidden_BL, *best_tokens(output.logits_BLV))
         free_BL = canvas.free_BL

@@ -225,7 +225,7 @@ class Translator:
             corruption=decoding.canvas,
             num_steps=decoding.num_steps,
             seed=decoding.seed,
-            trace=trace,
+            traced_steps=decoding.num_steps if trace else None,
         )
         drafts = jax.device_get(drafts)
         results = []
@@ -292,7 +292,7 @@ def _encode(model: Transformer, params, source_BS):
 
 
 @functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "num_steps", "trace")
+    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "traced_steps")
 )
 def _refine(
     model: Transformer,
@@ -306,11 +306,11 @@ def _refine(
     max_target_length: int,
     strategy: Strategy,
     corruption: Corruption,
-    num_steps: int,
+    num_steps,
     seed,
-    trace: bool,
+    traced_steps: int | None,
 ) -> _Drafts:
-    """Refines every draft of a batch."""
+    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
     sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
     length_R = length_BN.reshape(-1)  # rows R = B * N, sentence-major
     # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
@@ -321,7 +321,9 @@ def _refine(
     def logits_fn(tokens_BL):
         return model.bind({"params": params}).decode(tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS)
 
-    refined = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, trace=trace)
+    refined = refine(
+        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
+    )
     written_R = jnp.maximum(canvas.free_BL.sum(-1), 1)
     score_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1) / written_R
     traced = None
