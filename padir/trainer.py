@@ -126,8 +126,8 @@ def make_step(
 
 def init_params(model: Transformer, seed: int) -> Any:
     """Fresh parameters."""
-    source_BS = jnp.full((1, 8), model.ids.first_regular, jnp.int32)
-    segment_BS = jnp.ones((1, 8), jnp.int32)
+    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
+    segment_BS = jnp.ones((1, 1), jnp.int32)
     variables = jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
     return variables["params"]
 
@@ -344,7 +344,7 @@ class _Log:
 def _step_of(line: str) -> float:
     """The step of a line of metrics.jsonl; infinite for one that was cut off while it was written."""
     try:
-        return json.loads(line)["step"]
+        return float(json.loads(line)["step"])
     except ValueError:
         return math.inf
 

@@ -161,7 +161,7 @@ def test_sacrebleu_is_imported_only_to_score():
 def test_toy_scores_by_the_grammar():
     from padir.data.toy import ToyDeEn
 
-    pairs = list(ToyDeEn(num_train=2000, num_validation=0, num_test=20).pairs("test"))
+    pairs = list(ToyDeEn(num_train=2000, num_validation=1, num_test=20).pairs("test"))
     sources, targets = zip(*pairs, strict=True)
     assert metrics.toy_scores(sources, targets)["toy_right"].value == 100
     scores = metrics.toy_scores(sources, [*targets[:-1], ""])

@@ -125,12 +125,12 @@ class TestResume:
             return {}
 
         before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 6 in .*; run the same command to go on"):
+        with pytest.raises(KeyboardInterrupt, match="saved step 4 of 6 in .*; run the same command to go on"):
             train(data, str(folder), **SETTINGS, evaluate_fn=stop_at_three)
         assert signal.getsignal(signal.SIGINT) == before
-        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["3"]
-        loader = json.loads((folder / "checkpoints" / "3" / "loader.json").read_text())
-        assert (loader["epoch"], loader["batch"]) == (0, 3)
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4"]
+        loader = json.loads((folder / "checkpoints" / "4" / "loader.json").read_text())
+        assert (loader["epoch"], loader["batch"]) == (0, 4)
         train(data, str(folder), **SETTINGS)
         assert_same_params(folder, straight[0])
 
@@ -169,8 +169,8 @@ class TestWrong:
             train(data, str(tmp_path / "model"), **SETTINGS | {"num_steps": 0})
         assert not (tmp_path / "model").exists()
 
-    def test_targets_longer_than_the_model_takes(self, data, tmp_path):
-        with pytest.raises(PadirError, match="has targets of 13 tokens, the model takes 12.*--max_target_tokens 12"):
+    def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
+        with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*--max_source_tokens 12"):
             train(data, str(tmp_path / "model"), **SETTINGS | {"model": dataclasses.replace(TINY, max_length=12)})
         assert not (tmp_path / "model").exists()
 
