@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -99,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     bindings = [a.removeprefix(_GIN) for a in arguments if a.startswith(_GIN)]
     args = _parser().parse_args([a for a in arguments if not a.startswith(_GIN)])
+    _keep_compiled_programs()
+    with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what is half-written is taken away
     try:
         args.gin = bool(args.gin_file or bindings or args.command == "train")
         if args.gin:
@@ -121,6 +125,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def _keep_compiled_programs() -> None:
+    """Lets JAX keep what it compiles, so that the next command need not; JAX_COMPILATION_CACHE_DIR says where else."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # an empty one keeps nothing
+        return
+    import jax
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(cache / "padir" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def _fail(message: str) -> int:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import difflib
 import re
 import tokenize
+import types
+import typing
 from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
@@ -60,9 +62,11 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
       bindings: "name.parameter=value", as after --gin. on the command line.
 
     Raises:
-      PadirError: a file that is not there, or a name that does not exist, with the nearest that does.
+      PadirError: a file that is not there, a name that does not exist, with the nearest that does, or a value of the
+        wrong type.
     """
-    for folder in (".", *search_paths, str(Path(__file__).resolve().parents[1])):
+    package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
+    for folder in (".", *search_paths, str(package.parent), str(package)):
         gin.add_config_file_search_path(folder)
     try:
         gin.parse_config_files_and_bindings(list(files), [_quoted(binding) for binding in bindings])
@@ -70,6 +74,31 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
         raise PadirError(f"a gin file is missing: {str(error).splitlines()[0]}") from error
     except (ValueError, TypeError, SyntaxError, ImportError, AttributeError, tokenize.TokenError) as error:
         raise PadirError(_explain(str(error))) from error
+    for item in CONFIGURABLES:
+        for parameter, hint in typing.get_type_hints(item).items():
+            try:
+                value = gin.query_parameter(f"{item.__module__}.{item.__name__}.{parameter}")
+            except ValueError:  # nothing binds it
+                continue
+            if not _fits(value, hint):
+                expected = hint.__name__ if isinstance(hint, type) else str(hint)
+                remedy = ": write an instance as @Name()" if "padir." in f"{hint}" else ""
+                raise PadirError(f"{item.__name__}.{parameter} must be of type {expected}, got {value!r}{remedy}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a gin file has a parameter's type; references (@Mask(), %SIZE) are gin's to resolve."""
+    if hint is Any or isinstance(value, gin.config.ConfigurableReference):
+        return True
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, typing.get_args(hint)[0]) for item in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def macro(name: str) -> Any:

@@ -153,11 +153,13 @@ def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 
     Raises:
-      PadirError: the head gives no length, or gives one number and k is above 1.
+      PadirError: the head gives no length, gives one number and k is above 1, or knows fewer than k lengths.
     """
     if output.logits_BGM is not None:
         log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
-        score_BK, index_BK = jax.lax.top_k(log_prob_BM, min(k, log_prob_BM.shape[-1]))
+        if k > log_prob_BM.shape[-1]:
+            raise PadirError(f"the model knows {log_prob_BM.shape[-1]} lengths, got top_k={k}: try fewer")
+        score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
         return index_BK + 1, score_BK
     if output.mean_BG is None:
         raise PadirError("the model's length head is 'oracle': give the target lengths")

@@ -15,7 +15,7 @@ steps="${DEMO_STEPS:-1500}"
 
 if [[ ! -f demo/data/manifest.json ]]; then
     say "1. A vocabulary, and 100,000 sentence pairs of the built-in grammar as records"
-    padir vocab --task toy_de_en --size 1200 --output demo/vocab.model
+    padir vocab --task toy_de_en --size 2400 --output demo/vocab.model
     padir prepare --task toy_de_en --vocab demo/vocab.model --output demo/data \
         --max_source_tokens 64 --max_target_tokens 64
 fi

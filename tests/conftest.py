@@ -6,6 +6,8 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time would go into optimising programs that run for a millisecond.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Commands that run in a test must not fill the user's cache.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")
 
 import jaxtyping
 

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_corpus import GERMAN, small_tokenizer
+from small_corpus import GERMAN, number_lines, small_tokenizer
 from tiny_model import TINY, random_model_dir
 
 from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
 from padir.corruption import CORRUPTIONS, Mixed, Uniform
 from padir.errors import PadirError
 from padir.strategies import STRATEGIES, Padir
+from padir.tokenizer import train
 from padir.tokens import Ids
 
 
@@ -196,8 +197,9 @@ class TestModelDirectory:
             load_model(model_dir)
 
     def test_a_foreign_vocabulary_is_refused(self, model_dir, tmp_path):
-        other = small_tokenizer(tmp_path / "other.model")
-        (model_dir / "vocab.model").write_bytes(other.model_bytes[:-1])
+        other = train([*number_lines(), "zehn ten"] * 2, tmp_path / "other.model", size=301)
+        assert other.ids == small_tokenizer(tmp_path / "own.model").ids  # so that only the sum can tell
+        (model_dir / "vocab.model").write_bytes(other.model_bytes)
         with pytest.raises(PadirError, match="vocab.model was changed"):
             load_model(model_dir)
 

@@ -118,6 +118,33 @@ class TestValues:
         assert config.configured(ModelConfig)().width == 24
 
 
+class TestWrongTypes:
+    @pytest.mark.parametrize(
+        ("binding", "message"),
+        [
+            ("train.num_steps=abc", "train.num_steps must be of type int, got 'abc'"),
+            ("train.num_steps=1e3", "must be of type int, got 1000.0"),
+            ("ModelConfig.tied=1", "must be of type bool, got 1"),
+            ("ModelConfig.width=True", "must be of type int, got True"),
+            ("ModelConfig.mlp_activations='relu'", "must be of type tuple"),
+            ("LengthSearch.offsets=(0, 'x')", "must be of type tuple"),
+            ("Uniform.rate='x'", "must be of type float, got 'x'"),
+            ("Decoding.strategy=padir", r"Strategy.*got 'padir': write an instance as @Name\(\)"),
+            ("Objective.corruption=mask", r"Corruption, got 'mask': write an instance as @Name\(\)"),
+        ],
+    )
+    def test_are_told(self, binding, message):
+        with pytest.raises(PadirError, match=message):
+            config.parse([], [binding])
+
+    @pytest.mark.parametrize(
+        "binding",
+        ["Uniform.rate=1", "Batching.max_segments=None", "LengthSearch.offsets=[0, 1]", "ModelConfig.width=%SIZE"],
+    )
+    def test_what_fits_passes(self, binding):
+        config.parse([], ["SIZE=8", binding])
+
+
 class TestWrongNames:
     @pytest.mark.parametrize(
         ("binding", "message"),

@@ -176,9 +176,7 @@ class TestTranslate:
         assert status == 0 and len(lines) == 3
         assert "eins <b> zwei" in errors and "vier" in errors
         html = page.read_text()
-        assert (
-            html.startswith("<!doctype html>".upper()[:2]) and "eins &lt;b&gt; zwei" in html and "<b> zwei" not in html
-        )
+        assert html.lower().startswith("<!doctype html>") and "eins &lt;b&gt; zwei" in html and "<b> zwei" not in html
         assert json.loads(figures.read_text())["lines"] == 3
 
 
