@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gin
+from gin.config import ConfigurableReference
 
 from padir import corruption, length, loss, model, optimizer, strategies, trainer, translate
 from padir.data import sources
@@ -88,7 +89,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value from a gin file has a parameter's type; references (@Mask(), %SIZE) are gin's to resolve."""
-    if hint is Any or isinstance(value, gin.config.ConfigurableReference):
+    if hint is Any or isinstance(value, ConfigurableReference):
         return True
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return any(_fits(value, option) for option in typing.get_args(hint))
