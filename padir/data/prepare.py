@@ -28,7 +28,16 @@ from typing import Any
 import rich.console
 import rich.progress
 
-from padir.data.prepared import FORMAT, MANIFEST, VERSION, VOCABULARY, file_sha256, is_prepared, load_manifest, text_names
+from padir.data.prepared import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    VOCABULARY,
+    file_sha256,
+    is_prepared,
+    load_manifest,
+    text_names,
+)
 from padir.data.records import Limits, SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
