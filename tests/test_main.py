@@ -235,7 +235,7 @@ class TestRefused:
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):
-        assert "no data_dir: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
+        assert "no data: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
         assert "no model_dir" in refused(capsys, "train", "--data", built / "data")
 
     @pytest.mark.parametrize(
