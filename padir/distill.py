@@ -86,7 +86,8 @@ def distill(
     Args:
       data_dir: from `padir prepare` (or `padir distill`).
       output_dir: the folder to write.
-      decoding: how the teacher translates; its batch size and seed count as part of the result, too.
+      decoding: how the teacher translates (what is None is the teacher's own); the manifest has all of it, since the
+        batch size and the seed can change a translation, too.
       overwrite: replace a prepared folder, or unfinished chunks, of something else.
       progress: show progress on stderr.
 
@@ -159,10 +160,12 @@ def _translations(
 
     with _progress(len(order), progress) as advance:
         for begin in range(0, len(order), size):
-            rows = chunks.once(f"{begin:010d}", functools.partial(translate, begin))
+            name = f"{begin:010d}"
+            fresh = chunks.read(name) is None
+            rows = chunks.once(name, functools.partial(translate, begin))
             for number, row in zip(order[begin : begin + size], rows, strict=True):
                 results[number] = row
-            advance(len(rows))
+            advance(len(rows), fresh)
     return results
 
 
@@ -213,10 +216,8 @@ def _check_teacher(teacher: Teacher, manifest: dict[str, Any], data_dir: Path) -
     card, source = teacher.translator.card, manifest["source"]
     if SPLIT not in manifest["splits"]:
         raise PadirError(f"{data_dir} has no training split to translate: prepare a corpus that has one")
-    taught, given = (
-        (card.source_language, card.target_language),
-        (source["source_language"], source["target_language"]),
-    )
+    taught = card.source_language, card.target_language
+    given = source["source_language"], source["target_language"]
     if taught != given:
         raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
     if card.config.length_head == "oracle" and not getattr(card.config, "causal", False):
@@ -249,8 +250,11 @@ def _validation(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[st
 
 
 @contextlib.contextmanager
-def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many more sentences are done: a bar on a terminal, a line a minute elsewhere."""
+def _progress(total: int, show: bool) -> Iterator[Callable[[int, bool], None]]:
+    """A function to be told how many more sentences are done, and whether by this call or an earlier one.
+
+    Shows a bar on a terminal, and prints a line a minute elsewhere.
+    """
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(
         rich.progress.TextColumn("[bold]distill"),
@@ -263,18 +267,20 @@ def _progress(total: int, show: bool) -> Iterator[Callable[[int], None]]:
     ) as bar:
         task = bar.add_task("distill", total=total, rate="")
         began = told = time.monotonic()
-        done = 0
+        done = found = 0
 
-        def advance(count: int) -> None:
-            nonlocal done, told
+        def advance(count: int, fresh: bool) -> None:
+            nonlocal began, done, found, told
             done += count
             now = time.monotonic()
-            rate = done / max(now - began, 1e-9)
+            if not fresh:  # says nothing of how fast the teacher is
+                began, found = now, done
+            rate = (done - found) / max(now - began, 1e-9)
             bar.update(task, completed=done, rate=f"{rate:,.1f} sentences/s")
             if show and not console.is_terminal and (now - told > 60 or done == total):
                 told = now
-                left = (total - done) / rate / 60
-                line = f"distill: {done:,} of {total:,} sentences, {rate:,.1f} a second, {left:,.0f} min left"
+                left = f", {(total - done) / rate / 60:,.0f} min left" if rate and done < total else ""
+                line = f"distill: {done:,} of {total:,} sentences, {rate:,.1f} a second{left}"
                 console.print(line, highlight=False, soft_wrap=True)
 
         yield advance

@@ -24,7 +24,7 @@ SETTINGS = {
     "objective": Objective(stage_weights=("all",)),
     "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
     "batching": Batching(rows=4, row_length=32),
-    "intervals": Intervals(log=3, evaluate=1, checkpoint=1, keep=1),
+    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, keep=1),
     "num_steps": 5,
     "seed": 3,
 }

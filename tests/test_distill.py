@@ -29,6 +29,7 @@ TRAIN = (
     ("sechs sechs", "six"),
     ("null null null null", "zero"),
 )
+VALIDATION = (("eins zwei drei vier", "one two three four"),)
 DECODING = Decoding(num_steps=2, batch_size=1)
 
 
@@ -62,7 +63,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def data(tmp_path, tokenizer):
-    prepare(Listed(TRAIN), tokenizer, tmp_path / "data", max_target_tokens=5, progress=False)
+    prepare(Listed(TRAIN, VALIDATION), tokenizer, tmp_path / "data", max_target_tokens=5, progress=False)
     return tmp_path / "data"
 
 
@@ -104,7 +105,11 @@ def test_targets_are_the_teachers_and_all_else_stays(data, tmp_path, tokenizer):
     assert load_manifest(tmp_path / "out", verify=True) == manifest
     before = load_manifest(data)
     assert manifest["splits"]["validation"] == before["splits"]["validation"]
-    assert read_text(tmp_path / "out", "validation") == read_text(data, "validation") == (["eins"], ["one"])
+    assert (
+        read_text(tmp_path / "out", "validation")
+        == read_text(data, "validation")
+        == (["eins zwei drei vier"], ["one two three four"])
+    )
     changed = {name for name in sums(data) if sums(data)[name] != sums(tmp_path / "out")[name]}
     assert changed == {
         "dropped-train.jsonl",  # line 3 of the text was dropped by prepare; of the records none is
@@ -127,7 +132,7 @@ def test_the_manifest_says_how(data, tmp_path, tokenizer):
     }
     assert distilled["prepared"] == sums(data)["manifest.json"]
     assert distilled["splits"] == ["train"]
-    assert distilled["validation"]["bleu"] == pytest.approx(100.0)  # the dictionary knows "eins"
+    assert distilled["validation"]["bleu"] == pytest.approx(100.0)  # the dictionary is right about it
     assert distilled["validation"]["signature"].startswith("nrefs:1")
     how = distilled["decoding"]
     assert how["strategy"] == {"class": "MaskPredict"}
