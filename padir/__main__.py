@@ -1,7 +1,7 @@
-"""The command line: `padir vocab | prepare | train | evaluate | translate`. It parses, calls and prints.
+"""The command line: `padir vocab | prepare | train | average | evaluate | translate | distill`.
 
-Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for
-its figures. Bad input ends with a short message on stderr and exit status 2.
+It parses, calls and prints. Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE,
+--gin_search_paths DIR) and --json FILE for its figures. Bad input ends with a short message on stderr and status 2.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     prepare.set_defaults(run=_prepare)
 
     train = commands.add_parser("train", parents=[decoding, common], help="train a model, or go on training it")
-    train.add_argument("--data", metavar="DIR", help="from `padir prepare`; as gin: DATASET")
+    train.add_argument("--data", nargs="+", metavar="DIR", help="from `padir prepare`, or several; as gin: DATASET")
+    train.add_argument("--weights", type=float, nargs="+", help="how often each --data comes in an epoch (1 each)")
     train.add_argument("--model_dir", metavar="DIR", help="the directory to train in; as gin: MODEL_DIR")
     train.add_argument("--num_steps", type=int, help="decoder passes when validating (4)")
     train.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried when validating (1)")
@@ -92,6 +93,24 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--trace", action="store_true", help="show every step on stderr")
     translate.add_argument("--html", metavar="FILE", help="write every step as a page")
     translate.set_defaults(run=_translate)
+    distill = commands.add_parser(
+        "distill", parents=[decoding, common], help="write a teacher's translations as a training set"
+    )
+    distill.add_argument("--model", required=True, metavar="DIR", help="the teacher, from `padir train`")
+    distill.add_argument("--data", required=True, metavar="DIR", help="from `padir prepare`")
+    distill.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
+    distill.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    distill.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    distill.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
+    distill.set_defaults(run=_distill)
+
+    average = commands.add_parser("average", parents=[common], help="make a model of the mean of a run's checkpoints")
+    average.add_argument("--checkpoints", required=True, metavar="DIR", help="the --model_dir of a finished training")
+    which = average.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="K", help="the last K checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="the K with the highest validation BLEU")
+    average.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+    average.set_defaults(run=_average)
     return parser
 
 
@@ -223,12 +242,16 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
         max_length_ratio=args.max_length_ratio,
         overwrite=args.overwrite,
     )
+    _print_splits(args.output, manifest)
+    return manifest
+
+
+def _print_splits(title: str, manifest: dict[str, Any]) -> None:
     rows = [
         [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
         for split, s in manifest["splits"].items()
     ]
-    _table(args.output, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
-    return manifest
+    _table(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
 
 
 def _counts(dropped: dict[str, int]) -> str:
@@ -237,18 +260,43 @@ def _counts(dropped: dict[str, int]) -> str:
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
+    from padir.data.mixture import Mixture
     from padir.evaluate import validation_fn
 
-    folders = {}
-    for name, flag, macro in (("data_dir", "--data", "DATASET"), ("model_dir", "--model_dir", "MODEL_DIR")):
-        folders[name] = getattr(args, flag.removeprefix("--")) or config.macro(macro)
-        if not folders[name]:
-            raise PadirError(f"no {name}: give {flag} DIR, or --gin.{macro}=DIR")
+    folders = args.data or config.macro("DATASET")
+    if not folders:
+        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    model_dir = args.model_dir or config.macro("MODEL_DIR")
+    if not model_dir:
+        raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
+    folders = (folders,) if isinstance(folders, str) else tuple(folders)
+    weights = {"weights": tuple(args.weights)} if args.weights else {}
     return config.configured(trainer.train)(
-        **folders,
-        evaluate_fn=validation_fn(folders["data_dir"], _decoding(args)),
+        data=config.configured(Mixture)(folders=folders, **weights),
+        model_dir=model_dir,
+        evaluate_fn=validation_fn(folders[0], _decoding(args)),
         describe_config=config.operative,
     )
+
+
+def _average(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.averaging import average_run
+
+    kind = "last" if args.last is not None else "best"
+    card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind))
+    print(f"{args.output}: {card.weights}", file=sys.stderr)
+    return card.to_json()["weights"]
+
+
+def _distill(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.distill import Teacher, distill
+
+    decoding = _decoding(args)
+    manifest = distill(Teacher.load(args.model), args.data, args.output, decoding, overwrite=args.overwrite)
+    _print_splits(args.output, manifest)
+    if validation := manifest["distilled"]["validation"]:
+        print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")
+    return manifest
 
 
 def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int | None = None) -> Any:
@@ -300,6 +348,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
     columns = ["steps", "hypotheses", *(name for name in names if name not in ("hypotheses", "truncated"))]
     _table(f"{args.model} on {len(test_set.sources):,} sentences", columns, rows)
+    print(f"weights: {translator.card.weights}")
     for score in results[0][1].scores.values():
         if score.signature:
             print(f"{score.name}: {score.signature}")

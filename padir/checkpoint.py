@@ -82,10 +82,12 @@ class Checkpoints:
     Attributes:
       folder: holds one folder a step.
       keep: how many of the newest are kept.
+      protected: steps that are kept, however old.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder, self.keep = folder, keep
+        self.protected: frozenset[int] = frozenset()
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
 
@@ -123,7 +125,7 @@ class Checkpoints:
         write_manifest(unfinished)
         shutil.rmtree(final, ignore_errors=True)
         unfinished.rename(final)
-        for old in self.steps()[: -self.keep]:
+        for old in set(self.steps()[: -self.keep]) - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -157,11 +159,28 @@ class Checkpoints:
             except ValueError as error:
                 raise PadirError(
                     f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
-                    f" configuration: train in a new directory ({str(error).splitlines()[0][:200]})"
+                    " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
+                    f" in a new directory ({str(error).splitlines()[0][:200]})"
                 ) from error
         if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
         return None
+
+    def params(self, step: int) -> Any:
+        """The parameters in a checkpoint, whatever its optimizer was.
+
+        Raises:
+          PadirError: it is missing, damaged, or holds no parameters.
+        """
+        import orbax.checkpoint as ocp
+
+        folder = self.folder / str(step)
+        check_manifest(folder)
+        with ocp.StandardCheckpointer() as checkpointer:
+            state = checkpointer.restore(folder.absolute() / "state")
+        if "params" not in state:
+            raise PadirError(f"{folder} holds {', '.join(state)}, but no params: give a checkpoint of `padir train`")
+        return state["params"]
 
 
 def describe(instance: Corruption | Strategy, known: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +211,30 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
+class Weights:
+    """Which weights of a training a model directory holds.
+
+    Attributes:
+      kind: "none" (no average: those of a step), "ema" (a moving average up to a step), "last" or "best" (the mean of
+        checkpoints: of the last ones, or of those with the highest validation BLEU).
+      steps: that step, or those of the checkpoints.
+      decay: of the moving average.
+    """
+
+    kind: str = "none"
+    steps: tuple[int, ...] = ()
+    decay: float | None = None
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{step:,}" for step in self.steps) or "unknown"
+        if self.kind == "none":
+            return f"of step {steps}"
+        if self.kind == "ema":
+            return f"moving average (decay {self.decay}) up to step {steps}"
+        return f"mean of the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
+
+
+@dataclasses.dataclass(frozen=True)
 class ModelCard:
     """What model.json says.
 
@@ -200,7 +243,8 @@ class ModelCard:
       corruption, strategy: what it was trained with, and how it is decoded unless told otherwise.
       source_language, target_language, task: of its training data.
       step: optimizer steps taken.
-      metrics: figures measured in training, by name.
+      metrics: figures measured in training, by name; those of the validation split are of these weights.
+      weights: which of the training's weights these are.
     """
 
     config: ModelConfig
@@ -212,6 +256,7 @@ class ModelCard:
     task: str
     step: int = 0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    weights: Weights = Weights()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -225,6 +270,7 @@ class ModelCard:
             "task": self.task,
             "step": self.step,
             "metrics": self.metrics,
+            "weights": dataclasses.asdict(self.weights),
         }
 
     @staticmethod
@@ -244,6 +290,7 @@ class ModelCard:
                 ids=Ids(**data["ids"]),
                 corruption=corruption or recreate(data["corruption"], CORRUPTIONS),
                 strategy=strategy or recreate(data["strategy"], STRATEGIES),
+                weights=Weights(**_with_tuples(data.get("weights", {"steps": [data["step"]]}))),
                 **{k: data[k] for k in ("source_language", "target_language", "task", "step", "metrics")},
             )
         except (KeyError, TypeError) as error:

@@ -22,22 +22,24 @@ from typing import Any
 import gin
 from gin.config import ConfigurableReference
 
-from padir import corruption, length, loss, model, optimizer, strategies, trainer, translate
-from padir.data import sources
+from padir import averaging, corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir.data import mixture, plan, sources
 from padir.errors import PadirError
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
     *strategies.STRATEGIES.values(),
     strategies.Lifted,
+    averaging.Averaging,
     length.LengthSearch,
     loss.Objective,
     model.ModelConfig,
     optimizer.Cosine,
     optimizer.Adafactor,
     optimizer.Adam,
+    mixture.Mixture,
+    plan.Batching,
     sources.ParallelText,
-    trainer.Batching,
     trainer.Intervals,
     trainer.train,
     translate.Decoding,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import signal
 import time
@@ -20,20 +19,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import rich.console
-import rich.progress
-import tensorboardX
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, save_model
+from padir.averaging import Averaging, best_steps, mean_of_checkpoints
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, save_model
 from padir.data.loader import make_loader
-from padir.data.prepared import load_manifest, load_tokenizer
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.prepared import load_tokenizer
 from padir.errors import PadirError
 from padir.loss import Batch, Objective, Sums, refinement_loss
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.strategies import Lifted, Padir
 from padir.tokenizer import Tokenizer
+from padir.training_log import TrainingLog
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
 """(params, card, tokenizer) -> figures of the validation split, by name."""
@@ -46,31 +46,6 @@ class TrainState:
     step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
     params: Any
     opt_state: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Batching:
-    """How sentence pairs become batches.
-
-    Attributes:
-      rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
-      source_row_length: of packed rows; None takes what the corpus needs.
-      mode: "pack" puts several pairs into a row, "bucket" batches pairs of like length.
-      max_segments: most pairs in a packed row; None takes an eighth of row_length.
-    """
-
-    rows: int = 32
-    row_length: int = 128
-    source_row_length: int | None = None
-    mode: str = "pack"
-    max_segments: int | None = None
-
-    @property
-    def num_segments(self) -> int:
-        """G: the most segments that a row can have."""
-        if self.mode != "pack":
-            return 1
-        return self.max_segments or max(1, self.row_length // 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +65,10 @@ class Intervals:
     def __post_init__(self):
         if min(self.log, self.checkpoint, self.keep) < 1 or self.evaluate < 0:
             raise PadirError(f"log, checkpoint and keep must be at least 1 and evaluate at least 0, got {self}")
+
+    def evaluates(self, step: int, num_steps: int) -> bool:
+        """Whether the validation split is decoded after a step; if ever, then after the last one, too."""
+        return self.evaluate > 0 and (step % self.evaluate == 0 or step == num_steps)
 
 
 def make_step(
@@ -147,7 +126,7 @@ def figures(sums: Sums, objective: Objective, seconds: float) -> dict[str, float
 
 
 def train(
-    data_dir: str,
+    data: str | Mixture,
     model_dir: str,
     *,
     model: ModelConfig = ModelConfig(),
@@ -155,16 +134,18 @@ def train(
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
+    averaging: Averaging = Averaging(),
     num_steps: int = 100_000,
     seed: int = 0,
     evaluate_fn: EvaluateFn | None = None,
     describe_config: Callable[[], str] = str,
 ) -> dict[str, float]:
-    """Trains a model on a prepared corpus and writes its model directory; goes on where an earlier call stopped.
+    """Trains a model on prepared pairs and writes its model directory; goes on where an earlier call stopped.
 
     Args:
-      data_dir: from `padir prepare`.
+      data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
+      averaging: which weights the model directory gets.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
       evaluate_fn: measures the validation split at the intervals and at the end.
@@ -179,41 +160,23 @@ def train(
     """
     if num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}")
-    manifest = load_manifest(data_dir)
-    tokenizer = load_tokenizer(data_dir)
-    if "train" not in manifest["splits"]:
-        raise PadirError(f"{data_dir} has no training split: prepare a corpus that has one")
-    for side in ("source", "target"):
-        longest = manifest["splits"]["train"][f"longest_{side}"]
-        if longest > model.max_length:
-            raise PadirError(
-                f"{data_dir} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
-                f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
-            )
-    if batching.mode == "bucket" and batching.row_length > model.max_length:
-        raise PadirError(
-            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
-            f" Batching.row_length {batching.row_length}"
-        )
+    averaging.check(num_steps, intervals.evaluate, intervals.checkpoint)
+    if averaging.kind == "best" and evaluate_fn is None:
+        raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
+    mixture = Mixture.of(data)
+    manifests = mixture.manifests("train")
+    check_lengths(mixture, manifests, model, batching)
+    tokenizer = load_tokenizer(mixture.folders[0])
     transformer = Transformer(model, tokenizer.ids)
     mesh = Mesh(np.array(jax.local_devices()), ("data",))
     replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    loader = make_loader(
-        data_dir,
-        rows=batching.rows,
-        row_length=batching.row_length,
-        source_row_length=batching.source_row_length,
-        mode=batching.mode,
-        max_segments=batching.max_segments,
-        row_multiple=mesh.size,
-        length_token=model.length_token,
-        seed=seed,
-    )
-    transformation = optimizer.transformation(num_steps)
+    loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
+    transformation = averaging.transformation(optimizer.transformation(num_steps))
     params = init_params(transformer, seed)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
     folder = Path(model_dir)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=intervals.keep)
+    keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
+    checkpoints = Checkpoints(folder / "checkpoints", keep)
     restored = checkpoints.restore_latest(state)
     if restored is not None:
         state, loader_state = restored
@@ -221,7 +184,7 @@ def train(
     state = jax.device_put(state, replicated)
     step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed), donate_argnums=0)
 
-    between = objective.between
+    manifest, between = manifests[0], objective.between
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
@@ -232,26 +195,13 @@ def train(
         task=manifest["source"]["name"],
     )
 
-    def evaluate(state: TrainState) -> dict[str, float]:
-        if evaluate_fn is None:
-            return {}
-        return evaluate_fn(state.params, dataclasses.replace(card, step=int(state.step)), tokenizer)
-
-    def check(finite: bool, what: str, steps: str) -> None:
-        if not finite:
-            raise PadirError(
-                f"{what} not finite at {steps}: lower the learning rate or clip the gradient; the checkpoints in"
-                f" {checkpoints.folder} are from before"
-            )
-
-    def save(state: TrainState) -> None:
-        check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {state.step}")
-        checkpoints.save(int(state.step), state, loader.get_state())
-
-    start, latest = int(state.step), {}
-    config_text = describe_config()
-    with _Log(folder, num_steps, start, count_parameters(params)) as log, _graceful_stop() as stop:
+    start, latest, config_text = int(state.step), {}, describe_config()
+    with TrainingLog(folder, num_steps, start, count_parameters(params)) as log, _graceful_stop() as stop:
         log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
+        run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
+        run.protect_best()
+        if start and intervals.evaluates(start, num_steps) and not run.validated(start):
+            latest = run.validate(state)  # it was stopped after saving and before validating
         sums, since, mark = None, start, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
             batch = Batch(**jax.device_put(next(loader), by_row))
@@ -260,7 +210,7 @@ def train(
             stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
-                check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
+                run.check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
                 row["learning_rate"] = np.asarray(optimizer.learning_rate.schedule(num_steps)(step - 1)).item()
                 log.write(step, row)
                 latest = row
@@ -268,91 +218,97 @@ def train(
             else:
                 log.advance(step)
             if stopping or step % intervals.checkpoint == 0 or step == num_steps:
-                save(state)
+                run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
+                checkpoints.save(step, state, loader.get_state())
             if stopping:
                 checkpoints.wait()
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
-            if intervals.evaluate and (step % intervals.evaluate == 0 or step == num_steps):
+            if intervals.evaluates(step, num_steps):
                 began = time.perf_counter()
-                latest = {**latest, **log.write(step, evaluate(state))}
+                latest = {**latest, **run.validate(state)}
                 mark += time.perf_counter() - began
         checkpoints.wait()
-        if not latest and not (folder / MANIFEST).exists():  # stopped between the last checkpoint and the model
-            latest = log.write(num_steps, evaluate(state))
-    metrics = {name: value for name, value in latest.items() if name != "tokens_per_second"}
-    if start < num_steps or not (folder / MANIFEST).exists():
-        card = dataclasses.replace(card, step=int(state.step), metrics=metrics)
-        save_model(folder, state.params, card, tokenizer, config_text)
+        if start < num_steps or not (folder / MANIFEST).exists():
+            latest = {**latest, **run.write_model(state, config_text)}
     return latest
 
 
-class _Log:
-    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal."""
+def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: ModelConfig, batching: Batching) -> None:
+    """Checks that the model takes every training sentence, and every row of one.
 
-    def __init__(self, folder: Path, num_steps: int, start: int, parameters: int):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.console = rich.console.Console(stderr=True)
-        history = folder / "metrics.jsonl"
-        # What came after the checkpoint comes again.
-        lines = history.read_text().splitlines(keepends=True) if history.exists() else []
-        history.write_text("".join(line for line in lines if _step_of(line) <= start))
-        self.file = history.open("a")
-        self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
-        self.began = time.time()
-        self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("[bold]train"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TimeRemainingColumn(),
-            rich.progress.TextColumn("{task.fields[figures]}"),
-            console=self.console,
-            disable=not self.console.is_terminal,
+    Raises:
+      PadirError: it does not.
+    """
+    for folder, manifest in zip(mixture.folders, manifests, strict=True):
+        for side in ("source", "target"):
+            longest = manifest["splits"]["train"][f"longest_{side}"]
+            if longest > model.max_length:
+                raise PadirError(
+                    f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
+                    f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
+                )
+    if batching.mode == "bucket" and batching.row_length > model.max_length:
+        raise PadirError(
+            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
+            f" Batching.row_length {batching.row_length}"
         )
-        self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
-        self.num_steps = num_steps
-        going_on = f", going on from step {start}" if start else ""
-        self.console.print(f"{parameters:,} parameters, {num_steps:,} steps{going_on}", highlight=False)
 
-    def __enter__(self):
-        self.bar.start()
-        return self
 
-    def __exit__(self, *_):
-        self.bar.stop()
-        self.file.close()
-        self.tensorboard.close()
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What a training measures and leaves behind, and with which weights."""
 
-    def advance(self, step: int) -> None:
-        self.bar.update(self.task, completed=step)
+    folder: Path
+    card: ModelCard
+    tokenizer: Tokenizer
+    averaging: Averaging
+    checkpoints: Checkpoints
+    log: TrainingLog
+    evaluate_fn: EvaluateFn | None
 
-    def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
-        if not row:
-            return row
-        self.file.write(json.dumps({"step": step, "time": round(time.time(), 1), **row}) + "\n")
-        self.file.flush()
-        for name, value in row.items():
-            self.tensorboard.add_scalar(name, value, step)
-        text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
-        self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
-        if self.bar.disable or "loss" not in row:
-            minutes = (time.time() - self.began) / 60
-            line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
-            self.console.print(line, highlight=False, soft_wrap=True)
+    def check(self, finite: bool, what: str, steps: str) -> None:
+        if not finite:
+            raise PadirError(
+                f"{what} not finite at {steps}: lower the learning rate or clip the gradient; the checkpoints in"
+                f" {self.checkpoints.folder} are from before"
+            )
+
+    def evaluate(self, params: Any, step: int) -> dict[str, float]:
+        if self.evaluate_fn is None:
+            return {}
+        return self.evaluate_fn(params, dataclasses.replace(self.card, step=step), self.tokenizer)
+
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Logs figures of the validation split."""
+        step = int(state.step)
+        row = self.log.write(step, self.evaluate(self.averaging.current(state.params, state.opt_state), step))
+        self.protect_best()
         return row
 
+    def validated(self, step: int) -> bool:
+        return any(name.startswith("validation_") for name in self.log.figures(step))
 
-def _step_of(line: str) -> float:
-    """The step of a line of metrics.jsonl; infinite for one that was cut off while it was written."""
-    try:
-        return float(json.loads(line)["step"])
-    except ValueError:
-        return math.inf
+    def protect_best(self) -> None:
+        """Lets the best checkpoints stay, if they are to be averaged."""
+        if self.averaging.kind == "best":
+            self.checkpoints.protected = frozenset(best_steps(self.log.rows, self.averaging.count))
 
-
-def _short(row: dict[str, float]) -> str:
-    accuracies = [value for name, value in row.items() if name.startswith("stage") and name.endswith("accuracy")]
-    accuracy = " ".join(f"{value:.1%}" for value in accuracies)
-    return f"loss {row['loss']:.3f}  accuracy {accuracy}  {row['tokens_per_second']:,.0f} tokens/s"
+    def write_model(self, state: TrainState, config_text: str) -> dict[str, float]:
+        """Writes the model directory; gives the figures in its card, of which the validation's are of its weights."""
+        step, kind = int(state.step), self.averaging.kind
+        measured = self.log.figures(step)
+        if kind in ("last", "best"):
+            params, weights = mean_of_checkpoints(self.checkpoints, kind, self.averaging.count)
+            row = self.evaluate(params, step)
+            self.log.write(step, {f"averaged_{name}": value for name, value in row.items()})
+            measured |= row
+        else:
+            params = self.averaging.current(state.params, state.opt_state)
+            weights = Weights(kind, (step,), self.averaging.decay if kind == "ema" else None)
+        measured.pop("tokens_per_second", None)
+        card = dataclasses.replace(self.card, step=step, metrics=measured, weights=weights)
+        save_model(self.folder, params, card, self.tokenizer, config_text)
+        return measured
 
 
 class _Stop:

@@ -19,8 +19,8 @@ ROOT = Path(padir.__file__).parent
 ORDER = """
     errors tokens tokenizer canvas corruption strategies layers length model refine loss
     data.toy_nouns data.toy_phrases data.toy_verbs data.toy_grammar data.toy_parser data.toy_sampler data.toy metrics
-    data.sources data.prepared data.prepare data.plan data.loader data.tasks
-    checkpoint optimizer trainer translate stream evaluate
+    data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
+    checkpoint optimizer training_log averaging trainer translate stream evaluate chunks distill
     analysis.trace_style analysis.trace config __main__
 """.split()
 PACKAGES = {"", "data", "analysis"}  # their __init__ files; padir's own gathers what users call

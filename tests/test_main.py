@@ -90,6 +90,35 @@ class TestCommands:
         assert rows[0]["scores"]["passes"]["value"] == 1.0
         assert (tmp_path / "out.txt").read_text().count("\n") == 20
 
+    def test_distill_then_train_on_a_mixture_and_average(self, built, tmp_path, capsys):
+        figures = tmp_path / "figures.json"
+        command = ["distill", "--model", built / "model", "--data", built / "data", "--output", tmp_path / "distilled"]
+        status, out, errors = run(capsys, *command, "--num_steps", 1, "--batch_size", 64, "--json", figures)
+        assert status == 0 and "train" in out and "300" in out and "the teacher's BLEU on the validation split: " in out
+        assert "distill: 300 of 300 sentences" in errors
+        assert json.loads(figures.read_text())["distilled"]["decoding"]["num_steps"] == 1
+
+        sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
+        gin = [f"--gin.ModelConfig.{name}={size}" for name, size in sizes.items()]
+        gin += ["--gin.train.model=@ModelConfig()", "--gin.train.num_steps=2", "--gin.train.batching=@Batching()"]
+        gin += ["--gin.Batching.rows=2", "--gin.train.objective=@Objective()", "--gin.Objective.stage_weights=('all',)"]
+        gin += ["--gin.train.intervals=@Intervals()", "--gin.Intervals.checkpoint=1", "--gin.Intervals.evaluate=0"]
+        gin += ["--gin.train.averaging=@Averaging()", "--gin.Averaging.kind=ema"]
+        command = ["train", "--data", built / "data", tmp_path / "distilled", "--weights", 1, 0.5, *gin]
+        assert run(capsys, *command, "--model_dir", tmp_path / "model")[0] == 0
+        text = (tmp_path / "model" / "config.gin").read_text()
+        assert "Averaging.kind = 'ema'" in text and "train.num_steps = 2" in text
+        model = json.loads((tmp_path / "model" / "model.json").read_text())
+        assert model["weights"] == {"kind": "ema", "steps": [2], "decay": 0.999}
+
+        command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean"]
+        status, _, errors = run(capsys, *command, "--json", figures)
+        assert status == 0 and "mean of the last 2 checkpoints, steps 1, 2" in errors
+        assert json.loads(figures.read_text()) == {"kind": "last", "steps": [1, 2], "decay": None}
+        command = ["evaluate", "--model", tmp_path / "mean", "--data", built / "data", "--split", "validation"]
+        status, out, _ = run(capsys, *command, "--num_steps", 1)
+        assert status == 0 and "weights: mean of the last 2 checkpoints, steps 1, 2" in out
+
     def test_evaluate_files_with_the_reference_lengths(self, built, tmp_path, capsys):
         command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
         status, out, _ = run(capsys, *command, "--oracle_lengths", "--num_steps", 1)
@@ -233,8 +262,10 @@ class TestRefused:
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):
-        assert "no data_dir: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
+        assert "no data: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
         assert "no model_dir" in refused(capsys, "train", "--data", built / "data")
+        command = ["train", "--data", built / "data", built / "data", "--weights", 1, "--model_dir", built / "never"]
+        assert "2 folders need as many weights, got 1" in refused(capsys, *command)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -297,7 +328,7 @@ def test_help_names_every_command_and_loads_no_jax():
     process = command("--help", stdout=subprocess.PIPE, text=True)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert all(name in out for name in ("vocab", "prepare", "train", "evaluate", "translate"))
+    assert all(name in out for name in ("vocab", "prepare", "train", "average", "evaluate", "translate", "distill"))
 
 
 def test_tiny_is_what_the_model_directory_says(built):

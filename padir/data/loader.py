@@ -1,4 +1,4 @@
-"""The loader: a prepared folder to batches of token arrays, packed or bucketed by length.
+"""The loader: prepared folders to batches of token arrays, packed or bucketed by length.
 
 Which pair goes where follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the loader's whole
 state is (epoch, batch), restoring it is exact, and every process of a multi-host run makes the same plan and reads only
@@ -9,7 +9,8 @@ its own rows of it.
 
 A batch is a dict of int32 arrays: source_BS, source_segment_BS, target_BL, target_segment_BL. Segments are numbered
 from 1 in each row; padding has segment 0. A source segment is [length token] + source + EOS, a target segment is
-target + EOS. Every pair comes once in an epoch; the epoch's last batch is filled up with empty rows.
+target + EOS. Every pair comes once in an epoch, or as often as its mixture says; the epoch's last batch is filled up
+with empty rows.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grain
 import numpy as np
 
-from padir.data.plan import BUCKET_STEP, PLANS, Layout, Rows, Shape
-from padir.data.prepared import load_manifest
+from padir.data.mixture import Mixture
+from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
+from padir.data.records import read_record
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.tokens import Ids, round_up
@@ -37,72 +38,60 @@ _PREFETCHED_BATCHES = 4
 
 
 def make_loader(
-    directory: PathLike,
-    split: str = "train",
+    data: PathLike | Mixture,
+    batching: Batching,
     *,
-    rows: int,
-    row_length: int,
-    source_row_length: int | None = None,
-    mode: str = "pack",
-    max_segments: int | None = None,
+    split: str = "train",
     row_multiple: int = 1,
     length_token: bool = True,
-    seed: int = 0,
-    shuffle: bool = True,
+    seed: int | None = 0,
     num_epochs: int | None = None,
-    shard_index: int = 0,
-    shard_count: int = 1,
+    shard: tuple[int, int] = (0, 1),
     verify: bool = False,
 ) -> grain.DatasetIterator[Batch]:
-    """An iterator over the batches of a prepared split.
+    """An iterator over the batches of a prepared split, or of a mixture of several folders' splits.
 
     Its `get_state()` is a small dict for JSON; `set_state()` on an iterator made with the same arguments goes on with
     exactly the batches that would have followed. Each epoch is shuffled over the whole split, in an order of its own.
 
-    >>> batches = make_loader("prepared", rows=32, row_length=128)  # doctest: +SKIP
+    >>> batches = make_loader("prepared", Batching(rows=32, row_length=128))  # doctest: +SKIP
     >>> next(batches)["target_BL"].shape  # doctest: +SKIP
     (32, 128)
 
     Args:
-      rows, row_length, source_row_length, mode, max_segments, row_multiple: see `Layout`. source_row_length is
-        `default_source_length` if not given, max_segments an eighth of row_length. Bucketed batches have about
-        rows * row_length target positions each.
+      batching: the shape of the batches; source_row_length is `default_source_length` if not given.
+      row_multiple: see `Layout`.
       length_token: put the length token in front of every source.
-      seed: of the order; the same seed gives the same batches on every machine.
+      seed: of the order; the same seed gives the same batches on every machine. None keeps the records' order.
       num_epochs: None goes on forever.
-      shard_index, shard_count: this process and how many there are; each gets rows / shard_count of every batch.
+      shard: this process's number and how many processes there are; each gets its share of every batch's rows.
       verify: compare the sha256 of the files with the manifest, too, not only their sizes.
 
     Raises:
-      PadirError: the folder is not whole, has no such split, holds pairs longer than a row, or an argument makes no
-        sense. `set_state` raises it for a state of other data or arguments.
+      PadirError: a folder is not whole, has no such split, holds pairs longer than a row, folders do not go together,
+        or an argument makes no sense. `set_state` raises it for a state of other data or arguments.
     """
-    directory = Path(directory)
-    manifest = load_manifest(directory, verify=verify)
-    if split not in manifest["splits"]:
-        raise PadirError(f"{directory} has the splits {', '.join(manifest['splits'])}, got {split!r}")
-    if not 0 <= shard_index < shard_count:
-        raise PadirError(f"shard_index must be in 0 .. shard_count - 1, got {shard_index} of {shard_count}")
-    if not 0 <= seed < 2**32:
-        raise PadirError(f"seed must be in 0 .. 2**32 - 1, got {seed}")
+    mixture = Mixture.of(data)
+    manifests = mixture.manifests(split, verify=verify)
+    index, count = shard
+    if not 0 <= index < count:
+        raise PadirError(f"shard must be (number, how many) with 0 <= number < how many, got {shard}")
+    if seed is not None and not 0 <= seed < 2**32:
+        raise PadirError(f"seed must be in 0 .. 2**32 - 1, or None for the records' order, got {seed}")
     if num_epochs is not None and num_epochs < 1:
         raise PadirError(f"num_epochs must be at least 1, or None to go on forever, got {num_epochs}")
-    if source_row_length is None:
-        source_row_length = default_source_length(manifest, row_length, length_token=length_token)
-    if max_segments is None:
-        max_segments = max(1, row_length // 8)
-    layout = Layout(rows, row_length, source_row_length, mode, max_segments, math.lcm(row_multiple, shard_count))
-    _check_room(manifest, split, layout, length_token)
-    batches = _Batches(
-        directory,
-        manifest,
-        split,
-        layout,
-        length_token=length_token,
-        seed=seed if shuffle else None,
-        num_epochs=num_epochs,
-        shard=slice(shard_index, None, shard_count),
-    )
+    source_length = batching.source_row_length
+    if source_length is None:
+        source_length = max(
+            default_source_length(manifest, batching.row_length, length_token=length_token) for manifest in manifests
+        )
+    multiple = math.lcm(row_multiple, count)
+    segments = batching.num_segments
+    layout = Layout(batching.rows, batching.row_length, source_length, batching.mode, segments, multiple)
+    for folder, manifest in zip(mixture.folders, manifests, strict=True):
+        _check_room(folder, manifest["splits"][split], split, layout, length_token)
+    records = _Records(mixture, manifests, split, layout, length_token=length_token, seed=seed)
+    batches = _Batches(records, num_epochs, slice(index, None, count))
     return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_PREFETCHED_BATCHES))
 
 
@@ -120,10 +109,11 @@ def default_source_length(manifest: dict[str, Any], row_length: int, *, length_t
     return round_up(max(math.ceil(1.1 * average), longest), BUCKET_STEP)
 
 
-def _check_room(manifest: dict[str, Any], split: str, layout: Layout, length_token: bool) -> None:
-    info = manifest["splits"][split]
+def _check_room(folder: str, info: dict[str, Any], split: str, layout: Layout, length_token: bool) -> None:
     if not info["written"]:
-        raise PadirError(f"{split} has no pairs after preparation: prepare text that has some, or with other limits")
+        raise PadirError(
+            f"{split} of {folder} has no pairs after preparation: prepare text that has some, or with other limits"
+        )
     for side, name, room in (
         ("source", "source_row_length", layout.source_row_length - length_token),
         ("target", "row_length", layout.row_length),
@@ -136,51 +126,52 @@ def _check_room(manifest: dict[str, Any], split: str, layout: Layout, length_tok
             )
 
 
-class _Batches(grain.IterDataset):
-    """The batches as a Grain dataset; `seed` None keeps the records' order."""
+class _Records:
+    """The pairs, what of them comes in which batch, and how they are laid out; `seed` None keeps their order."""
 
     def __init__(
         self,
-        directory: Path,
-        manifest: dict[str, Any],
+        mixture: Mixture,
+        manifests: list[dict[str, Any]],
         split: str,
         layout: Layout,
         *,
         length_token: bool,
         seed: int | None,
-        num_epochs: int | None,
-        shard: slice,
     ):
-        super().__init__()
-        info, vocabulary = manifest["splits"][split], manifest["vocabulary"]
+        infos, vocabulary = [manifest["splits"][split] for manifest in manifests], manifests[0]["vocabulary"]
         ids = Ids(vocabulary["size"], vocabulary["num_sentinels"])
-        self._layout, self._seed, self.num_epochs, self._shard = layout, seed, num_epochs, shard
+        self._mixture, self._layout, self._seed = mixture, layout, seed
+        self._counts = [info["written"] for info in infos]
         self._prefix = [ids.length] if length_token else []
-        length_N2 = np.load(directory / f"{split}.lengths.npy", allow_pickle=False)
+        paths, length_N2 = mixture.records(manifests, split)
         self._length_N2 = length_N2 + np.array([len(self._prefix), 0], np.int32)
-        self._records: Any = grain.sources.ArrayRecordDataSource([str(directory / name) for name in info["shards"]])
-        if not len(self._records) == len(length_N2) == info["written"]:
+        self._source: Any = grain.sources.ArrayRecordDataSource(paths)
+        if len(self._source) != len(length_N2):
             raise PadirError(
-                f"{directory} must have {info['written']} pairs in {split}, got {len(self._records)} records and"
-                f" {len(length_N2)} lengths: run `padir prepare --overwrite`"
+                f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records: run"
+                " `padir prepare --overwrite`"
             )
         # What must be the same for a saved state to mean the same batches (the number of processes need not).
-        same = [info["sha256"], vocabulary, manifest["limits"], layout.mode, layout.shapes(), layout.max_segments]
-        self.fingerprint = hashlib.sha256(json.dumps([*same, self._prefix, seed]).encode()).hexdigest()[:16]
+        same = [infos[0]["sha256"], vocabulary, manifests[0]["limits"]]
+        same += [layout.mode, layout.shapes(), layout.max_segments, self._prefix, seed]
+        if mixture.weights != (1.0,):
+            same += [[info["sha256"] for info in infos], [each["limits"] for each in manifests], mixture.weights]
+        self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
     def plan(self, epoch: int) -> Iterator[tuple[Shape, Rows]]:
-        order = np.arange(len(self._length_N2))
+        order = self._mixture.chosen(self._counts, epoch, self._seed or 0)
         if self._seed is not None:
             # RandomState, because NumPy promises its stream for good; Generator's may change between versions.
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._layout.mode](order, self._length_N2, self._layout)
 
-    def fill(self, shape: Shape, rows: Rows) -> Batch:
-        """Reads the records of this process's rows and lays them out."""
+    def fill(self, shape: Shape, rows: Rows, part: slice) -> Batch:
+        """Reads the records of a part of the rows and lays them out."""
         B, S, L = shape
-        B = len(range(B)[self._shard])
-        rows = rows[self._shard]
-        records = iter(self._records.__getitems__([record for row in rows for record in row]))
+        B = len(range(B)[part])
+        rows = rows[part]
+        records = iter(self._source.__getitems__([record for row in rows for record in row]))
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),
@@ -190,8 +181,7 @@ class _Batches(grain.IterDataset):
         for b, row in enumerate(rows):
             s = t = 0
             for segment in range(1, len(row) + 1):
-                record = np.frombuffer(next(records), "<i4")
-                source, target = np.split(record[1:], [record[0]])
+                source, target = read_record(next(records))
                 first = s + len(self._prefix)
                 batch["source_BS"][b, s:first] = self._prefix
                 batch["source_BS"][b, first : first + len(source)] = source
@@ -200,6 +190,14 @@ class _Batches(grain.IterDataset):
                 batch["target_segment_BL"][b, t : t + len(target)] = segment
                 s, t = first + len(source), t + len(target)
         return batch
+
+
+class _Batches(grain.IterDataset):
+    """The batches as a Grain dataset: those of `num_epochs` (None: forever), of each row the part of this process."""
+
+    def __init__(self, records: _Records, num_epochs: int | None, part: slice):
+        super().__init__()
+        self.records, self.num_epochs, self.part = records, num_epochs, part
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)
@@ -217,21 +215,21 @@ class _BatchIterator(grain.DatasetIterator):
     def __next__(self) -> Batch:
         while self._batches.num_epochs is None or self._epoch < self._batches.num_epochs:
             if self._plan is None:
-                self._plan = self._batches.plan(self._epoch)
+                self._plan = self._batches.records.plan(self._epoch)
                 for _ in range(self._batch):  # after a restore: planned again, but not read
                     next(self._plan, None)
             planned = next(self._plan, None)
             if planned is not None:
                 self._batch += 1
-                return self._batches.fill(*planned)
+                return self._batches.records.fill(*planned, self._batches.part)
             self._epoch, self._batch, self._plan = self._epoch + 1, 0, None
         raise StopIteration
 
     def get_state(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "batch": self._batch, "fingerprint": self._batches.fingerprint}
+        return {"epoch": self._epoch, "batch": self._batch, "fingerprint": self._batches.records.fingerprint}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if state.get("fingerprint") != self._batches.fingerprint:
+        if state.get("fingerprint") != self._batches.records.fingerprint:
             raise PadirError(
                 "the loader's saved state belongs to other data, other batch shapes or another seed: resume with the"
                 " settings of the first run, or start a new run"
@@ -250,11 +248,11 @@ class Efficiency:
     batches: int
 
 
-def packing_efficiency(directory: PathLike, split: str = "train", **arguments: Any) -> Efficiency:
-    """Measures one epoch of `make_loader(directory, split, **arguments)` by reading every batch; empty rows count."""
+def packing_efficiency(data: PathLike | Mixture, batching: Batching, **arguments: Any) -> Efficiency:
+    """Measures one epoch of `make_loader(data, batching, **arguments)` by reading every batch; empty rows count."""
     tokens, positions = np.zeros(2, int), np.zeros(2, int)
     pairs = rows = batches = 0
-    for batch in make_loader(directory, split, **{**arguments, "num_epochs": 1}):
+    for batch in make_loader(data, batching, **{**arguments, "num_epochs": 1}):
         segments = batch["source_segment_BS"], batch["target_segment_BL"]
         tokens += [np.count_nonzero(side) for side in segments]
         positions += [side.size for side in segments]

@@ -1,4 +1,4 @@
-"""Which pairs go into which batch: layouts, and the plans that fill them.
+"""Which pairs go into which batch: batching, layouts, and the plans that fill them.
 
 A plan is made from the order of the pairs and their lengths alone, without reading a token. So it can be replayed up to
 any batch, and every process of a multi-host run can make the same one.
@@ -26,8 +26,33 @@ Rows = list[list[int]]  # of each row the numbers of its records, in segment ord
 
 
 @dataclasses.dataclass(frozen=True)
+class Batching:
+    """How sentence pairs become batches.
+
+    Attributes:
+      rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
+      source_row_length: of packed rows; None takes what the corpus needs.
+      mode: "pack" puts several pairs into a row, "bucket" batches pairs of like length.
+      max_segments: most pairs in a packed row; None takes an eighth of row_length.
+    """
+
+    rows: int = 32
+    row_length: int = 128
+    source_row_length: int | None = None
+    mode: str = "pack"
+    max_segments: int | None = None
+
+    @property
+    def num_segments(self) -> int:
+        """G: the most segments that a row can have."""
+        if self.mode != "pack":
+            return 1
+        return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)
+
+
+@dataclasses.dataclass(frozen=True)
 class Layout:
-    """The shape of the batches.
+    """The shape of the batches: `Batching` with nothing left open.
 
     Attributes:
       rows: B, rows of a batch over all processes (bucket: of the longest bucket).

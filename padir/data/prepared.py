@@ -49,6 +49,14 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> dict[str, Any
     return manifest
 
 
+def is_prepared(directory: Path) -> bool:
+    """Whether a manifest says that `padir prepare` made the folder, so that replacing it deletes nobody's work."""
+    try:
+        return json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def load_tokenizer(directory: PathLike) -> Tokenizer:
     """The vocabulary that a folder was prepared with.
 

@@ -1,0 +1,52 @@
+"""Results of long work that survive a stop: one file each, in a folder that belongs to certain inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from padir.errors import PadirError
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Results that survive a stop: JSON files in a folder that belongs to certain inputs."""
+
+    folder: Path
+
+    @staticmethod
+    def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
+        """Those of an earlier call with the same inputs, or none yet."""
+        chunks = Chunks(folder)
+        if chunks.read("inputs") not in (None, inputs):
+            if not overwrite:
+                raise PadirError(
+                    f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
+                    " --overwrite"
+                )
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        chunks.once("inputs", lambda: inputs)
+        return chunks
+
+    def read(self, name: str) -> Any:
+        """What was written under a name, or None."""
+        path = self.folder / f"{name}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, or gave before it was stopped; on disk, whole, before this returns."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            partial = path.with_suffix(f".{os.getpid()}.partial")
+            with partial.open("w", encoding="utf-8") as file:
+                json.dump(make(), file, ensure_ascii=False)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        return self.read(name)

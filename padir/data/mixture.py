@@ -1,0 +1,121 @@
+"""Mixtures: several prepared folders as one corpus, each with a weight.
+
+The records of the folders count on from one to the next, so a plan of record numbers is all that a mixture adds to
+loading: its state stays (epoch, batch).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from padir.data.prepared import load_manifest
+from padir.data.sources import PathLike
+from padir.errors import PadirError
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Prepared folders that are read as one corpus: raw and distilled pairs, say.
+
+    Attributes:
+      folders: from `padir prepare` or `padir distill`, of one vocabulary and one pair of languages.
+      weights: how often each pair of a folder comes in an epoch: 2 is twice, 0.5 every other epoch, half of the pairs
+        in each. () gives every folder weight 1.
+
+    Raises:
+      PadirError: no folder, or weights that do not fit.
+    """
+
+    folders: tuple[str, ...]
+    weights: tuple[int | float, ...] = ()
+
+    def __post_init__(self):
+        object.__setattr__(self, "folders", tuple(self.folders))
+        if not self.folders:
+            raise PadirError("a mixture needs at least one prepared folder: give --data DIR")
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)) or (1.0,) * len(self.folders))
+        if len(self.weights) != len(self.folders):
+            raise PadirError(f"{len(self.folders)} folders need as many weights, got {len(self.weights)}")
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise PadirError(f"weights must be above 0, got {self.weights}: leave out a folder that is not to be read")
+
+    @staticmethod
+    def of(data: PathLike | Mixture) -> Mixture:
+        """A folder as the mixture of it alone."""
+        return data if isinstance(data, Mixture) else Mixture((str(data),))
+
+    def __str__(self) -> str:
+        return " and ".join(self.folders)
+
+    def manifests(self, split: str, *, verify: bool = False) -> list[dict[str, Any]]:
+        """The folders' manifests.
+
+        Raises:
+          PadirError: a folder is not whole (see `load_manifest`), lacks the split, or has another vocabulary or other
+            languages than the first.
+        """
+        manifests = [load_manifest(folder, verify=verify) for folder in self.folders]
+        for folder, manifest in zip(self.folders, manifests, strict=True):
+            if split not in manifest["splits"]:
+                raise PadirError(f"{folder} has the splits {', '.join(manifest['splits'])}, got {split!r}")
+            for what, first, other in (
+                ("vocabulary", manifests[0]["vocabulary"], manifest["vocabulary"]),
+                ("languages", *(_languages(each) for each in (manifests[0], manifest))),
+            ):
+                if first != other:
+                    raise PadirError(
+                        f"{folder} has another {what} than {self.folders[0]} ({other}, not {first}): a mixture needs"
+                        " folders prepared with the same"
+                    )
+        return manifests
+
+    def records(self, manifests: list[dict[str, Any]], split: str) -> tuple[list[str], np.ndarray]:
+        """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
+
+        Raises:
+          PadirError: a folder's lengths are not as many as its manifest says.
+        """
+        paths: list[str] = []
+        lengths = []
+        for name, manifest in zip(self.folders, manifests, strict=True):
+            folder, info = Path(name), manifest["splits"][split]
+            paths += [str(folder / shard) for shard in info["shards"]]
+            lengths.append(np.load(folder / f"{split}.lengths.npy", allow_pickle=False))
+            if len(lengths[-1]) != info["written"]:
+                raise PadirError(
+                    f"{folder} must have {info['written']} pairs in {split}, got {len(lengths[-1])} lengths: run"
+                    " `padir prepare --overwrite`"
+                )
+        return paths, np.concatenate(lengths)
+
+    def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:
+        """The record numbers of an epoch, folder by folder; a pair of weight 2 is named twice.
+
+        A folder with a fraction is walked through in an order of its own, pass after pass, so that every pair comes
+        equally often over the epochs.
+
+        >>> Mixture(("a", "b"), (1, 2)).chosen([3, 2], epoch=0, seed=0).tolist()
+        [0, 1, 2, 3, 4, 3, 4]
+        """
+        parts, offset = [], 0
+        for number, (count, weight) in enumerate(zip(counts, self.weights, strict=True)):
+            if weight == int(weight):
+                own = np.tile(np.arange(count), int(weight))
+            else:
+                first, last = (math.floor(e * weight * count) for e in (epoch, epoch + 1))
+                passes = range(first // count, -(-last // count))
+                orders = [np.random.RandomState([seed, number, one]).permutation(count) for one in passes]
+                walk = np.concatenate(orders) if orders else np.arange(0)
+                own = walk[first - passes.start * count :][: last - first]
+            parts.append(own + offset)
+            offset += count
+        return np.concatenate(parts)
+
+
+def _languages(manifest: dict[str, Any]) -> tuple[str, str]:
+    return manifest["source"]["source_language"], manifest["source"]["target_language"]

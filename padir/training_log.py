@@ -1,0 +1,97 @@
+"""What a training says of itself: figures to metrics.jsonl, to TensorBoard and to the terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import rich.console
+import rich.progress
+import tensorboardX
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, without one that was cut off while it was written; none if there is no file."""
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+            row["step"] = int(row["step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        rows.append(row)
+    return rows
+
+
+class TrainingLog:
+    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal."""
+
+    def __init__(self, folder: Path, num_steps: int, start: int, parameters: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.console = rich.console.Console(stderr=True)
+        history = folder / "metrics.jsonl"
+        # What came after the checkpoint comes again.
+        self._rows = [row for row in read_rows(history) if row["step"] <= start]
+        history.write_text("".join(json.dumps(row) + "\n" for row in self._rows))
+        self.file = history.open("a")
+        self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
+        self.began = time.time()
+        self.bar = rich.progress.Progress(
+            rich.progress.TextColumn("[bold]train"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
+            rich.progress.TextColumn("{task.fields[figures]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
+        self.num_steps = num_steps
+        going_on = f", going on from step {start}" if start else ""
+        self.console.print(f"{parameters:,} parameters, {num_steps:,} steps{going_on}", highlight=False)
+
+    def __enter__(self):
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self.bar.stop()
+        self.file.close()
+        self.tensorboard.close()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every row of metrics.jsonl."""
+        return list(self._rows)
+
+    def figures(self, step: int) -> dict[str, float]:
+        """What has been logged of a step."""
+        merged = {name: value for row in self._rows if row["step"] == step for name, value in row.items()}
+        return {name: value for name, value in merged.items() if name not in ("step", "time")}
+
+    def advance(self, step: int) -> None:
+        self.bar.update(self.task, completed=step)
+
+    def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
+        if not row:
+            return row
+        self._rows.append({"step": step, "time": round(time.time(), 1), **row})
+        self.file.write(json.dumps(self._rows[-1]) + "\n")
+        self.file.flush()
+        for name, value in row.items():
+            self.tensorboard.add_scalar(name, value, step)
+        text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
+        self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
+        if self.bar.disable or "loss" not in row:
+            minutes = (time.time() - self.began) / 60
+            line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+        return row
+
+
+def _short(row: dict[str, float]) -> str:
+    accuracies = [value for name, value in row.items() if name.startswith("stage") and name.endswith("accuracy")]
+    accuracy = " ".join(f"{value:.1%}" for value in accuracies)
+    return f"loss {row['loss']:.3f}  accuracy {accuracy}  {row['tokens_per_second']:,.0f} tokens/s"
