@@ -19,16 +19,18 @@ from typing import Any
 
 import gin
 
-from padir import corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir import corruption, length, loss, model, optimizer, searches, strategies, teacher_forcing, trainer, translate
 from padir.data import sources
 from padir.errors import PadirError
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
     *strategies.STRATEGIES.values(),
+    *searches.SEARCHES.values(),
     strategies.Lifted,
     length.LengthSearch,
     loss.Objective,
+    teacher_forcing.TeacherForcing,
     model.ModelConfig,
     optimizer.Cosine,
     optimizer.Adafactor,
