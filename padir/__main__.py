@@ -233,10 +233,12 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         folders[name] = getattr(args, flag.removeprefix("--")) or config.macro(macro)
         if not folders[name]:
             raise PadirError(f"no {name}: give {flag} DIR, or --gin.{macro}=DIR")
-    _check_kind(args, config.configured(ModelConfig)())
+    decoding, model = _decoding(args), config.configured(ModelConfig)()
+    _check_kind(args, model)
+    decoding.check(model)  # now, and not when the first validation comes
     return config.configured(trainer.train)(
         **folders,
-        evaluate_fn=validation_fn(folders["data_dir"], _decoding(args)),
+        evaluate_fn=validation_fn(folders["data_dir"], decoding),
         describe_config=config.operative,
     )
 

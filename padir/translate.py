@@ -289,22 +289,23 @@ class Translator:
         source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
         (longest,) = autoregressive.length_limits([source_length], max_length)
         limits = autoregressive.length_limits([len(sources[i]) for i in numbers], max_length)
-        written, score_BN, passes_B = jax.device_get(
-            autoregressive.translate(
-                self.model,
-                self.params,
-                pad_rows([sources[i] for i in numbers], source_length, rows),
-                _numbers(numbers, first_number, rows),
-                np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
-                search=decoding.search,
-                max_length=longest,
-                seed=decoding.seed,
-            )
+        written, score_BN, passes_B = autoregressive.translate(
+            self.model,
+            self.params,
+            pad_rows([sources[i] for i in numbers], source_length, rows),
+            _numbers(numbers, first_number, rows),
+            np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
+            search=decoding.search,
+            max_length=longest,
+            seed=decoding.seed,
+        )
+        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(
+            (written.tokens_BNL, written.length_BN, score_BN, passes_B)
         )
         results = []
         for b, best in enumerate(score_BN.argmax(-1)[: len(numbers)]):
-            length = int(written.length_BN[b, best])
-            text = self.tokenizer.decode(written.tokens_BNL[b, best, : length - 1].tolist())
+            length = int(length_BN[b, best])
+            text = self.tokenizer.decode(tokens_BNL[b, best, : length - 1].tolist())
             results.append(
                 Translation(
                     text=_one_line(text),
