@@ -22,17 +22,31 @@ from typing import Any
 import gin
 from gin.config import ConfigurableReference
 
-from padir import averaging, corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir import (
+    averaging,
+    corruption,
+    length,
+    loss,
+    model,
+    optimizer,
+    searches,
+    strategies,
+    teacher_forcing,
+    trainer,
+    translate,
+)
 from padir.data import mixture, plan, sources
 from padir.errors import PadirError
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
     *strategies.STRATEGIES.values(),
+    *searches.SEARCHES.values(),
     strategies.Lifted,
     averaging.Averaging,
     length.LengthSearch,
     loss.Objective,
+    teacher_forcing.TeacherForcing,
     model.ModelConfig,
     optimizer.Cosine,
     optimizer.Adafactor,

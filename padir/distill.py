@@ -220,7 +220,7 @@ def _check_teacher(teacher: Teacher, manifest: dict[str, Any], data_dir: Path) -
     given = source["source_language"], source["target_language"]
     if taught != given:
         raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
-    if card.config.length_head == "oracle" and not getattr(card.config, "causal", False):
+    if card.config.length_head == "oracle" and not card.config.causal:
         raise PadirError("the teacher must say how long a translation is, but its length head is 'oracle'")
 
 

@@ -105,6 +105,22 @@ class Objective:
         if not 0 <= self.label_smoothing < 1:
             raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
 
+    def __call__(
+        self, key, params, batch: Batch, *, model: Transformer, num_segments: int, packed: bool, dropout: bool, progress
+    ) -> tuple[Float[Array, ""], Sums]:
+        """`refinement_loss` with this objective; progress is the share of the training that is done, in [0, 1)."""
+        del progress
+        return refinement_loss(
+            key,
+            params,
+            batch,
+            model=model,
+            objective=self,
+            num_segments=num_segments,
+            packed=packed,
+            dropout=dropout,
+        )
+
 
 @flax.struct.dataclass
 class Batch:

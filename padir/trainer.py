@@ -28,10 +28,11 @@ from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
 from padir.errors import PadirError
-from padir.loss import Batch, Objective, Sums, refinement_loss
+from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.strategies import Lifted, Padir
+from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
 
@@ -73,25 +74,26 @@ class Intervals:
 
 def make_step(
     model: Transformer,
-    objective: Objective,
+    objective: Objective | TeacherForcing,
     optimizer: optax.GradientTransformation,
     batching: Batching,
     seed: int,
+    num_steps: int,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step; the loss is the batch's mean over target tokens."""
+    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens."""
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         def mean_loss(params):
-            loss, sums = refinement_loss(
+            loss, sums = objective(
                 jax.random.fold_in(key, state.step),
                 params,
                 batch,
                 model=model,
-                objective=objective,
                 num_segments=batching.num_segments,
                 packed=batching.mode == "pack",
                 dropout=model.config.dropout_rate > 0,
+                progress=jnp.asarray(state.step, jnp.float32) / num_steps,
             )
             return loss / jnp.maximum(sums.tokens, 1), sums
 
@@ -111,7 +113,7 @@ def init_params(model: Transformer, seed: int) -> Any:
     return variables["params"]
 
 
-def figures(sums: Sums, objective: Objective, seconds: float) -> dict[str, float]:
+def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps."""
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
@@ -130,7 +132,7 @@ def train(
     model_dir: str,
     *,
     model: ModelConfig = ModelConfig(),
-    objective: Objective = Objective(),
+    objective: Objective | TeacherForcing = Objective(),
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
@@ -160,6 +162,12 @@ def train(
     """
     if num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}")
+    if model.causal != isinstance(objective, TeacherForcing):
+        expected, got = ("TeacherForcing", "Objective") if model.causal else ("Objective", "TeacherForcing")
+        raise PadirError(
+            f"a model with causal = {model.causal} is trained with {expected}, got {got}: bind train.objective ="
+            f" @{expected}(), or ModelConfig.causal = {not model.causal}"
+        )
     averaging.check(num_steps, intervals.evaluate, intervals.checkpoint)
     if averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
@@ -182,14 +190,18 @@ def train(
         state, loader_state = restored
         loader.set_state(loader_state)
     state = jax.device_put(state, replicated)
-    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed), donate_argnums=0)
+    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
 
-    manifest, between = manifests[0], objective.between
+    manifest = manifests[0]
+    corruption, strategy = None, None  # of a causal model
+    if isinstance(objective, Objective):
+        between = objective.between
+        corruption, strategy = objective.corruption, between.strategy if isinstance(between, Lifted) else Padir()
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
-        corruption=objective.corruption,
-        strategy=between.strategy if isinstance(between, Lifted) else Padir(),
+        corruption=corruption,
+        strategy=strategy,
         source_language=manifest["source"]["source_language"],
         target_language=manifest["source"]["target_language"],
         task=manifest["source"]["name"],
