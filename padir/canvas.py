@@ -7,7 +7,6 @@ canvas and the decoder's output into the next canvas, in decoding; a `Between` d
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
@@ -29,7 +28,8 @@ class Canvas:
       start_BL: what the canvas began as; hiding a position puts this back (random, mask or mask_range tokens alike).
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
       done_B: set by the strategy when a further pass would change nothing; `refine` then keeps the row as it is.
-      visible_BLL: which positions [query, key] a decontextualised decoder may see, or None: all of the segment.
+      visible_BLL: which positions [query, key] a decontextualised decoder may see, kept by `write` and `hide`; None
+        for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
     """
 
@@ -98,8 +98,29 @@ class Strategy(Protocol):
 # What a row's key is folded with for its draft: no number of a refinement step, whose draws must not be the same.
 _DRAFT = 2**31 - 1
 
-Between = Callable[[Any, Canvas, Output, Any], Canvas]
-"""(key_B, canvas, output, target_BL) -> Canvas: what training puts between two stages."""
+
+@runtime_checkable
+class Between(Protocol):
+    """A frozen dataclass: what training puts between two stages.
+
+    It is given the canvas that the stage saw, its output without gradient and with forbidden ids at -inf, the target,
+    the positions that count as chosen (at first those that the corruption chose) and progress, the share of the
+    training that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free; the
+    weights "noised" and "masked" follow them. Where it imitates a decoding strategy it may name that as `strategy`: the
+    model is then decoded so unless told otherwise.
+    """
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress: Any,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]: ...
+
 
 
 def draft(
@@ -144,18 +165,36 @@ def from_tokens(
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
-    """Writes tokens and their log-probabilities at the free positions among `where_BL`."""
+    """Writes tokens and their log-probabilities at the free positions among `where_BL`, for all others to see."""
+    return _put(canvas, where_BL, tokens_BL, score_BL, visible=True)
+
+
+def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
+    """Puts back what the canvas began with at the free positions among `where_BL`, for no one to see."""
+    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), visible=False)
+
+
+def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
+    """A canvas for a decontextualised decoder: each position sees the others of its segment that are not hidden."""
+    return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
+
+
+def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, *, visible: bool) -> Canvas:
     where_BL = where_BL & canvas.free_BL
+    visible_BLL = canvas.visible_BLL
+    if visible_BLL is not None:
+        seen_BLL = _others(canvas.segment_BL) if visible else jnp.zeros_like(visible_BLL)
+        visible_BLL = jnp.where(where_BL[:, None, :], seen_BLL, visible_BLL)
     return dataclasses.replace(
         canvas,
         tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
         score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
+        visible_BLL=visible_BLL,
     )
 
 
-def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Puts back what the canvas began with at the free positions among `where_BL`."""
-    return write(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL))
+def _others(segment_BL) -> Bool[Array, "B L L"]:
+    return same_segment(segment_BL) & ~jnp.eye(segment_BL.shape[1], dtype=bool)
 
 
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:

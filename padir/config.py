@@ -19,14 +19,18 @@ from typing import Any
 
 import gin
 
-from padir import corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir import between, corruption, length, loss, model, optimizer, strategies, trainer, translate
 from padir.data import sources
 from padir.errors import PadirError
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
+    corruption.RandomVisible,
     *strategies.STRATEGIES.values(),
     strategies.Lifted,
+    between.Smart,
+    between.Glat,
+    between.SampledUnroll,
     length.LengthSearch,
     loss.Objective,
     model.ModelConfig,

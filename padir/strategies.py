@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax.numpy as jnp
@@ -66,22 +67,22 @@ class Padir:
         token_BL, score_BL = best_tokens(output.logits_BLV)
         argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
         stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
-        summed_BLV = memory.summed_BLV
-        if summed_BLV is not None:
-            summed_BLV = summed_BLV + output.logits_BLV
-            rewritten = write(argmax, stutter_BL, *best_tokens(summed_BLV))
-        elif self.remask == "start":
-            rewritten = hide(argmax, stutter_BL)
-        else:
-            rewritten = write(argmax, stutter_BL, canvas.tokens_BL, canvas.score_BL)
-        changed_BL = rewritten.tokens_BL != canvas.tokens_BL
+        summed_BLV = None if memory.summed_BLV is None else memory.summed_BLV + output.logits_BLV
+
+        def rewrite(where_BL) -> Canvas:
+            """The argmax canvas with something else at some positions."""
+            if summed_BLV is not None:
+                return write(argmax, where_BL, *best_tokens(summed_BLV))
+            if self.remask == "start":
+                return hide(argmax, where_BL)
+            return write(canvas, ~memory.ended_BL & ~where_BL, token_BL, score_BL)
+
+        changed_BL = rewrite(stutter_BL).tokens_BL != canvas.tokens_BL
         ended_BL = memory.ended_BL | (count_in_segment(changed_BL, canvas.segment_BL) == 0)
-        final_BL = ended_BL | (step == num_steps - 1)
-        tokens_BL = jnp.where(final_BL, argmax.tokens_BL, rewritten.tokens_BL)
-        score_BL = jnp.where(final_BL, argmax.score_BL, rewritten.score_BL)
+        after = rewrite(stutter_BL & ~ended_BL & (step < num_steps - 1))
         done_B = canvas.done_B | ended_BL.all(-1)
-        after = dataclasses.replace(canvas, tokens_BL=tokens_BL, score_BL=score_BL, done_B=done_B)
-        return after, PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
+        memory = PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
+        return dataclasses.replace(after, done_B=done_B), memory
 
 
 @flax.struct.dataclass
@@ -137,7 +138,16 @@ class Lifted:
 
     strategy: Strategy = Padir()
 
-    def __call__(self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, target_BL: Int[Array, "B L"]) -> Canvas:
-        del target_BL
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress: Any,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del target_BL, progress
         memory = self.strategy.init(key_B, canvas)
-        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0]
+        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0], chosen_BL

@@ -32,7 +32,7 @@ from padir.errors import PadirError
 from padir.loss import Batch, Objective, Sums, refinement_loss
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
-from padir.strategies import Lifted, Padir
+from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
@@ -137,11 +137,17 @@ def figures(sums: Sums, objective: Objective, seconds: float) -> dict[str, float
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
+    if sums.rejecter_loss is not None:
+        total += objective.rejecter_weight * float(sums.rejecter_loss)
     row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
     row["length_accuracy"] = float(sums.length_correct) / segments
     for stage, (loss, correct) in enumerate(zip(stage_loss_S, stage_correct_S, strict=True), 1):
         row[f"stage_{stage}_loss"] = float(loss) / tokens
         row[f"stage_{stage}_accuracy"] = float(correct) / tokens
+    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
+        free = max(tokens - segments, 1.0)  # EOS is not judged
+        row["rejecter_loss"] = float(sums.rejecter_loss) / free
+        row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
     row["tokens_per_second"] = tokens / seconds
     return row
 
@@ -221,12 +227,11 @@ def train(
     state = jax.device_put(state, replicated)
     step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed), donate_argnums=0)
 
-    between = objective.between
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
         corruption=objective.corruption,
-        strategy=between.strategy if isinstance(between, Lifted) else Padir(),
+        strategy=getattr(objective.between, "strategy", Padir()),
         source_language=manifest["source"]["source_language"],
         target_language=manifest["source"]["target_language"],
         task=manifest["source"]["name"],

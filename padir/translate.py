@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.canvas import Corruption, Strategy, draft
+from padir.canvas import Corruption, Strategy, draft, veil
 from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
@@ -317,9 +317,13 @@ def _refine(
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, length_BN.shape[1]), length_R, draw_BN.reshape(-1))
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
+    if model.config.decontextualised:
+        canvas = veil(canvas, canvas.free_BL)
 
-    def logits_fn(tokens_BL):
-        return model.bind({"params": params}).decode(tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS)
+    def logits_fn(tokens_BL, visible_BLL=None):
+        return model.bind({"params": params}).decode(
+            tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, visible_BLL=visible_BLL
+        )
 
     refined = refine(
         key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None

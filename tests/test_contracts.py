@@ -199,7 +199,7 @@ class TestStrategy:
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed"):
+    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed, cmlm, sundae"):
         get_corruption("unifrom")
     with pytest.raises(PadirError, match="padir, mask_predict"):
         get_strategy("beam")

@@ -35,6 +35,14 @@ class Given(Uniform):
             out_BL = jnp.pad(jnp.concatenate(flat), (0, tokens_BL.shape[1] - sum(map(len, flat))))[None]
         return out_BL, out_BL != tokens_BL
 
+    def full(self):
+        return self
+
+
+def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+    """The same canvas again, for the next stage."""
+    return canvas, chosen_BL
+
 
 def _free(batch):
     return (batch.target_segment_BL > 0) & (batch.target_BL != IDS.eos)
@@ -127,10 +135,11 @@ class TestStages:
         canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
         encoded = model.apply({"params": params}, APART.source_BS, APART.source_segment_BS, method="encode")
         cross_kv = model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")
-        logits_BLV = model.apply(
+        output = model.apply(
             {"params": params}, noisy_BL, canvas.segment_BL, cross_kv, encoded.segment_BS, method="decode"
         )
-        filled = Lifted(Padir())(keys(3), canvas, Output(forbid(logits_BLV, IDS.special)), APART.target_BL)
+        output = Output(forbid(output.logits_BLV, IDS.special))
+        filled, _ = Lifted(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
 
         @dataclasses.dataclass(frozen=True)
         class Filled(Uniform):
@@ -145,7 +154,7 @@ class TestStages:
 
     def test_dropout_differs_by_stage_and_by_key(self):
         model, params = tiny_model(dropout_rate=0.3)
-        same_canvas = Objective(Given(), lambda key_B, canvas, output, target_BL: canvas, ("all", "all"))
+        same_canvas = Objective(Given(), unchanged, ("all", "all"))
         _, sums = run(model, params, APART, same_canvas, dropout=True, num_segments=1)
         assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
         _, other = run(model, params, APART, same_canvas, dropout=True, num_segments=1, key=1)

@@ -118,7 +118,11 @@ class TestMaskPredict:
 
 def test_lifted_is_the_first_of_two_steps():
     before = canvas([10, 11, 12])
-    between = Lifted(Padir())(keys(1), before, output([20, 20, 22]), before.tokens_BL)
+    chosen_BL = jnp.array([[True, False, False, False]])
+    inputs = (before.tokens_BL, chosen_BL)
+    between, chosen_next_BL = Lifted(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
+    assert chosen_next_BL is chosen_BL
     assert between.tokens_BL.tolist() == [[20, 11, 22, EOS]]
-    between = Lifted(MaskPredict())(keys(1), canvas([63, 63]), output([20, 21], [3.0, 9.0]), before.tokens_BL)
+    doubtful = output([20, 21], [3.0, 9.0])
+    between, _ = Lifted(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
     assert between.tokens_BL.tolist() == [[63, 21, EOS]]
