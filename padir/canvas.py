@@ -122,7 +122,6 @@ class Between(Protocol):
     ) -> tuple[Canvas, Bool[Array, "B L"]]: ...
 
 
-
 def draft(
     key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
 ) -> Canvas:
@@ -166,12 +165,19 @@ def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
     """Writes tokens and their log-probabilities at the free positions among `where_BL`, for all others to see."""
-    return _put(canvas, where_BL, tokens_BL, score_BL, visible=True)
+    seen_BLL = None if canvas.visible_BLL is None else _others(canvas.segment_BL)
+    return _put(canvas, where_BL, tokens_BL, score_BL, seen_BLL)
 
 
 def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
     """Puts back what the canvas began with at the free positions among `where_BL`, for no one to see."""
-    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), visible=False)
+    seen_BLL = None if canvas.visible_BLL is None else jnp.zeros_like(canvas.visible_BLL)
+    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
+
+
+def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
+    """Puts back what another canvas of the same rows holds at the free positions among `where_BL`, as visible."""
+    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
 
 
 def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
@@ -179,11 +185,11 @@ def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
     return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
 
 
-def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, *, visible: bool) -> Canvas:
+def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen_BLL) -> Canvas:
+    """Writes at free positions; `seen_BLL` says who sees them then."""
     where_BL = where_BL & canvas.free_BL
     visible_BLL = canvas.visible_BLL
     if visible_BLL is not None:
-        seen_BLL = _others(canvas.segment_BL) if visible else jnp.zeros_like(visible_BLL)
         visible_BLL = jnp.where(where_BL[:, None, :], seen_BLL, visible_BLL)
     return dataclasses.replace(
         canvas,

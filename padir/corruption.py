@@ -228,13 +228,15 @@ class RandomVisible:
     """
 
     def __call__(self, key_B: Key[Array, " B"], canvas: Canvas) -> Canvas:
-        """Narrows `canvas.visible_BLL`."""
+        """Narrows what is visible of a canvas that `padir.canvas.veil` has made."""
+        assert canvas.visible_BLL is not None
         query_BL = position_keys(key_B, canvas.segment_BL, _VISIBLE)
         pairs = jax.vmap(jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None)))
         draw_BLL = jax.vmap(uniform_draws)(pairs(query_BL, positions_in_segment(canvas.segment_BL)))
         # How many of n draws from U(0, 1) lie below one more such draw is uniform over 0 .. n.
         seen_BLL = draw_BLL < uniform_draws(query_BL)[:, :, None]
-        return canvas.replace(visible_BLL=canvas.visible_BLL & (seen_BLL | ~canvas.free_BL[:, None, :]))
+        visible_BLL = canvas.visible_BLL & (seen_BLL | ~canvas.free_BL[:, None, :])
+        return dataclasses.replace(canvas, visible_BLL=visible_BLL)
 
 
 CORRUPTIONS: dict[str, Callable[..., Corruption]] = {

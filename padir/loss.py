@@ -111,6 +111,22 @@ class Objective:
         if not 0 <= self.label_smoothing < 1:
             raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
 
+    def __call__(
+        self, key, params, batch: Batch, *, model: Transformer, num_segments: int, packed: bool, dropout: bool, progress
+    ) -> tuple[Float[Array, ""], Sums]:
+        """`refinement_loss` with this objective; progress is the share of the training that is done, in [0, 1)."""
+        return refinement_loss(
+            key,
+            params,
+            batch,
+            model=model,
+            objective=self,
+            num_segments=num_segments,
+            packed=packed,
+            dropout=dropout,
+            progress=progress,
+        )
+
 
 @flax.struct.dataclass
 class Batch:
@@ -171,7 +187,10 @@ def refinement_loss(
       PadirError: the objective has a visibility, and the model's decoder is not decontextualised.
     """
     if objective.visibility is not None and not model.config.decontextualised:
-        raise PadirError("visibility is for decontextualised decoders: set ModelConfig.decontextualised or leave it out")
+        raise PadirError(
+            "visibility is for decontextualised decoders, got another: set ModelConfig.decontextualised, or leave"
+            " Objective.visibility out"
+        )
     key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
     key_B = jax.random.split(key_corrupt, batch.target_BL.shape[0])
     ids, segment_BL = model.ids, batch.target_segment_BL
@@ -217,7 +236,7 @@ def refinement_loss(
         parts.append((loss, z_loss, correct.astype(jnp.float32)))
         if stage + 1 < len(objective.stage_weights):
             output = jax.lax.stop_gradient(output)
-            output = output.replace(logits_BLV=forbid(output.logits_BLV, ids.special))
+            output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV, ids.special))
             key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
             canvas, chosen_BL = objective.between(
                 key_stage_B, canvas, output, batch.target_BL, chosen_BL, progress=progress

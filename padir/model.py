@@ -97,11 +97,6 @@ class ModelConfig:
         """Whether source segments begin with the [LENGTH] token."""
         return self.length_head == "token"
 
-    @property
-    def position_table(self) -> bool:
-        """Whether the decoder has learned absolute positions."""
-        return self.positional_attention or self.decontextualised
-
 
 @flax.struct.dataclass
 class Encoded:
@@ -206,7 +201,7 @@ class Decoder(nn.Module):
     def setup(self):
         c, dtype = self.config, _DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads)
-        if c.position_table:
+        if c.positional_attention or c.decontextualised:
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
         if c.decontextualised:
             self.context_norm = RMSNorm(dtype)
@@ -221,11 +216,13 @@ class Decoder(nn.Module):
 
     def __call__(self, x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic):
         bias = self.relpos_bias(x.shape[1])
-        position_BLD = self.abs_pos_embed(position_BL) if self.config.position_table else None
-        context_BLD = None
-        if self.config.decontextualised:
-            context_BLD = self.dropout(self.context_norm(x + position_BLD), deterministic=deterministic)
-            x, position_BLD = jnp.broadcast_to(position_BLD, x.shape), None
+        position_BLD = context_BLD = None
+        if self.config.positional_attention:
+            position_BLD = self.abs_pos_embed(position_BL)
+        if self.config.decontextualised:  # positions ask, tokens in their positions answer, in every layer
+            query_BLD = self.abs_pos_embed(position_BL)
+            context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
+            x = jnp.broadcast_to(query_BLD, x.shape)
         x = self.dropout(x, deterministic=deterministic)
         for layer, kv in zip(self.layers, cross_kv, strict=True):
             x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)

@@ -18,6 +18,7 @@ from padir.canvas import (
     count_in_segment,
     hide,
     repeats,
+    restore,
     worst,
     write,
 )
@@ -67,22 +68,20 @@ class Padir:
         token_BL, score_BL = best_tokens(output.logits_BLV)
         argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
         stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
-        summed_BLV = None if memory.summed_BLV is None else memory.summed_BLV + output.logits_BLV
-
-        def rewrite(where_BL) -> Canvas:
-            """The argmax canvas with something else at some positions."""
-            if summed_BLV is not None:
-                return write(argmax, where_BL, *best_tokens(summed_BLV))
-            if self.remask == "start":
-                return hide(argmax, where_BL)
-            return write(canvas, ~memory.ended_BL & ~where_BL, token_BL, score_BL)
-
-        changed_BL = rewrite(stutter_BL).tokens_BL != canvas.tokens_BL
+        summed_BLV = memory.summed_BLV
+        if summed_BLV is not None:
+            summed_BLV = summed_BLV + output.logits_BLV
+            rewritten = write(argmax, stutter_BL, *best_tokens(summed_BLV))
+        elif self.remask == "start":
+            rewritten = hide(argmax, stutter_BL)
+        else:
+            rewritten = restore(argmax, stutter_BL, canvas)
+        changed_BL = rewritten.tokens_BL != canvas.tokens_BL
         ended_BL = memory.ended_BL | (count_in_segment(changed_BL, canvas.segment_BL) == 0)
-        after = rewrite(stutter_BL & ~ended_BL & (step < num_steps - 1))
+        final_BL = ended_BL | (step == num_steps - 1)
+        after = restore(rewritten, final_BL, argmax)
         done_B = canvas.done_B | ended_BL.all(-1)
-        memory = PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
-        return dataclasses.replace(after, done_B=done_B), memory
+        return dataclasses.replace(after, done_B=done_B), PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
 
 
 @flax.struct.dataclass

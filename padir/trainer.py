@@ -29,7 +29,7 @@ from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, save_model
 from padir.data.loader import make_loader
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.errors import PadirError
-from padir.loss import Batch, Objective, Sums, refinement_loss
+from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.strategies import Padir
@@ -98,21 +98,22 @@ def make_step(
     optimizer: optax.GradientTransformation,
     batching: Batching,
     seed: int,
+    num_steps: int,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step; the loss is the batch's mean over target tokens."""
+    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens."""
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         def mean_loss(params):
-            loss, sums = refinement_loss(
+            loss, sums = objective(
                 jax.random.fold_in(key, state.step),
                 params,
                 batch,
                 model=model,
-                objective=objective,
                 num_segments=batching.num_segments,
                 packed=batching.mode == "pack",
                 dropout=model.config.dropout_rate > 0,
+                progress=jnp.asarray(state.step, jnp.float32) / num_steps,
             )
             return loss / jnp.maximum(sums.tokens, 1), sums
 
@@ -225,7 +226,7 @@ def train(
         state, loader_state = restored
         loader.set_state(loader_state)
     state = jax.device_put(state, replicated)
-    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed), donate_argnums=0)
+    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
 
     card = ModelCard(
         config=model,

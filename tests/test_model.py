@@ -90,9 +90,7 @@ def test_cross_attention_does_not_see_the_length_token():
     kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
     other = model.apply(variables, encoded.memory_BSD.at[:, 0].add(5.0), method="cross_kv")
     args = (APART.target_BL, APART.target_segment_BL)
-    one, two = (
-        model.apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other)
-    )
+    one, two = (model.apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other))
     present = np.asarray(APART.target_segment_BL) > 0
     np.testing.assert_array_equal(one[present], two[present])
 

@@ -192,7 +192,7 @@ def test_padding_beyond_the_position_table_does_no_harm():
     optimizer = Adam().transformation(10)
     params = init_params(model, seed=0)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0)
+    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0, num_steps=10)
     state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
 
