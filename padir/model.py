@@ -39,13 +39,13 @@ class ModelConfig:
         tokens, EOS included.
       length_head: one of `padir.length.LENGTH_HEADS`.
       max_fertility: largest change from one target token per source token (fertility head only).
-      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token;
-        without positional attention, through which it would.
+      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token.
+        positional_attention, through which it would, becomes False, whatever it was given as.
       rejecter: whether a head judges the tokens that the decoder is shown.
       dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
 
     Raises:
-      PadirError: a size is not positive, a name is unknown, or two choices exclude each other.
+      PadirError: a size is not positive, a name is unknown, or there is a rejecter in a decontextualised decoder.
     """
 
     width: int = 512
@@ -81,11 +81,8 @@ class ModelConfig:
             raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
         if self.max_fertility < 0:
             raise PadirError(f"max_fertility must be at least 0, got {self.max_fertility}")
-        if self.decontextualised and self.positional_attention:
-            raise PadirError(
-                "a decontextualised decoder has no positional attention, whose values carry each position's own token:"
-                " set positional_attention=False"
-            )
+        if self.decontextualised:
+            object.__setattr__(self, "positional_attention", False)
         if self.decontextualised and self.rejecter:
             raise PadirError(
                 "a rejecter judges the token that the decoder is shown at a position, which a decontextualised decoder"
@@ -331,11 +328,12 @@ class Transformer(nn.Module):
             mask_BLL &= visible_BLL
         cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
         x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
+        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
+
+    def _logits(self, x) -> Float[Array, "R L V"]:
         if self.config.tied:
-            logits_BLV = self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
-        else:
-            logits_BLV = self.decoder.logits_dense(x)
-        return Output(logits_BLV, self.rejecter(x) if self.config.rejecter else None)
+            return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
+        return self.decoder.logits_dense(x)
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)

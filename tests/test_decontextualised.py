@@ -20,7 +20,7 @@ from padir.tokens import positions_in_segment
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 8)])
 PACKED = rows_of([PAIRS], 24, 20)
-tiny_disco = functools.partial(tiny_model, decontextualised=True, positional_attention=False)
+tiny_disco = functools.partial(tiny_model, decontextualised=True)
 
 
 def decode(model, params, batch, tokens_BL, visible_BLL=None, packed=False):
@@ -123,9 +123,7 @@ def test_with_every_strategy_what_is_seen_was_written(name):
 
 
 def test_translates_and_the_steps_see_what_was_written(tmp_path):
-    translator = random_translator(
-        small_tokenizer(tmp_path / "v"), corruption=Mask(rate=0.0), decontextualised=True, positional_attention=False
-    )
+    translator = random_translator(small_tokenizer(tmp_path / "v"), corruption=Mask(rate=0.0), decontextualised=True)
     one, many = (
         translator.translate(["1 2 3"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12])[0]
         for n in (1, 6)
@@ -134,10 +132,10 @@ def test_translates_and_the_steps_see_what_was_written(tmp_path):
     assert one.text != many.text
 
 
-@pytest.mark.parametrize("extra", [dict(positional_attention=True), dict(positional_attention=False, rejecter=True)])
-def test_what_excludes_it_is_refused(extra):
-    with pytest.raises(PadirError, match="decontextualised decoder"):
-        ModelConfig(decontextualised=True, **extra)
+def test_it_has_no_positional_attention_and_no_rejecter():
+    assert not ModelConfig(decontextualised=True, positional_attention=True).positional_attention
+    with pytest.raises(PadirError, match="which a decontextualised decoder does not see"):
+        ModelConfig(decontextualised=True, rejecter=True)
 
 
 def test_visibility_is_for_it_alone():

@@ -282,7 +282,7 @@ class TestRejecter:
 
 class TestVisibility:
     def test_a_decontextualised_decoder_does_not_see_what_was_chosen(self):
-        model, params = tiny_model(decontextualised=True, positional_attention=False)
+        model, params = tiny_model(decontextualised=True)
 
         @dataclasses.dataclass(frozen=True)
         class Other(Mask):
@@ -297,7 +297,7 @@ class TestVisibility:
         assert one == two and one != all_masked
 
     def test_random_sets_narrow_what_is_seen(self):
-        model, params = tiny_model(decontextualised=True, positional_attention=False)
+        model, params = tiny_model(decontextualised=True)
         plain, narrow = (
             run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v), num_segments=1)[0]
             for v in (None, RandomVisible())
