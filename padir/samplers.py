@@ -87,7 +87,7 @@ class SundaeSampling:
         chosen_BL = worst(draw_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         token_BL, score_BL = best_tokens(output.logits_BLV)
-        done_B, settled_BL = canvas.done_B, (step == num_steps - 1) & self.argmax_last
+        done_B, settled_BL = canvas.done_B, free_BL & (self.argmax_last & (step == num_steps - 1))
         if self.temperature == 0:
             agreed_BL = count_in_segment(free_BL & (token_BL != canvas.tokens_BL), segment_BL) == 0
             done_B, settled_BL = done_B | agreed_BL.all(-1), settled_BL | agreed_BL
@@ -131,7 +131,7 @@ class BlockGibbs:
         return canvas.free_BL
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
-        segment_BL, last = canvas.segment_BL, step == num_steps - 1
+        segment_BL, last = canvas.segment_BL, jnp.equal(step, num_steps - 1)
         at_once = (step == 0) | self.parallel
         chosen_BL = memory & (_leftmost(memory, segment_BL) | at_once)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))

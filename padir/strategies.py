@@ -51,16 +51,11 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
     for field, value in hyperparameters.items():
         if field not in types:
             raise PadirError(f"{name} has no hyperparameter {field!r}: it has {listed}")
-        if not _is_a(value, types[field]):
+        if type(value) is int and not isinstance(value, types[field]) and isinstance(0.0, types[field]):
+            hyperparameters[field] = float(value)
+        elif not isinstance(value, types[field]) or (isinstance(value, bool) and types[field] is not bool):
             raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
     return cls(**hyperparameters)
-
-
-def _is_a(value: Any, expected: Any) -> bool:
-    """Whether a value is of a field's type; a whole number may stand for a float, True and False for no number."""
-    if isinstance(value, bool):
-        return expected is bool
-    return isinstance(value, expected) or (isinstance(value, int) and isinstance(0.0, expected))
 
 
 def parse_strategy(text: str) -> Strategy:
