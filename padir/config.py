@@ -44,9 +44,12 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     translate.Decoding,
 )
 _REGISTERED = {
-    item.__name__: gin.external_configurable(item, module=item.__module__, denylist=["evaluate_fn", "describe_config"])
-    if item is trainer.train
-    else gin.external_configurable(item, module=item.__module__)
+    item.__name__: gin.external_configurable(
+        item,
+        # A strategy is one of padir.strategies, whichever file it lies in.
+        module=strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__,
+        denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
+    )
     for item in CONFIGURABLES
 }
 

@@ -258,3 +258,12 @@ def get_corruption(name: str, **hyperparameters) -> Corruption:
     if name not in CORRUPTIONS:
         raise PadirError(f"no corruption is called {name!r}: choose one of {', '.join(CORRUPTIONS)}")
     return CORRUPTIONS[name](**hyperparameters)
+
+
+def knows_mask(corruption: Corruption) -> bool:
+    """Whether a model that was trained with this corruption has seen masks.
+
+    >>> knows_mask(Mixed()), knows_mask(Uniform())
+    (True, False)
+    """
+    return corruption.deterministic or getattr(corruption, "mask", 0.0) > 0  # what is always the same is a mask

@@ -24,7 +24,7 @@ from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
 from padir.model import Transformer
 from padir.refine import refine
-from padir.strategies import Padir
+from padir.strategies import Padir, check_strategy
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, pad_rows, round_up
 
@@ -76,7 +76,7 @@ class Translation:
       length: its target length in tokens, EOS included.
       passes: decoder passes that its row really took; 0 for an empty line.
       hypotheses: how many drafts were refined.
-      trace: if asked for, (pieces, log-probabilities) of the draft and of every step.
+      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; NaN where nothing was written.
       truncated: whether the source was cut to what the model takes.
     """
 
@@ -149,7 +149,8 @@ class Translator:
             strategy=decoding.strategy or self.card.strategy,
             canvas=(decoding.canvas or self.card.corruption).full(),
         )
-        assert decoding.canvas is not None
+        assert decoding.strategy is not None and decoding.canvas is not None
+        check_strategy(decoding.strategy, canvas=decoding.canvas, trained=self.card.corruption, config=self.card.config)
         if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
             raise PadirError(
                 f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
