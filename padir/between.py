@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.canvas import Canvas, Output, best_tokens, count_in_segment, hide, write
-from padir.corruption import choose, choose_some, position_keys
+from padir.corruption import choose, choose_some
 from padir.errors import PadirError
-from padir.strategies import MaskPredict
-
-_SAMPLE = 0  # what a row's key is folded with
+from padir.rewriting import MaskPredict
+from padir.samplers import sample_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +112,5 @@ class SampledUnroll:
         progress,
     ) -> tuple[Canvas, Bool[Array, "B L"]]:
         del target_BL, progress
-        key_BL = position_keys(key_B, canvas.segment_BL, _SAMPLE)
-        sample = jax.vmap(jax.vmap(jax.random.categorical))
-        token_BL = sample(key_BL, output.logits_BLV / self.temperature).astype(jnp.int32)
-        at_token_BL = jnp.take_along_axis(output.logits_BLV, token_BL[..., None], -1)[..., 0]
-        score_BL = at_token_BL - jax.nn.logsumexp(output.logits_BLV, axis=-1)
-        return write(canvas, canvas.free_BL, token_BL, score_BL), chosen_BL
+        sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
+        return write(canvas, canvas.free_BL, *sampled), chosen_BL
