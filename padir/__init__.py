@@ -9,7 +9,18 @@ The modules are the library: `padir.refine` (the loop), `padir.strategies`, `pad
 
 from padir.errors import PadirError
 from padir.length import LengthSearch
+from padir.searches import Beam, Greedy, Sampling
 from padir.translate import Decoding, Translation, Translator
 
 __version__ = "0.1.0"
-__all__ = ["Decoding", "LengthSearch", "PadirError", "Translation", "Translator", "__version__"]
+__all__ = [
+    "Beam",
+    "Decoding",
+    "Greedy",
+    "LengthSearch",
+    "PadirError",
+    "Sampling",
+    "Translation",
+    "Translator",
+    "__version__",
+]

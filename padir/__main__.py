@@ -45,8 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
     group.add_argument("--draws", type=int, help="random drafts of each length (1)")
+    group.add_argument("--beam", type=int, metavar="N", help="rows of an autoregressive model's beam search (5)")
+    group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
+    group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
     group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
-    group.add_argument("--seed", type=int, help="of the random drafts (0)")
+    group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -227,15 +230,19 @@ def _counts(dropped: dict[str, int]) -> str:
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.evaluate import validation_fn
+    from padir.model import ModelConfig
 
     folders = {}
     for name, flag, macro in (("data_dir", "--data", "DATASET"), ("model_dir", "--model_dir", "MODEL_DIR")):
         folders[name] = getattr(args, flag.removeprefix("--")) or config.macro(macro)
         if not folders[name]:
             raise PadirError(f"no {name}: give {flag} DIR, or --gin.{macro}=DIR")
+    decoding, model = _decoding(args), config.configured(ModelConfig)()
+    _check_kind(args, model)
+    decoding.check(model)  # now, and not when the first validation comes
     return config.configured(trainer.train)(
         **folders,
-        evaluate_fn=validation_fn(folders["data_dir"], _decoding(args)),
+        evaluate_fn=validation_fn(folders["data_dir"], decoding),
         describe_config=config.operative,
     )
 
@@ -262,8 +269,37 @@ def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.strategy:
         changes["strategy"] = strategies.parse_strategy(args.strategy)
+    if args.beam is not None or args.length_penalty is not None or args.sample is not None:
+        changes["search"] = _search(args, base.search)
     base_lengths: LengthSearch = base.lengths
     return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+
+
+def _search(args: argparse.Namespace, base: Any) -> Any:
+    """The search that the arguments ask for, with gin's word on what they leave open."""
+    import dataclasses
+
+    from padir.searches import Beam, Sampling
+
+    if args.sample is not None:
+        if args.beam is not None or args.length_penalty is not None:
+            raise PadirError("give either --sample or --beam with its --length_penalty, not both")
+        base = base if isinstance(base, Sampling) else Sampling()
+        return dataclasses.replace(base, temperature=args.sample)
+    changes = {"size": args.beam, "alpha": args.length_penalty}
+    base = base if isinstance(base, Beam) else Beam()
+    return dataclasses.replace(base, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _check_kind(args: argparse.Namespace, model: Any) -> None:
+    """Refuses options of drafts for an autoregressive model, and the other way round, whatever their values."""
+    from padir.translate import foreign_option
+
+    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws")
+    of_causal = ("beam", "length_penalty", "sample")
+    for name in of_refining if model.causal else of_causal:
+        if getattr(args, name) is not None:
+            raise foreign_option(f"--{name}", model.causal)
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -277,17 +313,26 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     else:
         test_set = TestSet.of_source(_source(args), args.split)
     translator = Translator.load(args.model)
+    _check_kind(args, translator.card.config)
+    causal = translator.card.config.causal
     results = [
         (decoding, evaluate(translator, test_set, decoding, oracle_lengths=args.oracle_lengths))
         for decoding in decodings
     ]
     names = list(results[0][1].scores)
     rows = [
-        [str(decoding.num_steps), f"{evaluation.figures['hypotheses']:.3g}"]
+        [
+            _search_name(decoding.search) if causal else str(decoding.num_steps),
+            f"{evaluation.figures['hypotheses']:.3g}",
+        ]
         + [f"{evaluation.figures[name]:.2f}" for name in names if name not in ("hypotheses", "truncated")]
         for decoding, evaluation in results
     ]
-    columns = ["steps", "hypotheses", *(name for name in names if name not in ("hypotheses", "truncated"))]
+    columns = [
+        "search" if causal else "steps",
+        "hypotheses",
+        *(name for name in names if name not in ("hypotheses", "truncated")),
+    ]
     _table(f"{args.model} on {len(test_set.sources):,} sentences", columns, rows)
     for score in results[0][1].scores.values():
         if score.signature:
@@ -298,14 +343,34 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         _write(args.hypotheses, "".join(line + "\n" for line in results[-1][1].hypotheses))
     return [
         {
-            "num_steps": decoding.num_steps,
-            "top_k": decoding.lengths.top_k,
-            "offsets": list(decoding.lengths.offsets),
-            "draws": decoding.lengths.draws,
+            **_described(decoding, causal),
             "scores": {name: {"value": s.value, "signature": s.signature} for name, s in evaluation.scores.items()},
         }
         for decoding, evaluation in results
     ]
+
+
+def _search_name(search: Any) -> str:
+    """What a table calls a search: "beam 5, 0.6"."""
+    import dataclasses
+
+    values = dataclasses.asdict(search).values()
+    return " ".join([type(search).__name__.lower(), ", ".join(map(str, values))]).strip()
+
+
+def _described(decoding: Any, causal: bool) -> dict[str, Any]:
+    """How a model was decoded, as JSON."""
+    import dataclasses
+
+    if causal:
+        return {"search": type(decoding.search).__name__.lower(), **dataclasses.asdict(decoding.search)}
+    lengths = decoding.lengths
+    return {
+        "num_steps": decoding.num_steps,
+        "top_k": lengths.top_k,
+        "offsets": list(lengths.offsets),
+        "draws": lengths.draws,
+    }
 
 
 def _translate(args: argparse.Namespace) -> dict[str, Any]:
@@ -315,6 +380,7 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
 
     decoding = _decoding(args)
     translator = Translator.load(args.model)
+    _check_kind(args, translator.card.config)
     traces: list[Trace] = []
 
     def show(source: str, result: Translation) -> None:

@@ -197,7 +197,8 @@ class ModelCard:
 
     Attributes:
       config, ids: the model's sizes and vocabulary layout.
-      corruption, strategy: what it was trained with, and how it is decoded unless told otherwise.
+      corruption, strategy: what it was trained with, and how it is decoded unless told otherwise; None for a causal
+        model, which has neither.
       source_language, target_language, task: of its training data.
       step: optimizer steps taken.
       metrics: figures measured in training, by name.
@@ -205,8 +206,8 @@ class ModelCard:
 
     config: ModelConfig
     ids: Ids
-    corruption: Corruption
-    strategy: Strategy
+    corruption: Corruption | None
+    strategy: Strategy | None
     source_language: str
     target_language: str
     task: str
@@ -218,8 +219,8 @@ class ModelCard:
             "format": FORMAT,
             "config": dataclasses.asdict(self.config),
             "ids": dataclasses.asdict(self.ids),
-            "corruption": describe(self.corruption, CORRUPTIONS),
-            "strategy": describe(self.strategy, STRATEGIES),
+            "corruption": None if self.corruption is None else describe(self.corruption, CORRUPTIONS),
+            "strategy": None if self.strategy is None else describe(self.strategy, STRATEGIES),
             "source_language": self.source_language,
             "target_language": self.target_language,
             "task": self.task,
@@ -239,11 +240,14 @@ class ModelCard:
         if data.get("format") != FORMAT:
             raise PadirError(f"model.json has format {data.get('format')!r}, this padir reads {FORMAT}")
         try:
+            config = ModelConfig(**_with_tuples(data["config"]))
+            if config.causal and (corruption or strategy):
+                raise PadirError("a causal model has neither corruption nor strategy: load it without")
             return ModelCard(
-                config=ModelConfig(**_with_tuples(data["config"])),
+                config=config,
                 ids=Ids(**data["ids"]),
-                corruption=corruption or recreate(data["corruption"], CORRUPTIONS),
-                strategy=strategy or recreate(data["strategy"], STRATEGIES),
+                corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
+                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
                 **{k: data[k] for k in ("source_language", "target_language", "task", "step", "metrics")},
             )
         except (KeyError, TypeError) as error:

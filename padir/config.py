@@ -19,7 +19,19 @@ from typing import Any
 
 import gin
 
-from padir import between, corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir import (
+    between,
+    corruption,
+    length,
+    loss,
+    model,
+    optimizer,
+    searches,
+    strategies,
+    teacher_forcing,
+    trainer,
+    translate,
+)
 from padir.data import sources
 from padir.errors import PadirError
 
@@ -27,12 +39,14 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
     corruption.RandomVisible,
     *strategies.STRATEGIES.values(),
+    *searches.SEARCHES.values(),
     strategies.Lifted,
     between.Smart,
     between.Glat,
     between.SampledUnroll,
     length.LengthSearch,
     loss.Objective,
+    teacher_forcing.TeacherForcing,
     model.ModelConfig,
     optimizer.Cosine,
     optimizer.Adafactor,

@@ -82,8 +82,9 @@ def evaluate(
       PadirError: no sentences, or sources and references differ in number.
     """
     lengths, cut = None, 0
-    if oracle_lengths or translator.card.config.length_head == "oracle":
-        limit = translator.card.config.max_length
+    config = translator.card.config
+    if oracle_lengths or (config.length_head == "oracle" and not config.causal):
+        limit = config.max_length
         lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
         cut = sum(length > limit for length in lengths)
         lengths = [min(length, limit) for length in lengths]

@@ -72,21 +72,27 @@ class Embed(nn.Module):
         return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
 
 
-def relative_position_bucket(offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128) -> np.ndarray:
-    """T5's bidirectional bucket of key position - query position (Raffel et al., 2020, section 2.1).
+def relative_position_bucket(
+    offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+) -> np.ndarray:
+    """T5's bucket of key position - query position (Raffel et al., 2020, section 2.1).
 
-    Half of the buckets are for keys to the right. In each half, half are exact offsets and the rest grow
-    logarithmically up to max_distance; what lies beyond shares the last one.
+    Half of the buckets are for keys to the right; a causal stack, whose queries see none, has all of them for the left
+    and bucket 0 for the rest. On a side, half are exact offsets and the rest grow logarithmically up to max_distance;
+    what lies beyond shares the last one.
 
     >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
     [15, 1, 0, 17, 24, 31]
+    >>> relative_position_bucket(np.array([-200, -16, -1, 0, 1]), bidirectional=False).tolist()
+    [31, 16, 1, 0, 0]
     """
-    half = num_buckets // 2
-    exact = half // 2
-    distance = np.abs(offset)
+    side = num_buckets // 2 if bidirectional else num_buckets
+    exact = side // 2
+    distance = np.abs(offset) if bidirectional else np.maximum(-offset, 0)
     growth = np.log(np.maximum(distance, 1).astype(np.float32) / exact + np.finfo(np.float32).eps)
-    far = exact + (growth / np.log(max_distance / exact) * (half - exact)).astype(np.int32)
-    return np.where(offset > 0, half, 0) + np.where(distance < exact, distance, np.minimum(far, half - 1))
+    far = exact + (growth / np.log(max_distance / exact) * (side - exact)).astype(np.int32)
+    right = np.where(offset > 0, side, 0) if bidirectional else 0
+    return right + np.where(distance < exact, distance, np.minimum(far, side - 1))
 
 
 class RelativePositionBias(nn.Module):
@@ -95,9 +101,11 @@ class RelativePositionBias(nn.Module):
     num_heads: int
     num_buckets: int = 32
     max_distance: int = 128
+    bidirectional: bool = True
 
     @nn.compact
-    def __call__(self, length: int) -> Float[Array, "1 H L L"]:
+    def __call__(self, length: int, query: Int[Array, ""] | None = None) -> Float[Array, "1 H Q L"]:
+        """The bias of every query position (Q = L), or of the one at `query` (Q = 1)."""
         table = param_with_axes(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
@@ -106,8 +114,12 @@ class RelativePositionBias(nn.Module):
             axes=("heads", "relpos_buckets"),
         )
         index_L = np.arange(length)
-        bucket_LL = relative_position_bucket(index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance)
-        return jnp.take(table, bucket_LL, axis=1)[None]
+        bucket_QL = relative_position_bucket(
+            index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance, self.bidirectional
+        )
+        if query is not None:
+            bucket_QL = jnp.asarray(bucket_QL)[query][None]
+        return jnp.take(table, bucket_QL, axis=1)[None]
 
 
 class Attention(nn.Module):

@@ -2,6 +2,9 @@
 
 The encoder reads rows of source segments, each [LENGTH] (for the token length head) + pieces + EOS; the decoder sees
 the whole draft of a segment in both directions. Parameter names and shapes are T5X's.
+
+A causal model, the autoregressive baseline, has `teacher_force` (all positions of known targets at once) and
+`next_logits` (one position, with a cache of the earlier ones' keys and values) in place of `decode`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from padir.canvas import Output, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
-from padir.tokens import Ids
+from padir.tokens import Ids, positions_in_segment
 
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -43,6 +46,9 @@ class ModelConfig:
         positional_attention, through which it would, becomes False, whatever it was given as.
       rejecter: whether a head judges the tokens that the decoder is shown.
       dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
+      causal: an autoregressive decoder: each position sees those to its left. It needs neither of two parts, whatever
+        they were given as: positional_attention becomes False and length_head "oracle", so that sources have no
+        [LENGTH] token and sentences end where the decoder writes EOS.
 
     Raises:
       PadirError: a size is not positive, a name is unknown, or there is a rejecter in a decontextualised decoder.
@@ -64,6 +70,7 @@ class ModelConfig:
     decontextualised: bool = False
     rejecter: bool = False
     dtype: str = "float32"
+    causal: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
@@ -81,13 +88,19 @@ class ModelConfig:
             raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
         if self.max_fertility < 0:
             raise PadirError(f"max_fertility must be at least 0, got {self.max_fertility}")
-        if self.decontextualised:
-            object.__setattr__(self, "positional_attention", False)
+        if self.causal and (self.decontextualised or self.rejecter):
+            raise PadirError(
+                "a causal model refines no draft: it is neither decontextualised nor has it a rejecter, set one of them"
+            )
         if self.decontextualised and self.rejecter:
             raise PadirError(
                 "a rejecter judges the token that the decoder is shown at a position, which a decontextualised decoder"
                 " does not see: set rejecter=False"
             )
+        if self.causal or self.decontextualised:
+            object.__setattr__(self, "positional_attention", False)
+        if self.causal:
+            object.__setattr__(self, "length_head", "oracle")
 
     @property
     def length_token(self) -> bool:
@@ -184,6 +197,21 @@ class DecoderLayer(nn.Module):
             p = self.pre_positional_attention_layer_norm(position_BLD)
             keys_values = self.positional_attention.keys_values(p, x)
             x = x + self.positional_attention(p, keys_values, mask_BLL, bias, deterministic=deterministic)
+        return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
+
+    def step(self, x_R1D, cross_kv, cache, begin, mask, cross_mask, bias):
+        """One position of a causal decoder; its keys and values are written to the cache [B, L*N, H, K] at `begin`."""
+        y = self.pre_self_attention_layer_norm(x_R1D)
+
+        def write(cached, new):
+            new = new.reshape(cached.shape[0], -1, *new.shape[2:])  # N hypotheses of each of B sentences
+            return jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=1)
+
+        cache = jax.tree.map(write, cache, self.self_attention.keys_values(y, y))
+        x = x_R1D + self.self_attention(y, cache, mask, bias)
+        return self._cross_and_mlp(x, cross_kv, cross_mask, deterministic=True), cache
+
+    def _cross_and_mlp(self, x, cross_kv, cross_mask_BLS, deterministic):
         y = self.pre_cross_attention_layer_norm(x)
         y = self.encoder_decoder_attention(y, cross_kv, cross_mask_BLS, deterministic=deterministic)
         x = x + self.dropout(y, deterministic=deterministic)
@@ -197,7 +225,7 @@ class Decoder(nn.Module):
 
     def setup(self):
         c, dtype = self.config, _DTYPES[self.config.dtype]
-        self.relpos_bias = RelativePositionBias(c.heads)
+        self.relpos_bias = RelativePositionBias(c.heads, bidirectional=not c.causal)
         if c.positional_attention or c.decontextualised:
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
         if c.decontextualised:
@@ -225,6 +253,19 @@ class Decoder(nn.Module):
             x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
         return self.dropout(self.decoder_norm(x), deterministic=deterministic)
 
+    def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
+        """One position of a causal decoder. A sentence's N hypotheses share its cache, whose keys are L slots of N."""
+        batch, hypotheses, length = slot_BNL.shape
+        before_L = jnp.arange(length) <= position
+        mask_BNLN = (slot_BNL[..., None] == jnp.arange(hypotheses)) & before_L[:, None]
+        mask = mask_BNLN.reshape(batch, hypotheses, length * hypotheses)
+        bias = jnp.repeat(self.relpos_bias(length, position), hypotheses, axis=-1)
+        written = []
+        for layer, kv, layer_cache in zip(self.layers, cross_kv, cache, strict=True):
+            x_R1D, layer_cache = layer.step(x_R1D, kv, layer_cache, position * hypotheses, mask, cross_mask, bias)
+            written.append(layer_cache)
+        return self.decoder_norm(x_R1D), tuple(written)
+
 
 class Rejecter(nn.Module):
     """Whether the token that the decoder was shown at each position is right: the logit of keeping it.
@@ -241,6 +282,8 @@ class Rejecter(nn.Module):
 
 class Transformer(nn.Module):
     """The model: apply with `method=` "encode", "cross_kv" or "decode"; `__call__` runs all three, for initialisation.
+
+    A causal one has "teacher_force" and "next_logits" in place of "decode".
 
     Attributes:
       config: sizes and choices.
@@ -308,8 +351,14 @@ class Transformer(nn.Module):
             decontextualised; None: all others.
 
         Raises:
-          PadirError: rows are longer than the position table, or another decoder is given visible_BLL.
+          PadirError: rows are longer than the position table, another decoder is given visible_BLL, or the model is
+            causal.
         """
+        if self.config.causal:
+            raise PadirError(
+                "a causal model writes from left to right and cannot decode a draft: train it with TeacherForcing, and"
+                " translate with a search instead of a strategy"
+            )
         length = tokens_BL.shape[1]
         if position_BL is None:
             position_BL = jnp.arange(length)[None]
@@ -330,6 +379,74 @@ class Transformer(nn.Module):
         x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
         return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
 
+    def teacher_force(
+        self,
+        target_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "R L V"]:
+        """A causal model's logits of every position, float32, each given the target tokens to its left.
+
+        The decoder reads the target shifted to the right; each segment begins with id 0, as in T5X.
+
+        Args:
+          target_BL: targets with their EOS, rows as in `decode`.
+          segment_BL, cross_kv, source_segment_BS: as in `decode`.
+
+        Raises:
+          PadirError: the model is not causal.
+        """
+        self._require_causal()
+        x = self.token_embedder(shift_right(target_BL, segment_BL))
+        mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
+        x = self.decoder(x, cross_kv, None, mask_BLL, _cross_mask(segment_BL, source_segment_BS), deterministic)
+        return self._logits(x)
+
+    def next_logits(
+        self,
+        token_BN: Int[Array, "B N"],
+        position: Int[Array, ""],
+        slot_BNL: Int[Array, "B N L"],
+        cache: Any,
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+    ) -> tuple[Float[Array, "B N V"], Any]:
+        """A causal model's logits of one position, float32, and the cache with this position in it.
+
+        Args:
+          token_BN: what stands to the left of the position; id 0 at the first.
+          position: from 0.
+          slot_BNL: in which of the N rows' slots the keys and values of each earlier position of a hypothesis were
+            written; at `position` its own. So hypotheses part and are copied without a copy of the cache.
+          cache: from `empty_cache`, then from the call before.
+          cross_kv, source_segment_BS: as in `decode`; the hypotheses of a sentence share them.
+
+        Raises:
+          PadirError: the model is not causal.
+        """
+        self._require_causal()
+        batch, hypotheses = token_BN.shape
+        x_R1D = self.token_embedder(token_BN.reshape(-1, 1))
+        cross_mask = (source_segment_BS > 0)[:, None, :]
+        x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, cross_mask)
+        return self._logits(x_R1D).reshape(batch, hypotheses, -1), cache
+
+    def empty_cache(self, batch: int, hypotheses: int, length: int) -> Any:
+        """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
+        c = self.config
+        shape = (batch, length * hypotheses, c.heads, c.head_dim)
+        return tuple(tuple(jnp.zeros(shape, _DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))
+
+    def _require_causal(self):
+        if not self.config.causal:
+            raise PadirError(
+                "only a causal model predicts from left to right: train one with ModelConfig.causal = True, or refine"
+                " a draft with this one"
+            )
+
     def _logits(self, x) -> Float[Array, "R L V"]:
         if self.config.tied:
             return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
@@ -338,7 +455,18 @@ class Transformer(nn.Module):
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)
         cross_kv = self.cross_kv(encoded.memory_BSD)
-        return self.decode(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS), encoded
+        decode = self.teacher_force if self.config.causal else self.decode
+        return decode(tokens_BL, target_segment_BL, cross_kv, encoded.segment_BS), encoded
+
+
+def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """The token to the left of each position within its segment; id 0 at the first, as in T5X.
+
+    >>> shift_right(jnp.array([[7, 8, 1, 9, 1, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
+    [[0, 7, 8, 0, 9, 0]]
+    """
+    left_BL = jnp.pad(target_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_in_segment(segment_BL) == 0, 0, left_BL)
 
 
 def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:

@@ -33,6 +33,7 @@ from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.strategies import Padir
+from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
@@ -94,7 +95,7 @@ class Intervals:
 
 def make_step(
     model: Transformer,
-    objective: Objective,
+    objective: Objective | TeacherForcing,
     optimizer: optax.GradientTransformation,
     batching: Batching,
     seed: int,
@@ -133,12 +134,12 @@ def init_params(model: Transformer, seed: int) -> Any:
     return variables["params"]
 
 
-def figures(sums: Sums, objective: Objective, seconds: float) -> dict[str, float]:
+def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps."""
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
-    if sums.rejecter_loss is not None:
+    if sums.rejecter_loss is not None and isinstance(objective, Objective):
         total += objective.rejecter_weight * float(sums.rejecter_loss)
     row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
     row["length_accuracy"] = float(sums.length_correct) / segments
@@ -158,7 +159,7 @@ def train(
     model_dir: str,
     *,
     model: ModelConfig = ModelConfig(),
-    objective: Objective = Objective(),
+    objective: Objective | TeacherForcing = Objective(),
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
@@ -186,6 +187,12 @@ def train(
     """
     if num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}")
+    if model.causal != isinstance(objective, TeacherForcing):
+        expected, got = ("TeacherForcing", "Objective") if model.causal else ("Objective", "TeacherForcing")
+        raise PadirError(
+            f"a model with causal = {model.causal} is trained with {expected}, got {got}: bind train.objective ="
+            f" @{expected}(), or ModelConfig.causal = {not model.causal}"
+        )
     manifest = load_manifest(data_dir)
     tokenizer = load_tokenizer(data_dir)
     if "train" not in manifest["splits"]:
@@ -228,11 +235,14 @@ def train(
     state = jax.device_put(state, replicated)
     step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
 
+    corruption, strategy = None, None  # of a causal model
+    if isinstance(objective, Objective):
+        corruption, strategy = objective.corruption, getattr(objective.between, "strategy", Padir())
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
-        corruption=objective.corruption,
-        strategy=getattr(objective.between, "strategy", Padir()),
+        corruption=corruption,
+        strategy=strategy,
         source_language=manifest["source"]["source_language"],
         target_language=manifest["source"]["target_language"],
         task=manifest["source"]["name"],

@@ -4,6 +4,9 @@
 2. Encode; take the most likely target lengths; lay out N drafts of each sentence.
 3. Refine all drafts in one jitted loop; keep each sentence's best by its length-normalised score.
 4. Turn tokens into text, without repeated tokens.
+
+A causal model writes from left to right (`padir.autoregressive`) in place of steps 2 and 3; it can also score given
+targets.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir import autoregressive
 from padir.canvas import Corruption, Strategy, draft, veil
 from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
-from padir.model import Transformer
+from padir.model import ModelConfig, Transformer
 from padir.refine import refine
+from padir.searches import Beam, Search
 from padir.strategies import Padir, check_strategy
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, pad_rows, round_up
@@ -42,8 +47,9 @@ class Decoding:
       lengths: which lengths are tried, and how many drafts of each.
       drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2); None:
         only for the strategy "padir".
+      search: of a causal model, which all of the above is not for; nor is this for others.
       batch_size: sentences decoded at once.
-      seed: of the random drafts.
+      seed: of the random drafts, or of sampling.
 
     Raises:
       PadirError: a number is too small.
@@ -54,6 +60,7 @@ class Decoding:
     canvas: Corruption | None = None
     lengths: LengthSearch = LengthSearch()
     drop_repeats: bool | None = None
+    search: Search = Beam()
     batch_size: int = 32
     seed: int = 0
 
@@ -65,6 +72,33 @@ class Decoding:
         if not 0 <= self.seed < 2**31:
             raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
 
+    def check(self, config: ModelConfig) -> None:
+        """Compares what differs from the defaults with the kind of the model.
+
+        Raises:
+          PadirError: it is an option of the other kind.
+        """
+        for name in _OF_CAUSAL if not config.causal else _OF_REFINING:
+            if getattr(self, name) != getattr(Decoding, name):
+                raise foreign_option(name, config.causal)
+
+
+_OF_CAUSAL = ("search",)
+_OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats")
+
+
+def foreign_option(name: str, causal: bool) -> PadirError:
+    """The error that says why a model of a kind has no such option."""
+    if causal:
+        return PadirError(
+            f"the model is autoregressive: it writes each sentence once, from left to right, and refines no draft, so"
+            f" that {name} means nothing to it; choose a search (--beam, --length_penalty or --sample) instead"
+        )
+    return PadirError(
+        f"the model refines drafts: {name} is for autoregressive models, which write from left to right; choose"
+        " num_steps, strategy and lengths instead"
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
@@ -72,10 +106,10 @@ class Translation:
 
     Attributes:
       text: the best hypothesis.
-      score: its mean log-probability per token.
+      score: its mean log-probability per token; of a beam search the log-probability with EOS over its length penalty.
       length: its target length in tokens, EOS included.
-      passes: decoder passes that its row really took; 0 for an empty line.
-      hypotheses: how many drafts were refined.
+      passes: decoder passes that its row really took (a causal model's sentence: one a position); 0 for an empty line.
+      hypotheses: how many drafts were refined, or rows searched.
       trace: if asked for, (pieces, log-probabilities) of the draft and of every step; NaN where nothing was written.
       truncated: whether the source was cut to what the model takes.
     """
@@ -87,6 +121,13 @@ class Translation:
     hypotheses: int = 1
     trace: tuple[tuple[tuple[str, ...], tuple[float, ...]], ...] | None = None
     truncated: bool = False
+
+
+class Scored(NamedTuple):
+    """The log-probability of a given target, EOS included, and its number of tokens."""
+
+    log_prob: float
+    tokens: int
 
 
 class Translator:
@@ -143,19 +184,12 @@ class Translator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
-        decoding = dataclasses.replace(decoding or Decoding(), **changes)
-        decoding = dataclasses.replace(
-            decoding,
-            strategy=decoding.strategy or self.card.strategy,
-            canvas=(decoding.canvas or self.card.corruption).full(),
-        )
-        assert decoding.strategy is not None and decoding.canvas is not None
-        check_strategy(decoding.strategy, canvas=decoding.canvas, trained=self.card.corruption, config=self.card.config)
-        if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
-            raise PadirError(
-                f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
-                " try more lengths instead"
-            )
+        decoding = self._resolved(dataclasses.replace(decoding or Decoding(), **changes))
+        causal = self.card.config.causal
+        if causal and trace:
+            raise PadirError("an autoregressive model has no steps to trace: every token is written once")
+        if causal and target_lengths is not None:
+            raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
         if isinstance(texts, str):
             raise PadirError("texts must be a sequence of sentences, got one string: put it into a list")
         if target_lengths is not None:
@@ -169,32 +203,126 @@ class Translator:
         results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]
         for begin in range(0, len(order), decoding.batch_size):
             numbers = order[begin : begin + decoding.batch_size]
-            given = None if target_lengths is None else [target_lengths[i] for i in numbers]
-            batch = self._batch(numbers, first_number, sources, given, decoding, trace)
+            if causal:
+                batch = self._written(numbers, first_number, sources, decoding)
+            else:
+                given = None if target_lengths is None else [target_lengths[i] for i in numbers]
+                batch = self._batch(numbers, first_number, sources, given, decoding, trace)
             for i, result in zip(numbers, batch, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
         return results
 
+    def score(self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 32, truncate: bool = False):
+        """A causal model's log-probability of each given target, in one teacher-forced pass.
+
+        Args:
+          sources, targets: as many of the one as of the other.
+          batch_size: pairs scored at once.
+          truncate: cut what is too long instead of raising.
+
+        Returns:
+          A list of `Scored`.
+
+        Raises:
+          PadirError: the model is not causal, the numbers differ, or a text has more tokens than the model takes.
+        """
+        if not self.card.config.causal:
+            raise PadirError(
+                "the model refines drafts and gives targets no probability: score with an autoregressive one"
+            )
+        if len(sources) != len(targets):
+            raise PadirError(f"{len(sources)} sources need as many targets, got {len(targets)}")
+        source_tokens, _ = self._sources(sources, truncate)
+        target_tokens, _ = self._tokens(targets, truncate, "target")
+        results = [Scored(0.0, 0)] * len(sources)
+        order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
+        for begin in range(0, len(order), batch_size):
+            numbers = order[begin : begin + batch_size]
+            rows = _padded_rows(len(numbers), batch_size)
+            source_BS, target_BL = (
+                pad_rows([side[i] for i in numbers], round_up(max(len(side[i]) for i in numbers), BUCKET), rows)
+                for side in (source_tokens, target_tokens)
+            )
+            log_prob_BL = autoregressive.score(self.model, self.params, source_BS, target_BL)
+            for i, log_prob in zip(numbers, np.asarray(log_prob_BL.sum(-1)).tolist(), strict=False):
+                results[i] = Scored(log_prob, len(target_tokens[i]))
+        return results
+
+    def _resolved(self, decoding: Decoding) -> Decoding:
+        """What a decoding comes to with this model's own strategy and canvas."""
+        decoding.check(self.card.config)
+        if self.card.config.causal:
+            return decoding
+        strategy, canvas = decoding.strategy or self.card.strategy, decoding.canvas or self.card.corruption
+        assert strategy is not None and canvas is not None and self.card.corruption is not None
+        canvas = canvas.full()
+        check_strategy(strategy, canvas=canvas, trained=self.card.corruption, config=self.card.config)
+        if decoding.lengths.draws > 1 and canvas.deterministic:
+            raise PadirError(
+                f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
+                " try more lengths instead"
+            )
+        return dataclasses.replace(decoding, strategy=strategy, canvas=canvas)
+
     def _sources(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
         """Token lists with [LENGTH] and EOS, and which ones were cut."""
+        tokens, truncated = self._tokens(texts, truncate, "text")
+        prefix = [self.card.ids.length] if self.card.config.length_token else []
+        return [[*prefix, *each] for each in tokens], truncated
+
+    def _tokens(self, texts: Sequence[str], truncate: bool, what: str) -> tuple[list[list[int]], set[int]]:
+        """Token lists with EOS, and which ones were cut."""
         limit = self.card.config.max_length - 1
-        sources, truncated = self.tokenizer.encode_batch(texts), set()
-        for i, tokens in enumerate(sources):
+        every, truncated = self.tokenizer.encode_batch(texts), set()
+        for i, tokens in enumerate(every):
             if len(tokens) > limit:
                 if not truncate:
                     raise PadirError(
-                        f"text {i + 1} has {len(tokens)} tokens, the model takes {limit}: split it, or cut it with"
+                        f"{what} {i + 1} has {len(tokens)} tokens, the model takes {limit}: split it, or cut it with"
                         " truncate=True"
                     )
                 truncated.add(i)
-        prefix = [self.card.ids.length] if self.card.config.length_token else []
-        return [[*prefix, *tokens[:limit], EOS] for tokens in sources], truncated
+        return [[*tokens[:limit], EOS] for tokens in every], truncated
+
+    def _written(self, numbers, first_number: int, sources, decoding: Decoding) -> list[Translation]:
+        """Translates one batch from left to right."""
+        rows, max_length = _padded_rows(len(numbers), decoding.batch_size), self.card.config.max_length
+        source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
+        (longest,) = autoregressive.length_limits([source_length], max_length)
+        limits = autoregressive.length_limits([len(sources[i]) for i in numbers], max_length)
+        written, score_BN, passes_B = autoregressive.translate(
+            self.model,
+            self.params,
+            pad_rows([sources[i] for i in numbers], source_length, rows),
+            _numbers(numbers, first_number, rows),
+            np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
+            search=decoding.search,
+            max_length=longest,
+            seed=decoding.seed,
+        )
+        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(
+            (written.tokens_BNL, written.length_BN, score_BN, passes_B)
+        )
+        results = []
+        for b, best in enumerate(score_BN.argmax(-1)[: len(numbers)]):
+            length = int(length_BN[b, best])
+            text = self.tokenizer.decode(tokens_BNL[b, best, : length - 1].tolist())
+            results.append(
+                Translation(
+                    text=_one_line(text),
+                    score=float(score_BN[b, best]),
+                    length=length,
+                    passes=int(passes_B[b]),
+                    hypotheses=decoding.search.size,
+                )
+            )
+        return results
 
     def _batch(
         self, numbers, first_number: int, sources, target_lengths, decoding: Decoding, trace: bool
     ) -> list[Translation]:
         """Translates one batch: the sentences at `numbers`."""
-        rows = min(decoding.batch_size, 1 << (len(numbers) - 1).bit_length())  # few shapes, few compilations
+        rows = _padded_rows(len(numbers), decoding.batch_size)
         max_length = self.card.config.max_length
         source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
         source_BS = pad_rows([sources[i] for i in numbers], source_length, rows)
@@ -211,14 +339,13 @@ class Translator:
         tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
         tried_BN += [tried_BN[0]] * (rows - len(numbers))
         length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
-        number_B = np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
         assert decoding.strategy is not None and decoding.canvas is not None
         drafts = _refine(
             self.model,
             self.params,
             cross_kv,
             encoded.segment_BS,
-            number_B,
+            _numbers(numbers, first_number, rows),
             length_BN,
             draw_BN,
             max_target_length=min(round_up(int(length_BN.max()), BUCKET), max_length),
@@ -251,7 +378,7 @@ class Translator:
             drop = isinstance(decoding.strategy, Padir)
         text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
         return Translation(
-            text=text.replace("\r", " "),  # most readers of text files take it for the end of a line
+            text=_one_line(text),
             score=float(drafts.score_R[row]),
             length=length,
             passes=int(drafts.passes_R[row]),
@@ -272,6 +399,20 @@ class _Drafts(NamedTuple):
     score_R: Any
     passes_R: Any
     trace_TRL: tuple[Any, Any] | None
+
+
+def _padded_rows(count: int, batch_size: int) -> int:
+    """The rows of a batch of `count` sentences: few shapes, few compilations."""
+    return min(batch_size, 1 << (count - 1).bit_length())
+
+
+def _numbers(numbers: list[int], first_number: int, rows: int) -> np.ndarray:
+    """The sentences' numbers in the whole input; 0, as any, for rows that fill the batch up."""
+    return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", " ")  # most readers of text files take it for the end of a line
 
 
 def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:

@@ -233,6 +233,12 @@ class TestModelCard:
         card = self.card(corruption=CORRUPTIONS[corruption](), strategy=STRATEGIES[strategy]())
         assert self.there_and_back(card) == card
 
+    def test_a_causal_model_has_neither_corruption_nor_strategy(self):
+        card = self.card(config=dataclasses.replace(TINY, causal=True), corruption=None, strategy=None)
+        assert self.there_and_back(card) == card
+        with pytest.raises(PadirError, match="neither corruption nor strategy: load it without"):
+            ModelCard.from_json(card.to_json(), strategy=Padir())
+
     def test_hyperparameters_come_back(self):
         card = self.card(
             config=dataclasses.replace(TINY, mlp_activations=("gelu", "linear"), dtype="bfloat16"),

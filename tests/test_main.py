@@ -182,6 +182,65 @@ class TestTranslate:
         assert json.loads(figures.read_text())["lines"] == 3
 
 
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    """The model directory of an autoregressive model."""
+    return random_model_dir(tmp_path_factory.mktemp("causal"), causal=True)
+
+
+class TestAutoregressive:
+    def test_evaluate_says_which_search(self, built, causal, tmp_path, capsys):
+        command = ["evaluate", "--model", causal, "--data", built / "data", "--split", "validation"]
+        for options, described, shown in (
+            (["--beam", 2, "--length_penalty", 0], {"search": "beam", "size": 2, "alpha": 0.0}, "beam 2, 0.0"),
+            (["--sample", 0.5, "--gin.Decoding.search=@Sampling()", "--gin.Sampling.size=3"], None, "sampling 0.5"),
+        ):
+            status, out, _ = run(capsys, *command, *options, "--json", tmp_path / "figures.json")
+            (row,) = json.loads((tmp_path / "figures.json").read_text())
+            assert status == 0 and shown in out and "num_steps" not in row
+            assert described is None or described.items() <= row.items()
+        assert (row["search"], row["temperature"], row["size"]) == ("sampling", 0.5, 3)
+
+    def test_translate(self, causal, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("eins zwei\n\ndrei\n")
+        command = ["translate", "--model", causal, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        assert run(capsys, *command, "--beam", 2)[0] == 0
+        lines = (tmp_path / "out.txt").read_text().split("\n")
+        assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0] and lines[2]
+        assert "no steps to trace" in refused(capsys, *command, "--trace")
+
+    @pytest.mark.parametrize(
+        "options", [["--num_steps", 4], ["--strategy", "padir"], ["--top_k", 1], ["--offsets", 0], ["--draws", 1]]
+    )
+    def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, tmp_path, capsys, options):
+        message = f"refines no draft, so that {options[0]} means nothing to it"
+        assert message in refused(capsys, "translate", "--model", causal, *options)
+        data = ["--data", built / "data", "--split", "validation"]
+        assert message in refused(capsys, "evaluate", "--model", causal, *data, *options)
+        gin = ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.causal=True", "--gin.train.num_steps=1"]
+        gin += ["--gin.train.objective=@TeacherForcing()"]
+        assert message in refused(
+            capsys, "train", "--data", built / "data", "--model_dir", tmp_path / "m", *gin, *options
+        )
+        assert not (tmp_path / "m").exists()
+
+    @pytest.mark.parametrize("options", [["--beam", 5], ["--length_penalty", 0.6], ["--sample", 1.0]])
+    def test_options_of_searches_are_refused_by_models_that_refine(self, built, capsys, options):
+        message = f"the model refines drafts: {options[0]} is for autoregressive models"
+        assert message in refused(capsys, "translate", "--model", built / "model", *options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--beam", 0], "size must be at least 1, got 0"),
+            (["--sample", 0], "temperature must be above 0"),
+            (["--sample", 1, "--beam", 5], "give either --sample or --beam"),
+        ],
+    )
+    def test_wrong_searches(self, causal, capsys, options, message):
+        assert message in refused(capsys, "translate", "--model", causal, *options)
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -25,6 +25,8 @@ def prepared_numbers(folder: Path) -> Path:
 def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes) -> Translator:  # noqa: B008
     """A translator that has learned nothing: what it writes depends on its input all the same."""
     config = dataclasses.replace(TINY, **sizes)
+    if config.causal:
+        corruption = strategy = None
     card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
     return Translator(init_params(Transformer(config, tokenizer.ids), seed=0), card, tokenizer)
 

@@ -1,0 +1,81 @@
+"""The objective of the autoregressive baseline: every target token is predicted from the true ones to its left."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from padir.errors import PadirError
+from padir.loss import Batch, Sums, cross_entropy
+from padir.model import Transformer
+from padir.tokens import segment_lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherForcing:
+    """Cross-entropy of every target token and EOS, in one stage; for causal models.
+
+    Attributes:
+      label_smoothing, z_loss: as in `padir.loss.cross_entropy`.
+
+    Raises:
+      PadirError: label_smoothing is not in [0, 1).
+    """
+
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    length_weight = 0.0  # EOS says where a sentence ends; there is no length head
+
+    def __post_init__(self):
+        if not 0 <= self.label_smoothing < 1:
+            raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        params: Any,
+        batch: Batch,
+        *,
+        model: Transformer,
+        num_segments: int = 1,
+        packed: bool = False,
+        dropout: bool = True,
+        progress: Any = 0.0,
+    ) -> tuple[Float[Array, ""], Sums]:
+        """The summed loss of a batch, and its parts as those of one stage.
+
+        Args:
+          key: of dropout.
+          num_segments: G, the largest number of segments in a row (static).
+          packed, progress: of other objectives; nothing here depends on them.
+          dropout: whether to drop out.
+        """
+        del packed, progress
+        bound = model.bind({"params": params}, rngs={"dropout": key} if dropout else {})
+        encoded = bound.encode(
+            batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
+        )
+        logits_BLV = bound.teacher_force(
+            batch.target_BL,
+            batch.target_segment_BL,
+            bound.cross_kv(encoded.memory_BSD),
+            encoded.segment_BS,
+            deterministic=not dropout,
+        )
+        present_BL = batch.target_segment_BL > 0
+        loss, z_loss = cross_entropy(logits_BLV, batch.target_BL, present_BL, self.label_smoothing, self.z_loss)
+        correct = ((logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
+        length_BG = segment_lengths(batch.target_segment_BL, num_segments)
+        sums = Sums(
+            stage_loss_S=loss[None],
+            stage_z_loss_S=z_loss[None],
+            stage_correct_S=correct[None].astype(jnp.float32),
+            length_loss=jnp.float32(0),
+            length_correct=jnp.float32(0),
+            tokens=present_BL.sum().astype(jnp.float32),
+            segments=(length_BG > 0).sum().astype(jnp.float32),
+        )
+        return loss, sums
