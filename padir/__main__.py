@@ -39,7 +39,11 @@ def _parser() -> argparse.ArgumentParser:
 
     decoding = argparse.ArgumentParser(add_help=False)
     group = decoding.add_argument_group("decoding (defaults from gin's Decoding and LengthSearch, else as shown)")
-    group.add_argument("--strategy", help="how drafts are refined; default: the model's own")
+    group.add_argument(
+        "--strategy",
+        metavar="NAME[:FIELD=VALUE,...]",
+        help="how drafts are refined, such as threshold:tau=0.9; default: the model's own",
+    )
     group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
     group.add_argument("--draws", type=int, help="random drafts of each length (1)")
     group.add_argument("--beam", type=int, metavar="N", help="rows of an autoregressive model's beam search (5)")
@@ -327,7 +331,7 @@ def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int
     changes: dict[str, Any] = {"num_steps": num_steps, "batch_size": args.batch_size, "seed": args.seed}
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.strategy:
-        changes["strategy"] = strategies.get_strategy(args.strategy)
+        changes["strategy"] = strategies.parse_strategy(args.strategy)
     if args.beam is not None or args.length_penalty is not None or args.sample is not None:
         changes["search"] = _search(args, base.search)
     base_lengths: LengthSearch = base.lengths

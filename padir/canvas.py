@@ -7,7 +7,6 @@ canvas and the decoder's output into the next canvas, in decoding; a `Between` d
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
@@ -24,12 +23,13 @@ class Canvas:
 
     Attributes:
       tokens_BL: the draft; padding where segment_BL is 0.
-      score_BL: log-probability of each token when it was last written; 0 where nothing was written.
+      score_BL: log-probability of each token when it was last written, below 0; 0 where nothing was written.
       free_BL: positions that may be rewritten: neither EOS nor padding.
       start_BL: what the canvas began as; hiding a position puts this back (random, mask or mask_range tokens alike).
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
       done_B: set by the strategy when a further pass would change nothing; `refine` then keeps the row as it is.
-      visible_BLL: which positions [query, key] a decontextualised decoder may see, or None: all of the segment.
+      visible_BLL: which positions [query, key] a decontextualised decoder may see, kept by `write` and `hide`; None
+        for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
     """
 
@@ -86,6 +86,7 @@ class Strategy(Protocol):
     `init` gives the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most). `step` is told
     which of `num_steps` steps it makes (from 0) and sees logits in which forbidden ids are -inf. It leaves padding and
     EOS as they are, and no start token where a position was never written when it sets done_B or at the last step.
+    A strategy that not every model can run says so in a class attribute `needs` (see `strategies.check_strategy`).
     """
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
@@ -98,8 +99,28 @@ class Strategy(Protocol):
 # What a row's key is folded with for its draft: no number of a refinement step, whose draws must not be the same.
 _DRAFT = 2**31 - 1
 
-Between = Callable[[Any, Canvas, Output, Any], Canvas]
-"""(key_B, canvas, output, target_BL) -> Canvas: what training puts between two stages."""
+
+@runtime_checkable
+class Between(Protocol):
+    """A frozen dataclass: what training puts between two stages.
+
+    It is given the canvas that the stage saw, its output without gradient and with forbidden ids at -inf, the target,
+    the positions that count as chosen (at first those that the corruption chose) and progress, the share of the
+    training that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free; the
+    weights "noised" and "masked" follow them. Where it imitates a decoding strategy it may name that as `strategy`: the
+    model is then decoded so unless told otherwise.
+    """
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress: Any,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]: ...
 
 
 def draft(
@@ -144,30 +165,63 @@ def from_tokens(
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
-    """Writes tokens and their log-probabilities at the free positions among `where_BL`."""
+    """Writes tokens and their log-probabilities at the free positions among `where_BL`, for all others to see."""
+    seen_BLL = None if canvas.visible_BLL is None else _others(canvas.segment_BL)
+    return _put(canvas, where_BL, tokens_BL, score_BL, seen_BLL)
+
+
+def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
+    """Puts back what the canvas began with at the free positions among `where_BL`, for no one to see."""
+    seen_BLL = None if canvas.visible_BLL is None else jnp.zeros_like(canvas.visible_BLL)
+    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
+
+
+def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
+    """Puts back what another canvas of the same rows holds at the free positions among `where_BL`, as visible."""
+    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
+
+
+def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
+    """A canvas for a decontextualised decoder: each position sees the others of its segment that are not hidden."""
+    return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
+
+
+def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen_BLL) -> Canvas:
+    """Writes at free positions; `seen_BLL` says who sees them then."""
     where_BL = where_BL & canvas.free_BL
+    visible_BLL = canvas.visible_BLL
+    if visible_BLL is not None:
+        visible_BLL = jnp.where(where_BL[:, None, :], seen_BLL, visible_BLL)
     return dataclasses.replace(
         canvas,
         tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
         score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
+        visible_BLL=visible_BLL,
     )
 
 
-def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Puts back what the canvas began with at the free positions among `where_BL`."""
-    return write(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL))
+def _others(segment_BL) -> Bool[Array, "B L L"]:
+    return same_segment(segment_BL) & ~jnp.eye(segment_BL.shape[1], dtype=bool)
 
 
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The argmax of each position and its log-probability, without a softmax over V in memory.
+
+    The log-probability is below 0 even where it rounds to it, so that a score of 0 says: not written.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
     ([[1]], 0.5)
     """
     token_BL = logits_BLV.argmax(-1).astype(jnp.int32)
-    score_BL = logits_BLV.max(-1).astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
-    return token_BL, score_BL
+    return token_BL, token_scores(logits_BLV, token_BL)
+
+
+def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:
+    """The log-probability of a token at each position, below 0 as in `best_tokens`."""
+    at_token_BL = jnp.take_along_axis(logits_BLV, token_BL[..., None], axis=-1)[..., 0].astype(jnp.float32)
+    score_BL = at_token_BL - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
+    return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
 
 
 def forbid(logits_BLV: Float[Array, "B L V"], banned_ids: tuple[int, ...]) -> Float[Array, "B L V"]:
@@ -189,24 +243,43 @@ def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
     return segment_BL[:, :, None] == segment_BL[:, None, :]
 
 
-def worst(
-    score_BL: Float[Array, "B L"],
-    among_BL: Bool[Array, "B L"],
-    segment_BL: Int[Array, "B L"],
-    count_BL: Int[Array, "B L"],
-) -> Bool[Array, "B L"]:
-    """The `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
+def precedes(
+    score_BL: Float[Array, "B L"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
+) -> Bool[Array, "B L L"]:
+    """For [query, key]: whether the key, one of `among_BL`, has a lower score than the query of its segment.
 
-    `count_BL` holds the segment's count at every position of the segment.
+    Of equal scores the leftmost comes first.
     """
     index_L = jnp.arange(score_BL.shape[1])
     lower_BLL = (score_BL[:, None, :] < score_BL[:, :, None]) | (
         (score_BL[:, None, :] == score_BL[:, :, None]) & (index_L[None, :] < index_L[:, None])
     )
-    rank_BL = (lower_BLL & same_segment(segment_BL) & among_BL[:, None, :]).sum(-1)
-    return among_BL & (rank_BL < count_BL)
+    return lower_BLL & same_segment(segment_BL) & among_BL[:, None, :]
+
+
+def worst(
+    score_BL: Float[Array, "B L"],
+    among_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    count_BL: Int[Array, "B L"] | int,
+) -> Bool[Array, "B L"]:
+    """The `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
+
+    `count_BL` is one number, or holds the segment's count at every position of the segment.
+    """
+    return among_BL & (precedes(score_BL, among_BL, segment_BL).sum(-1) < count_BL)
 
 
 def count_in_segment(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
     """At each position, how many positions of its segment are True."""
     return (same_segment(segment_BL) & where_BL[:, None, :]).sum(-1)
+
+
+def share_of(share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """A share of the positions of each segment, rounded up to a whole number.
+
+    >>> share_of(0.5, jnp.ones((1, 3), bool), jnp.ones((1, 3), int)).tolist()
+    [[2, 2, 2]]
+    """
+    exact_BL = share * count_in_segment(where_BL, segment_BL)
+    return jnp.ceil(exact_BL - 1e-4).astype(jnp.int32)  # 0.3 of 10 is 3, whatever float32 makes of 0.3

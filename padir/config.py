@@ -24,6 +24,7 @@ from gin.config import ConfigurableReference
 
 from padir import (
     averaging,
+    between,
     corruption,
     length,
     loss,
@@ -40,10 +41,14 @@ from padir.errors import PadirError
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
+    corruption.RandomVisible,
     *strategies.STRATEGIES.values(),
     *searches.SEARCHES.values(),
     strategies.Lifted,
     averaging.Averaging,
+    between.Smart,
+    between.Glat,
+    between.SampledUnroll,
     length.LengthSearch,
     loss.Objective,
     teacher_forcing.TeacherForcing,
@@ -59,9 +64,12 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     translate.Decoding,
 )
 _REGISTERED = {
-    item.__name__: gin.external_configurable(item, module=item.__module__, denylist=["evaluate_fn", "describe_config"])
-    if item is trainer.train
-    else gin.external_configurable(item, module=item.__module__)
+    item.__name__: gin.external_configurable(
+        item,
+        # A strategy is one of padir.strategies, whichever file it lies in.
+        module=strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__,
+        denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
+    )
     for item in CONFIGURABLES
 }
 

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Corruption
+from padir.canvas import Canvas, Corruption, count_in_segment, worst
 from padir.errors import PadirError
 from padir.tokens import Ids, positions_in_segment
 
 # What a key of a row is folded with, so that the draws of one corruption are independent of each other.
-_CHOICE, _NOISE, _KIND = range(3)
+_CHOICE, _NOISE, _KIND, _SHARE, _VISIBLE = range(5)
 
 
 def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
@@ -46,8 +46,32 @@ def _random_pieces(key_B, segment_BL, ids: Ids) -> Int[Array, "B L"]:
     return draw(key_BL)
 
 
-def _chosen(key_B, free_BL, segment_BL, rate: float) -> Bool[Array, "B L"]:
+def _chosen(key_B, free_BL, segment_BL, rate) -> Bool[Array, "B L"]:
     return free_BL & (uniform_draws(position_keys(key_B, segment_BL, _CHOICE)) < rate)
+
+
+def choose(
+    key_B: Key[Array, " B"],
+    among_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    count_BL: Int[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """`count_BL` random positions of each segment among `among_BL`, every set of that size equally likely.
+
+    `count_BL` holds the segment's count at every position of the segment.
+    """
+    return worst(uniform_draws(position_keys(key_B, segment_BL, _CHOICE)), among_BL, segment_BL, count_BL)
+
+
+def choose_some(
+    key_B: Key[Array, " B"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
+) -> Bool[Array, "B L"]:
+    """Random positions of each segment: their number is uniform over 1, 2, ... all of `among_BL`."""
+    share_BL = uniform_draws(segment_keys(key_B, segment_BL, _SHARE))
+    most_BL = count_in_segment(among_BL, segment_BL)
+    # A share next to 1 times a large count may round up to the count itself.
+    count_BL = jnp.minimum(1 + (share_BL * most_BL).astype(jnp.int32), most_BL)
+    return choose(key_B, among_BL, segment_BL, count_BL)
 
 
 def _check_rate(rate: float) -> None:
@@ -162,11 +186,66 @@ class Mixed:
         return jnp.where(chosen_BL, noise_BL, tokens_BL), chosen_BL
 
 
+@dataclasses.dataclass(frozen=True)
+class Cmlm:
+    """A random number of masks, uniform over 1 .. L in a segment of L free positions.
+
+    Of conditional masked language models (Ghazvininejad et al., EMNLP 2019, section 2.2).
+    """
+
+    deterministic = True
+
+    def full(self) -> Mask:
+        return Mask(rate=1.0)
+
+    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
+        chosen_BL = choose_some(key_B, free_BL, segment_BL)
+        return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformRate:
+    """SUNDAE's corruption: `Uniform` at a rate that each segment draws from U(0, 1) (Savinov et al., ICLR 2022)."""
+
+    deterministic = False
+
+    def full(self) -> Uniform:
+        return Uniform(rate=1.0)
+
+    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids: Ids):
+        rate_BL = uniform_draws(segment_keys(key_B, segment_BL, _SHARE))
+        chosen_BL = _chosen(key_B, free_BL, segment_BL, rate_BL)
+        return jnp.where(chosen_BL, _random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomVisible:
+    """What a decontextualised decoder sees instead of noise: for each position a random set of the others.
+
+    The number of free positions of the segment that a position sees is uniform over 0, 1, ... all others, and every set
+    of that size is equally likely. EOS is always seen: the length model has placed it. Of DisCo's training (Kasai et
+    al., ICML 2020, section 3).
+    """
+
+    def __call__(self, key_B: Key[Array, " B"], canvas: Canvas) -> Canvas:
+        """Narrows what is visible of a canvas that `padir.canvas.veil` has made."""
+        assert canvas.visible_BLL is not None
+        query_BL = position_keys(key_B, canvas.segment_BL, _VISIBLE)
+        pairs = jax.vmap(jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None)))
+        draw_BLL = jax.vmap(uniform_draws)(pairs(query_BL, positions_in_segment(canvas.segment_BL)))
+        # How many of n draws from U(0, 1) lie below one more such draw is uniform over 0 .. n.
+        seen_BLL = draw_BLL < uniform_draws(query_BL)[:, :, None]
+        visible_BLL = canvas.visible_BLL & (seen_BLL | ~canvas.free_BL[:, None, :])
+        return dataclasses.replace(canvas, visible_BLL=visible_BLL)
+
+
 CORRUPTIONS: dict[str, Callable[..., Corruption]] = {
     "uniform": Uniform,
     "mask": Mask,
     "mask_range": MaskRange,
     "mixed": Mixed,
+    "cmlm": Cmlm,
+    "sundae": UniformRate,
 }
 
 
@@ -179,3 +258,12 @@ def get_corruption(name: str, **hyperparameters) -> Corruption:
     if name not in CORRUPTIONS:
         raise PadirError(f"no corruption is called {name!r}: choose one of {', '.join(CORRUPTIONS)}")
     return CORRUPTIONS[name](**hyperparameters)
+
+
+def knows_mask(corruption: Corruption) -> bool:
+    """Whether a model that was trained with this corruption has seen masks.
+
+    >>> knows_mask(Mixed()), knows_mask(Uniform())
+    (True, False)
+    """
+    return corruption.deterministic or getattr(corruption, "mask", 0.0) > 0  # what is always the same is a mask

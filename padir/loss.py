@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Between, Corruption, Output, forbid, from_tokens
-from padir.corruption import Uniform
+from padir.canvas import Between, Corruption, forbid, from_tokens, veil
+from padir.corruption import RandomVisible, Uniform
 from padir.errors import PadirError
 from padir.length import LengthOutput
 from padir.model import Transformer
@@ -79,10 +79,14 @@ class Objective:
     Attributes:
       corruption: makes the first stage's canvas.
       between: what happens between two stages.
-      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, and EOS),
-        "masked" (those to which it gave a mask, and EOS) or "none"; their number is the number of stages S.
+      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, or what is
+        between the stages, and EOS), "masked" (those of them that began as a mask, and EOS) or "none", through which no
+        gradient flows; their number is the number of stages S.
+      visibility: for decontextualised decoders, which positions each position sees in the first stage; None: all others
+        that the corruption did not choose.
       label_smoothing, z_loss: as in `cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
+      rejecter_weight: factor of the rejecter's loss, for models that have one.
 
     Raises:
       PadirError: no stage, or an unknown weight.
@@ -91,9 +95,11 @@ class Objective:
     corruption: Corruption = Uniform()
     between: Between = Lifted()
     stage_weights: tuple[str, ...] = ("all", "all")
+    visibility: RandomVisible | None = None
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     length_weight: float = 1.0
+    rejecter_weight: float = 1.0
 
     def __post_init__(self):
         object.__setattr__(self, "stage_weights", tuple(self.stage_weights))
@@ -109,7 +115,6 @@ class Objective:
         self, key, params, batch: Batch, *, model: Transformer, num_segments: int, packed: bool, dropout: bool, progress
     ) -> tuple[Float[Array, ""], Sums]:
         """`refinement_loss` with this objective; progress is the share of the training that is done, in [0, 1)."""
-        del progress
         return refinement_loss(
             key,
             params,
@@ -119,6 +124,7 @@ class Objective:
             num_segments=num_segments,
             packed=packed,
             dropout=dropout,
+            progress=progress,
         )
 
 
@@ -141,6 +147,8 @@ class Sums:
       stage_correct_S: target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: of the length head.
       tokens, segments: real target tokens and sentence pairs.
+      rejecter_loss, rejecter_correct: of the rejecter in the last stage, over free positions, of which there are tokens
+        - segments; None where the model has none.
     """
 
     stage_loss_S: Float[Array, " S"]
@@ -150,6 +158,8 @@ class Sums:
     length_correct: Float[Array, ""]
     tokens: Float[Array, ""]
     segments: Float[Array, ""]
+    rejecter_loss: Float[Array, ""] | None = None
+    rejecter_correct: Float[Array, ""] | None = None
 
 
 def refinement_loss(
@@ -162,6 +172,7 @@ def refinement_loss(
     num_segments: int = 1,
     packed: bool = False,
     dropout: bool = True,
+    progress: Float[Array, ""] | float = 0.0,
 ) -> tuple[Float[Array, ""], Sums]:
     """The summed loss of a batch over all stages, and its parts.
 
@@ -170,19 +181,35 @@ def refinement_loss(
       num_segments: G, the largest number of segments in a row (static).
       packed: whether rows may hold several segments (static).
       dropout: whether to drop out, differently in each stage.
+      progress: the share of the training that is done, in [0, 1).
+
+    Raises:
+      PadirError: the objective has a visibility, and the model's decoder is not decontextualised.
     """
+    if objective.visibility is not None and not model.config.decontextualised:
+        raise PadirError(
+            "visibility is for decontextualised decoders, got another: set ModelConfig.decontextualised, or leave"
+            " Objective.visibility out"
+        )
     key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
     key_B = jax.random.split(key_corrupt, batch.target_BL.shape[0])
     ids, segment_BL = model.ids, batch.target_segment_BL
     present_BL = segment_BL > 0
     free_BL = present_BL & (batch.target_BL != ids.eos)
     noisy_BL, chosen_BL = objective.corruption(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
-    canvas = from_tokens(noisy_BL, noisy_BL, free_BL, segment_BL, ids)
+    # What decoding would have started from: the same noise, and at the other positions some instead of the target, so
+    # that hiding a position between the stages hides it.
+    start_BL, _ = objective.corruption.full()(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
+    canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
+    if model.config.decontextualised:
+        canvas = veil(canvas, chosen_BL)
+        if objective.visibility is not None:
+            canvas = objective.visibility(key_B, canvas)
 
-    def bound(stage: int) -> Transformer:
-        """The model with a stage's own dropout."""
+    def bound(stage: int, weights: str = "all") -> Transformer:
+        """The model with a stage's own dropout, and no gradient through it where nothing counts."""
         rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
-        return model.bind({"params": params}, rngs=rngs)
+        return model.bind({"params": jax.lax.stop_gradient(params) if weights == "none" else params}, rngs=rngs)
 
     encoded = bound(0).encode(
         batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
@@ -192,28 +219,36 @@ def refinement_loss(
     position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
     parts = []
     for stage, weights in enumerate(objective.stage_weights):
-        logits_BLV = bound(stage + 1).decode(
+        output = bound(stage + 1, weights).decode(
             canvas.tokens_BL,
             canvas.segment_BL,
-            cross_kv,
+            jax.lax.stop_gradient(cross_kv) if weights == "none" else cross_kv,
             encoded.segment_BS,
             position_BL=position_BL,
+            visible_BLL=canvas.visible_BLL,
             deterministic=not dropout,
         )
-        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL, noisy_BL >= ids.end_regular)
+        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL, canvas.start_BL >= ids.end_regular)
         loss, z_loss = cross_entropy(
-            logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
+            output.logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
         )
-        correct = ((logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
+        correct = ((output.logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
         parts.append((loss, z_loss, correct.astype(jnp.float32)))
         if stage + 1 < len(objective.stage_weights):
-            output = Output(forbid(jax.lax.stop_gradient(logits_BLV), ids.special))
+            output = jax.lax.stop_gradient(output)
+            output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV, ids.special))
             key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
-            canvas = objective.between(key_stage_B, canvas, output, batch.target_BL)
+            canvas, chosen_BL = objective.between(
+                key_stage_B, canvas, output, batch.target_BL, chosen_BL, progress=progress
+            )
 
     stage_loss_S, stage_z_loss_S, stage_correct_S = (jnp.stack(part) for part in zip(*parts, strict=True))
     length_BG = segment_lengths(segment_BL, num_segments)
     len_loss = length_loss(encoded.length, length_BG, objective.label_smoothing, objective.z_loss)
+    keep_loss = keep_correct = None
+    if output.keep_logits_BL is not None:
+        right_BL = canvas.tokens_BL == batch.target_BL
+        keep_loss, keep_correct = rejecter_loss(output.keep_logits_BL, right_BL, free_BL)
     sums = Sums(
         stage_loss_S=stage_loss_S,
         stage_z_loss_S=stage_z_loss_S,
@@ -222,8 +257,24 @@ def refinement_loss(
         length_correct=_length_correct(encoded.length, length_BG),
         tokens=present_BL.sum().astype(jnp.float32),
         segments=(length_BG > 0).sum().astype(jnp.float32),
+        rejecter_loss=keep_loss,
+        rejecter_correct=keep_correct,
     )
-    return stage_loss_S.sum() + objective.length_weight * len_loss, sums
+    loss = stage_loss_S.sum() + objective.length_weight * len_loss
+    return loss if keep_loss is None else loss + objective.rejecter_weight * keep_loss, sums
+
+
+def rejecter_loss(
+    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], free_BL: Bool[Array, "B L"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sums over free positions: binary cross-entropy of keeping a token where it is right, and correct decisions.
+
+    Args:
+      right_BL: whether the token that the decoder was shown is the target's.
+    """
+    loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
+    correct_BL = (keep_logits_BL > 0) == right_BL
+    return (loss_BL * free_BL).sum(), (correct_BL & free_BL).sum().astype(jnp.float32)
 
 
 def stage_weight(

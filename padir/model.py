@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.canvas import same_segment
+from padir.canvas import Output, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
@@ -42,13 +42,16 @@ class ModelConfig:
         tokens, EOS included.
       length_head: one of `padir.length.LENGTH_HEADS`.
       max_fertility: largest change from one target token per source token (fertility head only).
+      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token.
+        positional_attention, through which it would, becomes False, whatever it was given as.
+      rejecter: whether a head judges the tokens that the decoder is shown.
       dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: an autoregressive decoder: each position sees those to its left. It needs neither of two parts, whatever
         they were given as: positional_attention becomes False and length_head "oracle", so that sources have no
         [LENGTH] token and sentences end where the decoder writes EOS.
 
     Raises:
-      PadirError: a size is not positive, or a name is unknown.
+      PadirError: a size is not positive, a name is unknown, or there is a rejecter in a decontextualised decoder.
     """
 
     width: int = 512
@@ -64,6 +67,8 @@ class ModelConfig:
     max_length: int = 256
     length_head: str = "token"
     max_fertility: int = 2
+    decontextualised: bool = False
+    rejecter: bool = False
     dtype: str = "float32"
     causal: bool = False
 
@@ -83,8 +88,18 @@ class ModelConfig:
             raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
         if self.max_fertility < 0:
             raise PadirError(f"max_fertility must be at least 0, got {self.max_fertility}")
-        if self.causal:
+        if self.causal and (self.decontextualised or self.rejecter):
+            raise PadirError(
+                "a causal model refines no draft: it is neither decontextualised nor has it a rejecter, set one of them"
+            )
+        if self.decontextualised and self.rejecter:
+            raise PadirError(
+                "a rejecter judges the token that the decoder is shown at a position, which a decontextualised decoder"
+                " does not see: set rejecter=False"
+            )
+        if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
+        if self.causal:
             object.__setattr__(self, "length_head", "oracle")
 
     @property
@@ -170,9 +185,13 @@ class DecoderLayer(nn.Module):
     def cross_kv(self, memory_BSD):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
 
-    def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic):
+    def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
         y = self.pre_self_attention_layer_norm(x)
-        y = self.self_attention(y, self.self_attention.keys_values(y, y), mask_BLL, bias, deterministic=deterministic)
+        context = y if context_BLD is None else context_BLD
+        keys_values = self.self_attention.keys_values(context, context)
+        y = self.self_attention(y, keys_values, mask_BLL, bias, deterministic=deterministic)
+        if context_BLD is not None:  # with every key masked, the softmax would be even: it would see all of them
+            y = jnp.where(mask_BLL.any(-1, keepdims=True), y, 0)
         x = x + self.dropout(y, deterministic=deterministic)
         if position_BLD is not None:
             p = self.pre_positional_attention_layer_norm(position_BLD)
@@ -207,8 +226,10 @@ class Decoder(nn.Module):
     def setup(self):
         c, dtype = self.config, _DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads, bidirectional=not c.causal)
-        if c.positional_attention:
+        if c.positional_attention or c.decontextualised:
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
+        if c.decontextualised:
+            self.context_norm = RMSNorm(dtype)
         self.layers = [DecoderLayer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
@@ -220,10 +241,16 @@ class Decoder(nn.Module):
 
     def __call__(self, x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic):
         bias = self.relpos_bias(x.shape[1])
-        position_BLD = self.abs_pos_embed(position_BL) if self.config.positional_attention else None
+        position_BLD = context_BLD = None
+        if self.config.positional_attention:
+            position_BLD = self.abs_pos_embed(position_BL)
+        if self.config.decontextualised:  # positions ask, tokens in their positions answer, in every layer
+            query_BLD = self.abs_pos_embed(position_BL)
+            context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
+            x = jnp.broadcast_to(query_BLD, x.shape)
         x = self.dropout(x, deterministic=deterministic)
         for layer, kv in zip(self.layers, cross_kv, strict=True):
-            x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic)
+            x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
         return self.dropout(self.decoder_norm(x), deterministic=deterministic)
 
     def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
@@ -238,6 +265,19 @@ class Decoder(nn.Module):
             x_R1D, layer_cache = layer.step(x_R1D, kv, layer_cache, position * hypotheses, mask, cross_mask, bias)
             written.append(layer_cache)
         return self.decoder_norm(x_R1D), tuple(written)
+
+
+class Rejecter(nn.Module):
+    """Whether the token that the decoder was shown at each position is right: the logit of keeping it.
+
+    Two classes, rejected and kept, as in T5X checkpoints of the published implementation; only the difference of their
+    logits matters.
+    """
+
+    @nn.compact
+    def __call__(self, x) -> Float[Array, "B L"]:
+        logits_BL2 = Dense(2, ("embed", "keep"), jnp.float32, name="binary_projection")(x)
+        return logits_BL2[..., 1] - logits_BL2[..., 0]
 
 
 class Transformer(nn.Module):
@@ -261,6 +301,8 @@ class Transformer(nn.Module):
         self.length_predictor = get_length_head(self.config.length_head)(
             self.config.width, self.config.max_length, self.config.max_fertility
         )
+        if self.config.rejecter:
+            self.rejecter = Rejecter()
 
     def encode(
         self,
@@ -294,9 +336,10 @@ class Transformer(nn.Module):
         source_segment_BS: Int[Array, "B S"],
         *,
         position_BL: Int[Array, "R L"] | None = None,
+        visible_BLL: Bool[Array, "R L L"] | None = None,
         deterministic: bool = True,
-    ) -> Float[Array, "R L V"]:
-        """Logits of every target position, float32.
+    ) -> Output:
+        """Logits of every target position, float32, and keep logits where the model has a rejecter.
 
         Args:
           tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
@@ -304,9 +347,12 @@ class Transformer(nn.Module):
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
           position_BL: index of each position in its segment; None for rows of one segment, which saves the positional
             attention's logits being computed for every row.
+          visible_BLL: which positions [query, key] of its segment each one may see, itself never, where the decoder is
+            decontextualised; None: all others.
 
         Raises:
-          PadirError: rows are longer than the position table, or the model is causal.
+          PadirError: rows are longer than the position table, another decoder is given visible_BLL, or the model is
+            causal.
         """
         if self.config.causal:
             raise PadirError(
@@ -323,9 +369,15 @@ class Transformer(nn.Module):
                 )
         x = self.token_embedder(tokens_BL)
         mask_BLL = same_segment(segment_BL)
+        if self.config.decontextualised:
+            mask_BLL &= ~jnp.eye(length, dtype=bool)
+        if visible_BLL is not None:
+            if not self.config.decontextualised:
+                raise PadirError("visible_BLL needs a decontextualised decoder: others leak what they see to everyone")
+            mask_BLL &= visible_BLL
         cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
         x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
-        return self._logits(x)
+        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
 
     def teacher_force(
         self,

@@ -31,7 +31,7 @@ class Refined:
       canvas: the last canvas; `canvas.tokens_BL` is the answer.
       passes_B: decoder passes that each row really took, at most num_steps.
       tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L]; entry 0 is the draft, and a
-        finished row repeats its answer.
+        finished row repeats its answer. Scores are NaN where nothing was written: hidden positions, EOS, padding.
     """
 
     canvas: Canvas
@@ -121,4 +121,7 @@ def refine(
         body,
         (jnp.int32(0), canvas, strategy.init(key_init_B, canvas), passes_B, traced),
     )
+    if traced:
+        tokens_TBL, scores_TBL = traced
+        traced = (tokens_TBL, jnp.where(scores_TBL < 0, scores_TBL, jnp.nan))
     return Refined(canvas, passes_B, *traced)

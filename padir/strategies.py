@@ -1,122 +1,37 @@
-"""How a canvas is refined, one frozen dataclass a strategy; the loop that runs them is in `refine.py`."""
+"""The strategies, how a canvas is refined: one frozen dataclass each. The loop that runs them is in `refine.py`.
+
+In `rewriting.py` are those that take back what is worst and write it again, in `confidence.py` those in which the
+model's confidence decides how much is written, in `samplers.py` those that draw.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import typing
 from collections.abc import Callable
+from typing import Any
 
-import flax.struct
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Int, Key
 
-from padir.canvas import (
-    Canvas,
-    Output,
-    Strategy,
-    best_tokens,
-    count_in_segment,
-    hide,
-    repeats,
-    worst,
-    write,
-)
+from padir.canvas import Canvas, Corruption, Output, Strategy
+from padir.confidence import EasyFirst, EntropyBound, Threshold
+from padir.corruption import knows_mask
 from padir.errors import PadirError
-
-_REMASK = ("previous", "start", "logits")
-
-
-@flax.struct.dataclass
-class PadirMemory:
-    """ended_BL: positions of segments that are finished, which need not end together in a packed row.
-
-    summed_BLV: logits summed over the steps so far, or None.
-    """
-
-    ended_BL: Bool[Array, "B L"]
-    summed_BLV: Float[Array, "B L V"] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Padir:
-    """The paper's strategy (sections L.1.1 and L.2): take the argmax everywhere, rewrite stutter between steps.
-
-    After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
-    leaves the canvas as it was, which is the paper's stop test; the last argmax then stands, so that with "previous"
-    and "start" halting gives what the remaining steps would have given.
-
-    Attributes:
-      remask: what a taken-back position gets: the "previous" token, the "start" token of the canvas, or the argmax of
-        the "logits" summed over the steps so far (this keeps B·L·V numbers between steps).
-    """
-
-    remask: str = "previous"
-
-    def __post_init__(self):
-        if self.remask not in _REMASK:
-            raise PadirError(f"remask must be one of {', '.join(_REMASK)}, got {self.remask!r}")
-
-    def init(self, key_B, canvas: Canvas) -> PadirMemory:
-        del key_B
-        shape = canvas.tokens_BL.shape
-        summed_BLV = jnp.zeros((*shape, canvas.ids.num_embeddings)) if self.remask == "logits" else None
-        return PadirMemory(ended_BL=jnp.zeros(shape, bool), summed_BLV=summed_BLV)
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps):
-        del key_B
-        token_BL, score_BL = best_tokens(output.logits_BLV)
-        argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
-        stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
-        summed_BLV = memory.summed_BLV
-        if summed_BLV is not None:
-            summed_BLV = summed_BLV + output.logits_BLV
-            rewritten = write(argmax, stutter_BL, *best_tokens(summed_BLV))
-        elif self.remask == "start":
-            rewritten = hide(argmax, stutter_BL)
-        else:
-            rewritten = write(argmax, stutter_BL, canvas.tokens_BL, canvas.score_BL)
-        changed_BL = rewritten.tokens_BL != canvas.tokens_BL
-        ended_BL = memory.ended_BL | (count_in_segment(changed_BL, canvas.segment_BL) == 0)
-        final_BL = ended_BL | (step == num_steps - 1)
-        tokens_BL = jnp.where(final_BL, argmax.tokens_BL, rewritten.tokens_BL)
-        score_BL = jnp.where(final_BL, argmax.score_BL, rewritten.score_BL)
-        done_B = canvas.done_B | ended_BL.all(-1)
-        after = dataclasses.replace(canvas, tokens_BL=tokens_BL, score_BL=score_BL, done_B=done_B)
-        return after, PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
-
-
-@flax.struct.dataclass
-class MaskPredictMemory:
-    """hidden_BL: positions that the next pass is to write."""
-
-    hidden_BL: Bool[Array, "B L"]
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskPredict:
-    """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): linear schedule over the least confident positions.
-
-    Each pass writes the hidden positions; after pass t of T the n = floor(L (T - t) / T) least confident of the L free
-    positions of a sentence are hidden again, ties going to the leftmost. Positions that stay keep the confidence of the
-    pass that wrote them. A row is done when nothing is hidden.
-    """
-
-    def init(self, key_B, canvas: Canvas) -> MaskPredictMemory:
-        del key_B
-        return MaskPredictMemory(hidden_BL=canvas.free_BL)
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: MaskPredictMemory, *, step, num_steps):
-        del key_B
-        written = write(canvas, memory.hidden_BL, *best_tokens(output.logits_BLV))
-        free_BL = canvas.free_BL
-        count_BL = count_in_segment(free_BL, canvas.segment_BL) * (num_steps - step - 1) // num_steps
-        hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
-        done_B = canvas.done_B | ~hidden_BL.any(-1)
-        return dataclasses.replace(hide(written, hidden_BL), done_B=done_B), MaskPredictMemory(hidden_BL=hidden_BL)
-
+from padir.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.samplers import BlockGibbs, IndependentParallel, SundaeSampling
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "padir": Padir,
     "mask_predict": MaskPredict,
+    "constant": Constant,
+    "easy_first": EasyFirst,
+    "sundae": SundaeSampling,
+    "rejecter": Rejecter,
+    "threshold": Threshold,
+    "entropy_bound": EntropyBound,
+    "block_gibbs": BlockGibbs,
+    "independent_parallel": IndependentParallel,
 }
 
 
@@ -124,11 +39,94 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
     """The strategy of a name.
 
     Raises:
-      PadirError: no strategy has that name; the message lists those that there are.
+      PadirError: no strategy has that name, or it has no such hyperparameter, or that is of another type; the message
+        lists those that there are.
     """
     if name not in STRATEGIES:
         raise PadirError(f"no strategy is called {name!r}: choose one of {', '.join(STRATEGIES)}")
-    return STRATEGIES[name](**hyperparameters)
+    cls: Any = STRATEGIES[name]
+    hints = typing.get_type_hints(cls)
+    types = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    listed = ", ".join(f"{f.name}: {f.type} = {f.default!r}" for f in dataclasses.fields(cls)) or "none"
+    for field, value in hyperparameters.items():
+        if field not in types:
+            raise PadirError(f"{name} has no hyperparameter {field!r}: it has {listed}")
+        if type(value) is int and not isinstance(value, types[field]) and isinstance(0.0, types[field]):
+            hyperparameters[field] = float(value)
+        elif not isinstance(value, types[field]) or (isinstance(value, bool) and types[field] is not bool):
+            raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
+    return cls(**hyperparameters)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """A strategy as the command line names it: "threshold" or "threshold:tau=0.9,final_tau=0.5".
+
+    Values are Python literals; a bare word is a string.
+
+    >>> parse_strategy("block_gibbs:block=3,order=margin")
+    BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
+
+    Raises:
+      PadirError: it is not written so, or as in `get_strategy`.
+    """
+    name, _, fields = text.partition(":")
+    try:
+        call: Any = ast.parse(f"dict({fields})", mode="eval").body
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError
+        values = {
+            keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (ValueError, SyntaxError, AttributeError):
+        raise PadirError(
+            f"a strategy is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as threshold:tau=0.9, got {text!r}"
+        ) from None
+    return get_strategy(name, **values)
+
+
+def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
+    """Whether a strategy has a meaning for a model: what its class attribute `needs` names must be there.
+
+    "decontextualised" and "rejecter" are properties of the decoder. "mask" means that it can be told which positions
+    are hidden, because a mask stands there or because it does not see them: without that, the model's distribution at
+    a position is not a conditional given the others. Strategies that also work with a random token in the place of what
+    is hidden need nothing.
+
+    Args:
+      canvas: what drafts are made of.
+      trained: the corruption of the model's training.
+      config: the model's; a field that it lacks counts as False.
+
+    Raises:
+      PadirError: something is missing; the message says what and which strategies do without.
+    """
+    needs = getattr(strategy, "needs", frozenset())
+    others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
+    name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
+    has = {field: getattr(config, field, False) for field in ("decontextualised", "rejecter")}
+    if "decontextualised" in needs and not has["decontextualised"]:
+        raise PadirError(
+            f"{name} needs a decontextualised decoder (ModelConfig.decontextualised = True), in which a position can be"
+            f" kept from seeing others, and this model has another: choose one of {others}"
+        )
+    if "rejecter" in needs and not has["rejecter"]:
+        raise PadirError(
+            f"{name} needs a rejecter head (ModelConfig.rejecter = True), and this model has none: choose one of"
+            f" {others}"
+        )
+    if "mask" not in needs or has["decontextualised"]:
+        return
+    if not knows_mask(trained):
+        raise PadirError(
+            f"{name} hides positions behind a mask, and this model was trained with {trained}, which has none: choose"
+            f" one of {others}, or train with masks"
+        )
+    if not canvas.deterministic:
+        raise PadirError(
+            f"{name} hides positions behind a mask, and the canvas is of {canvas}: give it a canvas of masks"
+            " (Decoding.canvas = @Mask()), which this model knows"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +135,16 @@ class Lifted:
 
     strategy: Strategy = Padir()
 
-    def __call__(self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, target_BL: Int[Array, "B L"]) -> Canvas:
-        del target_BL
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress: Any,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del target_BL, progress
         memory = self.strategy.init(key_B, canvas)
-        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0]
+        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0], chosen_BL

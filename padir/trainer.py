@@ -31,7 +31,7 @@ from padir.errors import PadirError
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
-from padir.strategies import Lifted, Padir
+from padir.strategies import Padir
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
@@ -118,11 +118,17 @@ def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
+    if sums.rejecter_loss is not None and isinstance(objective, Objective):
+        total += objective.rejecter_weight * float(sums.rejecter_loss)
     row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
     row["length_accuracy"] = float(sums.length_correct) / segments
     for stage, (loss, correct) in enumerate(zip(stage_loss_S, stage_correct_S, strict=True), 1):
         row[f"stage_{stage}_loss"] = float(loss) / tokens
         row[f"stage_{stage}_accuracy"] = float(correct) / tokens
+    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
+        free = max(tokens - segments, 1.0)  # EOS is not judged
+        row["rejecter_loss"] = float(sums.rejecter_loss) / free
+        row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
     row["tokens_per_second"] = tokens / seconds
     return row
 
@@ -195,8 +201,7 @@ def train(
     manifest = manifests[0]
     corruption, strategy = None, None  # of a causal model
     if isinstance(objective, Objective):
-        between = objective.between
-        corruption, strategy = objective.corruption, between.strategy if isinstance(between, Lifted) else Padir()
+        corruption, strategy = objective.corruption, getattr(objective.between, "strategy", Padir())
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,

@@ -22,14 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir import autoregressive
-from padir.canvas import Corruption, Strategy, draft
+from padir.canvas import Corruption, Strategy, draft, veil
 from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
 from padir.model import ModelConfig, Transformer
 from padir.refine import refine
 from padir.searches import Beam, Search
-from padir.strategies import Padir
+from padir.strategies import Padir, check_strategy
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, pad_rows, round_up
 
@@ -110,7 +110,7 @@ class Translation:
       length: its target length in tokens, EOS included.
       passes: decoder passes that its row really took (a causal model's sentence: one a position); 0 for an empty line.
       hypotheses: how many drafts were refined, or rows searched.
-      trace: if asked for, (pieces, log-probabilities) of the draft and of every step.
+      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; NaN where nothing was written.
       truncated: whether the source was cut to what the model takes.
     """
 
@@ -254,8 +254,9 @@ class Translator:
         if self.card.config.causal:
             return decoding
         strategy, canvas = decoding.strategy or self.card.strategy, decoding.canvas or self.card.corruption
-        assert canvas is not None
+        assert strategy is not None and canvas is not None and self.card.corruption is not None
         canvas = canvas.full()
+        check_strategy(strategy, canvas=canvas, trained=self.card.corruption, config=self.card.config)
         if decoding.lengths.draws > 1 and canvas.deterministic:
             raise PadirError(
                 f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
@@ -458,9 +459,13 @@ def _refine(
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, length_BN.shape[1]), length_R, draw_BN.reshape(-1))
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
+    if model.config.decontextualised:
+        canvas = veil(canvas, canvas.free_BL)
 
-    def logits_fn(tokens_BL):
-        return model.bind({"params": params}).decode(tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS)
+    def logits_fn(tokens_BL, visible_BLL=None):
+        return model.bind({"params": params}).decode(
+            tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, visible_BLL=visible_BLL
+        )
 
     refined = refine(
         key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 from fakes import IDS, keys
 
-from padir.canvas import best_tokens, count_in_segment, draft, forbid, hide, repeats, worst, write
+from padir.canvas import best_tokens, count_in_segment, draft, forbid, hide, repeats, restore, veil, worst, write
 from padir.corruption import Mask
 
 
@@ -25,6 +25,35 @@ def test_write_and_hide_touch_free_positions_only():
     hidden = hide(written, jnp.array([[False, True, False, True, True]]))
     assert hidden.tokens_BL.tolist() == [[20, 63, 20, 1, 0]]
     assert hidden.score_BL.tolist() == [[-0.5, 0.0, -0.5, 0.0, 0.0]]
+
+
+def test_a_written_position_is_seen_by_all_others_of_its_segment_and_a_hidden_one_by_none():
+    canvas = veil(row(), row().free_BL)  # three free positions, EOS, padding
+    seen = canvas.visible_BLL[0].astype(int).tolist()
+    assert seen == [[0, 0, 0, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+    where_BL = jnp.array([[True, True, False, True, True]])
+    written = write(canvas, where_BL, jnp.full((1, 5), 20), jnp.full((1, 5), -0.5))
+    seen = written.visible_BLL[0].astype(int).tolist()
+    assert seen == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [1, 1, 0, 1, 0], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]]
+    hidden = hide(written, jnp.array([[True, False, False, True, False]]))
+    assert hidden.visible_BLL[0].astype(int).tolist() == [
+        [0, 1, 0, 1, 0],
+        [0, 0, 0, 1, 0],
+        [0, 1, 0, 1, 0],
+        [0, 1, 0, 0, 0],
+        [0, 0, 0, 0, 0],
+    ]
+    # Back to what stood there before it was written: nothing that anyone sees.
+    back = restore(written, jnp.array([[False, True, True, True, True]]), canvas)
+    assert back.tokens_BL.tolist() == [[20, 63, 63, 1, 0]] and back.score_BL.tolist() == [[-0.5, 0, 0, 0, 0]]
+    assert back.visible_BLL[0].sum(0).tolist() == [3, 0, 0, 3, 0]
+
+
+def test_other_canvases_know_no_visibility():
+    everywhere = jnp.ones((1, 5), bool)
+    written = write(row(), everywhere, jnp.full((1, 5), 20), jnp.full((1, 5), -0.5))
+    assert written.visible_BLL is None and hide(written, everywhere).visible_BLL is None
+    np.testing.assert_array_equal(restore(written, everywhere, row()).tokens_BL, row().tokens_BL)
 
 
 def test_repeats():

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import IDS, keys, moody, oracle
+from fakes import IDS, judging, keys, moody, oracle, unseen
 
-from padir.canvas import Corruption, Strategy, draft, from_tokens
+from padir.canvas import Corruption, Strategy, draft, forbid, from_tokens
 from padir.corruption import CORRUPTIONS, get_corruption
 from padir.errors import PadirError
 from padir.refine import refine
@@ -33,17 +33,37 @@ def corruption(request):
     return get_corruption(request.param)
 
 
-@pytest.fixture(params=STRATEGIES)
-def strategy(request):
-    return get_strategy(request.param)
+def kinds_of_canvas(name):
+    """The canvases that a strategy must cope with.
+
+    A random one, on which a start token may be written, and one of masks, on which none may; or one that says what a
+    decontextualised decoder sees, which some need and another treats in its own way.
+    """
+    if "decontextualised" in getattr(STRATEGIES[name], "needs", ()):
+        return ["decontextualised"]
+    return ["uniform", "mask_range", *(["decontextualised"] if name == "independent_parallel" else [])]
 
 
-@pytest.fixture(params=["uniform", "mask_range"])
-def canvas_of(request):
-    """Makes a draft of given lengths: random, so that a start token may be written, and masked, so that none may."""
-    return lambda length_B, max_length: draft(
-        keys(len(length_B)), length_B, max_length, get_corruption(request.param), IDS
-    )
+@pytest.fixture(params=[(name, kind) for name in STRATEGIES for kind in kinds_of_canvas(name)], ids="-".join)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def strategy(case):
+    return get_strategy(case[0])
+
+
+@pytest.fixture
+def canvas_of(case):
+    """Makes a draft of given lengths."""
+
+    def make(length_B, max_length):
+        kind = "mask" if case[1] == "decontextualised" else case[1]
+        canvas = draft(keys(len(length_B)), length_B, max_length, get_corruption(kind), IDS)
+        return unseen(canvas) if case[1] == "decontextualised" else canvas
+
+    return make
 
 
 class TestCorruption:
@@ -120,14 +140,14 @@ class TestStrategy:
     @pytest.mark.parametrize("num_steps", [1, 2, 7])
     def test_finds_the_answer_of_a_decoder_that_knows_it(self, strategy, canvas_of, num_steps):
         answer_BL, free_BL, _ = clean()
-        refined = refine(keys(4), canvas_of(LENGTHS, 12), oracle(answer_BL), strategy, num_steps=num_steps)
+        refined = refine(keys(4), canvas_of(LENGTHS, 12), judging(oracle(answer_BL)), strategy, num_steps=num_steps)
         np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
         assert ((refined.canvas.score_BL > -1e-3) | ~free_BL).all()
 
     @pytest.mark.parametrize("num_steps", [1, 4])
     def test_leaves_padding_and_eos_and_no_hidden_position(self, strategy, canvas_of, num_steps):
         canvas = canvas_of(LENGTHS, 12)
-        refined = refine(keys(4), canvas, moody(canvas.segment_BL), strategy, num_steps=num_steps, trace=True)
+        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps, trace=True)
         fixed_BL = ~np.asarray(canvas.free_BL)
         for tokens_BL in refined.tokens_TBL:
             np.testing.assert_array_equal(tokens_BL[fixed_BL], canvas.tokens_BL[fixed_BL])
@@ -138,19 +158,18 @@ class TestStrategy:
     def test_never_writes_forbidden_ids(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
         wish = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
-        refined = refine(keys(4), canvas, lambda t: moody(canvas.segment_BL)(t) + wish, strategy, num_steps=3)
+        wishful = judging(lambda *seen: moody(canvas.segment_BL)(*seen) + wish)
+        refined = refine(keys(4), canvas, wishful, strategy, num_steps=3)
         free = np.asarray(canvas.free_BL)
         assert not np.isin(np.asarray(refined.tokens_BL)[free], IDS.special).any()
-        allowed = refine(
-            keys(4), canvas, lambda t: moody(canvas.segment_BL)(t) + wish, strategy, num_steps=3, banned_ids=()
-        )
+        allowed = refine(keys(4), canvas, wishful, strategy, num_steps=3, banned_ids=())
         assert np.isin(np.asarray(allowed.tokens_BL)[free], IDS.special).any()
 
     def test_is_the_same_jitted_and_depends_on_the_key_alone(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
 
         def run(key_B):
-            return refine(key_B, canvas, moody(canvas.segment_BL), strategy, num_steps=4, trace=True)
+            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=4, trace=True)
 
         with jax.disable_jit():
             plain = run(keys(4))
@@ -162,7 +181,7 @@ class TestStrategy:
     def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, num_steps):
         def run(length_B, max_length, key_B):
             canvas = canvas_of(length_B, max_length)
-            return refine(key_B, canvas, moody(canvas.segment_BL), strategy, num_steps=num_steps)
+            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps)
 
         together, wider = run(LENGTHS, 12, keys(4)), run(LENGTHS, 20, keys(4))
         np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
@@ -171,26 +190,42 @@ class TestStrategy:
         np.testing.assert_array_equal(first.tokens_BL[0], together.tokens_BL[0])
         assert first.passes_B[0] == together.passes_B[0]
         canvas = jax.tree.map(lambda x: x[::-1], canvas_of(LENGTHS, 12))  # each row in another slot
-        reverse = refine(keys(4)[::-1], canvas, moody(canvas.segment_BL), strategy, num_steps=num_steps)
+        reverse = refine(keys(4)[::-1], canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps)
         np.testing.assert_array_equal(reverse.tokens_BL[::-1], together.tokens_BL)
 
     def test_counts_passes_and_a_done_row_stays_as_it_is(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
-        refined = refine(keys(4), canvas, moody(canvas.segment_BL), strategy, num_steps=9, trace=True)
+        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=9, trace=True)
         assert ((refined.passes_B >= 1) & (refined.passes_B <= 9)).all()
         for b, passes in enumerate(refined.passes_B):
             after = np.asarray(refined.tokens_TBL[passes:, b])
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
 
-    @pytest.mark.parametrize("seed", range(6))  # in some of them one segment halts before the other
-    def test_segments_of_a_packed_row_do_not_see_each_other(self, strategy, seed):
+    def test_makes_a_step_between_two_training_stages(self, strategy, canvas_of):
+        """There the numbers of steps are Python's own."""
+        canvas = canvas_of(LENGTHS, 12)
+        output_fn = judging(moody(canvas.segment_BL))
+        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
+        output = output_fn(*seen)
+        output = output.replace(logits_BLV=forbid(output.logits_BLV, IDS.special))
+        key_B, memory = keys(4), strategy.init(keys(4), canvas)
+        plain, _ = strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)
+        traced, _ = jax.jit(lambda step, n: strategy.step(key_B, canvas, output, memory, step=step, num_steps=n))(0, 2)
+        np.testing.assert_array_equal(plain.tokens_BL, traced.tokens_BL)
+        np.testing.assert_array_equal(jnp.where(canvas.free_BL, 0, plain.tokens_BL - canvas.tokens_BL), 0)
+        assert (plain.tokens_BL != canvas.tokens_BL).any()
+
+    @pytest.mark.parametrize("seed", range(4))  # in some of them one segment halts before the other
+    def test_segments_of_a_packed_row_do_not_see_each_other(self, case, strategy, seed):
         rows = [clean([n], n, seed=n + seed) for n in (3, 6)]
-        noisy = [get_corruption("uniform").full()(keys(1, seed), *row, ids=IDS)[0] for row in rows]
+        kind = "mask" if case[1] == "decontextualised" else case[1]
+        noisy = [get_corruption(kind).full()(keys(1, seed), *row, ids=IDS)[0] for row in rows]
 
         def run(tokens_BL, free_BL, segment_BL):
             canvas = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
-            return refine(keys(1), canvas, moody(segment_BL, seed), strategy, num_steps=5).tokens_BL
+            canvas = unseen(canvas) if case[1] == "decontextualised" else canvas
+            return refine(keys(1), canvas, judging(moody(segment_BL, seed)), strategy, num_steps=5).tokens_BL
 
         apart = [run(tokens, free, segment) for tokens, (_, free, segment) in zip(noisy, rows, strict=True)]
         packed_segment = jnp.concatenate([rows[0][2], 2 * rows[1][2]], 1)
@@ -199,7 +234,7 @@ class TestStrategy:
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed"):
+    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed, cmlm, sundae"):
         get_corruption("unifrom")
-    with pytest.raises(PadirError, match="padir, mask_predict"):
+    with pytest.raises(PadirError, match="padir, mask_predict, constant"):
         get_strategy("beam")

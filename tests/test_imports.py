@@ -17,8 +17,8 @@ ROOT = Path(padir.__file__).parent
 
 # A module may import from those before it. Whoever adds a module gives it its place.
 ORDER = """
-    errors tokens tokenizer canvas corruption strategies layers length model refine loss
-    teacher_forcing searches autoregressive
+    errors tokens tokenizer canvas corruption rewriting confidence samplers strategies between layers length model
+    refine loss teacher_forcing searches autoregressive
     data.toy_nouns data.toy_phrases data.toy_verbs data.toy_grammar data.toy_parser data.toy_sampler data.toy metrics
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
     checkpoint optimizer training_log averaging trainer translate stream evaluate chunks distill

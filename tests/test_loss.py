@@ -9,11 +9,19 @@ import pytest
 from fakes import IDS, keys
 from tiny import pairs, rows_of, tiny_model
 
-from padir.canvas import Output, forbid, from_tokens
-from padir.corruption import Mask, Uniform
+from padir.canvas import Output, forbid, from_tokens, hide
+from padir.corruption import Mask, RandomVisible, Uniform
 from padir.errors import PadirError
 from padir.length import LengthOutput
-from padir.loss import STAGE_WEIGHTS, Objective, cross_entropy, length_loss, refinement_loss, stage_weight
+from padir.loss import (
+    STAGE_WEIGHTS,
+    Objective,
+    cross_entropy,
+    length_loss,
+    refinement_loss,
+    rejecter_loss,
+    stage_weight,
+)
 from padir.model import Transformer
 from padir.strategies import Lifted, MaskPredict, Padir
 
@@ -34,6 +42,14 @@ class Given(Uniform):
             flat = [noisy_BL[b, : len(target)] for b, (_, target) in enumerate(PAIRS)]
             out_BL = jnp.pad(jnp.concatenate(flat), (0, tokens_BL.shape[1] - sum(map(len, flat))))[None]
         return out_BL, out_BL != tokens_BL
+
+    def full(self):
+        return self
+
+
+def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+    """The same canvas again, for the next stage."""
+    return canvas, chosen_BL
 
 
 def _free(batch):
@@ -127,10 +143,11 @@ class TestStages:
         canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
         encoded = model.apply({"params": params}, APART.source_BS, APART.source_segment_BS, method="encode")
         cross_kv = model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")
-        logits_BLV = model.apply(
+        output = model.apply(
             {"params": params}, noisy_BL, canvas.segment_BL, cross_kv, encoded.segment_BS, method="decode"
         )
-        filled = Lifted(Padir())(keys(3), canvas, Output(forbid(logits_BLV, IDS.special)), APART.target_BL)
+        output = Output(forbid(output.logits_BLV, IDS.special))
+        filled, _ = Lifted(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
 
         @dataclasses.dataclass(frozen=True)
         class Filled(Uniform):
@@ -145,7 +162,7 @@ class TestStages:
 
     def test_dropout_differs_by_stage_and_by_key(self):
         model, params = tiny_model(dropout_rate=0.3)
-        same_canvas = Objective(Given(), lambda key_B, canvas, output, target_BL: canvas, ("all", "all"))
+        same_canvas = Objective(Given(), unchanged, ("all", "all"))
         _, sums = run(model, params, APART, same_canvas, dropout=True, num_segments=1)
         assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
         _, other = run(model, params, APART, same_canvas, dropout=True, num_segments=1, key=1)
@@ -179,6 +196,118 @@ class TestStages:
     def test_wrong_weights(self, weights, message):
         with pytest.raises(PadirError, match=message):
             Objective(stage_weights=weights)
+
+
+class TestChosen:
+    """Weights follow what a between says that it chose."""
+
+    def second(self, weights, choose):
+        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return canvas, choose(canvas.free_BL)
+
+        model, params = tiny_model()
+        objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
+        loss, sums = run(model, params, APART, objective, num_segments=1)
+        assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
+        return float(loss)
+
+    @pytest.mark.parametrize("weights", ["noised", "masked"])
+    def test_positions_count_where_they_were_chosen(self, weights):
+        odd_L = jnp.arange(8) % 2 == 1
+        none = self.second(weights, jnp.zeros_like)  # EOS alone
+        odd, even = self.second(weights, lambda free: free & odd_L), self.second(weights, lambda free: free & ~odd_L)
+        every = self.second(weights, lambda free: free)
+        assert 0 < none < min(odd, even)
+        np.testing.assert_allclose(odd + even - none, every, rtol=1e-5)
+        np.testing.assert_allclose(every, self.second("all", lambda free: free), rtol=1e-6)
+
+    def test_hiding_between_the_stages_hides_what_the_corruption_had_kept(self):
+        def hide_all(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return hide(canvas, canvas.free_BL), canvas.free_BL
+
+        model, params = tiny_model()
+        for corruption in (Mask, Uniform):
+            second = Objective(corruption(0.2), hide_all, ("none", "all"))
+            hidden, _ = run(model, params, APART, second, num_segments=1)
+            draft, _ = run(model, params, APART, Objective(corruption(1.0), stage_weights=("all",)), num_segments=1)
+            np.testing.assert_allclose(hidden, draft, rtol=1e-6)
+
+    def test_progress_reaches_what_is_between(self):
+        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return canvas, canvas.free_BL & (progress >= 0.5)
+
+        model, params = tiny_model()
+        objective = Objective(Mask(rate=1.0), between, ("none", "noised"), length_weight=0.0)
+        settings = dict(model=model, num_segments=1, packed=False, dropout=False)
+        step = jax.jit(lambda p: objective(jax.random.key(0), params, APART, progress=p, **settings)[0])
+        assert step(0.4) < step(0.6)  # EOS alone, then everything
+
+
+class TestRejecter:
+    def test_is_the_cross_entropy_of_keeping_what_is_right(self):
+        keep_BL = jnp.log(jnp.array([[3.0, 3.0, 1 / 3, 1 / 3, 9.0]]))  # kept with 3/4, 3/4, 1/4, 1/4
+        right_BL = jnp.array([[True, False, True, False, True]])
+        free_BL = jnp.array([[True, True, True, True, False]])
+        loss, correct = rejecter_loss(keep_BL, right_BL, free_BL)
+        np.testing.assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
+        assert correct == 2
+
+    @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
+    def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
+        model, params = tiny_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
+        objective = Objective(Mask(rate), stage_weights=("all",), rejecter_weight=0.5)
+        loss, sums = run(model, params, APART, objective, num_segments=1)
+        free_BL = _free(APART)
+        shown_BL = jnp.where(free_BL & (rate == 1.0), IDS.mask, APART.target_BL)
+
+        @jax.jit
+        def keep(params):
+            bound = model.bind({"params": params})
+            encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+            kv = bound.cross_kv(encoded.memory_BSD)
+            return bound.decode(shown_BL, APART.target_segment_BL, kv, encoded.segment_BS).keep_logits_BL
+
+        keep_BL = keep(params)
+        expected = jnp.log1p(jnp.exp(sign * keep_BL))[free_BL].sum()
+        np.testing.assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
+        assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[free_BL].sum()
+        parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss
+        np.testing.assert_allclose(loss, parts, rtol=1e-6)
+
+    def test_other_models_have_none(self):
+        model, params = tiny_model()
+        _, sums = run(model, params, APART, Objective(stage_weights=("all",)), num_segments=1)
+        assert sums.rejecter_loss is None and sums.rejecter_correct is None
+
+
+class TestVisibility:
+    def test_a_decontextualised_decoder_does_not_see_what_was_chosen(self):
+        model, params = tiny_model(decontextualised=True)
+
+        @dataclasses.dataclass(frozen=True)
+        class Other(Mask):
+            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+                noisy_BL, chosen_BL = Mask(0.5)(key_B, tokens_BL, free_BL, segment_BL, ids=ids)
+                return jnp.where(chosen_BL, 11, noisy_BL), chosen_BL
+
+        one, two, all_masked = (
+            run(model, params, APART, Objective(corruption, stage_weights=("all",)), num_segments=1)[0]
+            for corruption in (Mask(0.5), Other(), Mask(1.0))
+        )
+        assert one == two and one != all_masked
+
+    def test_random_sets_narrow_what_is_seen(self):
+        model, params = tiny_model(decontextualised=True)
+        plain, narrow = (
+            run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v), num_segments=1)[0]
+            for v in (None, RandomVisible())
+        )
+        assert jnp.isfinite(narrow) and plain != narrow
+
+    def test_an_ordinary_decoder_refuses_it(self):
+        model, params = tiny_model()
+        with pytest.raises(PadirError, match="set ModelConfig.decontextualised"):
+            run(model, params, APART, Objective(visibility=RandomVisible()), num_segments=1)
 
 
 class TestLengthLoss:

@@ -23,7 +23,7 @@ def forward(model, params, batch, num_segments=1, packed=False):
         variables, batch.source_BS, batch.source_segment_BS, num_segments=num_segments, method="encode"
     )
     cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
-    logits_BLV = model.apply(
+    output = model.apply(
         variables,
         batch.target_BL,
         batch.target_segment_BL,
@@ -32,7 +32,7 @@ def forward(model, params, batch, num_segments=1, packed=False):
         position_BL=positions_in_segment(batch.target_segment_BL) if packed else None,
         method="decode",
     )
-    return logits_BLV, encoded
+    return output.logits_BLV, encoded
 
 
 @pytest.mark.parametrize("length_head", ["token", "affine", "fertility"])
@@ -74,9 +74,10 @@ def test_hypotheses_share_the_memory_of_their_sentence():
     drafts_BNL = jax.random.randint(jax.random.key(1), (3, 2, 8), IDS.first_regular, IDS.end_regular)
     segment_BNL = jnp.repeat(APART.target_segment_BL[:, None], 2, 1)
     flat = (drafts_BNL.reshape(6, 8), segment_BNL.reshape(6, 8))
-    shared = model.apply(variables, *flat, cross_kv, encoded.segment_BS, method="decode")
+    shared = model.apply(variables, *flat, cross_kv, encoded.segment_BS, method="decode").logits_BLV
     repeated_kv = jax.tree.map(lambda x: jnp.repeat(x, 2, 0), cross_kv)
-    repeated = model.apply(variables, *flat, repeated_kv, jnp.repeat(encoded.segment_BS, 2, 0), method="decode")
+    repeated_BS = jnp.repeat(encoded.segment_BS, 2, 0)
+    repeated = model.apply(variables, *flat, repeated_kv, repeated_BS, method="decode").logits_BLV
     present = np.asarray(flat[1]) > 0
     np.testing.assert_allclose(shared[present], repeated[present], rtol=1e-5, atol=1e-5)
 
@@ -89,7 +90,7 @@ def test_cross_attention_does_not_see_the_length_token():
     kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
     other = model.apply(variables, encoded.memory_BSD.at[:, 0].add(5.0), method="cross_kv")
     args = (APART.target_BL, APART.target_segment_BL)
-    one, two = (model.apply(variables, *args, x, encoded.segment_BS, method="decode") for x in (kv, other))
+    one, two = (model.apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other))
     present = np.asarray(APART.target_segment_BL) > 0
     np.testing.assert_array_equal(one[present], two[present])
 

@@ -1,124 +1,196 @@
+import types
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import IDS, keys, oracle
+from fakes import IDS, canvas, judging, keys, moody, output, unseen
 
-from padir.canvas import Output, draft, from_tokens
-from padir.corruption import Mask, Uniform
+from padir.canvas import draft
+from padir.corruption import Mask, MaskRange, Mixed, Uniform
 from padir.errors import PadirError
 from padir.refine import refine
-from padir.strategies import Lifted, MaskPredict, Padir
+from padir.strategies import (
+    STRATEGIES,
+    BlockGibbs,
+    Constant,
+    EasyFirst,
+    EntropyBound,
+    IndependentParallel,
+    Lifted,
+    MaskPredict,
+    Padir,
+    Rejecter,
+    SundaeSampling,
+    Threshold,
+    check_strategy,
+    get_strategy,
+    parse_strategy,
+)
 
 EOS = IDS.eos
+ORDINARY = types.SimpleNamespace()  # a ModelConfig without the fields that some strategies ask for
+DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
+JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
 
 
-def canvas(tokens, start=None):
-    """One row of free tokens and EOS."""
-    tokens_BL = jnp.array([[*tokens, EOS]])
-    start_BL = jnp.array([[*(start or tokens), EOS]])
-    free_BL = jnp.array([[True] * len(tokens) + [False]])
-    return from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+class TestEquivalences:
+    """Strategies that must agree where their differences have no effect."""
+
+    def tokens(self, strategy, corruption, num_steps):
+        start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS)
+        if isinstance(strategy, EasyFirst):
+            start = unseen(start)
+            start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
+            contextualised = moody(start.segment_BL)
+            logits_fn = judging(lambda tokens_BL, visible_BLL: contextualised(tokens_BL))
+        else:
+            logits_fn = judging(moody(start.segment_BL))
+        refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
+        return refined.tokens_BL, refined.canvas.score_BL
+
+    @pytest.mark.parametrize(
+        "strategy",
+        [
+            MaskPredict(),
+            Constant(),
+            EasyFirst(),
+            SundaeSampling(),
+            Rejecter(),
+            Threshold(),
+            EntropyBound(),
+            BlockGibbs(temperature=0.0),
+            IndependentParallel(temperature=0.0),
+        ],
+        ids=lambda strategy: type(strategy).__name__,
+    )
+    @pytest.mark.parametrize("corruption", [Uniform(), Mask()], ids=["uniform", "mask"])
+    def test_one_step_is_the_argmax_of_the_draft_for_all(self, strategy, corruption):
+        expected = self.tokens(Padir(), corruption, 1)
+        for got, wanted in zip(self.tokens(strategy, corruption, 1), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+    @pytest.mark.parametrize(
+        "strategy",
+        [
+            Threshold(0.0),
+            EntropyBound(1e6),
+            Constant(share=0.0),
+            BlockGibbs(block=12, parallel=True, temperature=0.0),
+        ],
+        ids=lambda strategy: type(strategy).__name__,
+    )
+    def test_some_are_one_shot_at_the_end_of_their_range(self, strategy):
+        one_shot_BL, _ = self.tokens(Padir(), Uniform(), 1)
+        np.testing.assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
+
+    def test_a_rejecter_that_keeps_nothing_is_the_argmax_unroll(self):
+        unroll = SundaeSampling(share=1.0, temperature=0.0)
+        for got, wanted in zip(
+            self.tokens(Rejecter(1.1), Uniform(), 4), self.tokens(unroll, Uniform(), 4), strict=True
+        ):
+            np.testing.assert_array_equal(got, wanted)
 
 
-def output(tokens, confidence=None):
-    """Logits whose argmax is `tokens`, with the given margins."""
-    margin_BL = jnp.array([[*(confidence or [9.0] * len(tokens)), 9.0]])
-    return Output(jnp.eye(IDS.vocab_size)[jnp.array([[*tokens, EOS]])] * margin_BL[..., None])
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("padir", Padir()),
+            ("padir:remask=start", Padir("start")),
+            ("padir:remask='logits'", Padir("logits")),
+            ("threshold:tau=0.8,final_tau=0.5", Threshold(0.8, 0.5)),
+            ("threshold:tau=1", Threshold(1.0)),
+            ("threshold:final_tau=None", Threshold()),
+            ("constant:count=3", Constant(count=3)),
+            ("block_gibbs:block=3, order=margin, parallel=True", BlockGibbs(3, "margin", parallel=True)),
+            ("mask_predict:", MaskPredict()),
+        ],
+    )
+    def test_hyperparameters(self, text, expected):
+        assert parse_strategy(text) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("guess:tau=1", "no strategy is called 'guess': choose one of padir"),
+            ("threshold:tua=1", r"no hyperparameter 'tua': it has tau: float = 0.9, final_tau: float \| None = None"),
+            ("mask_predict:tau=1", "no hyperparameter 'tau': it has none"),
+            ("threshold:tau=high", "tau='high' is of the wrong type"),
+            ("threshold:tau=True", "tau=True is of the wrong type"),
+            ("constant:count=1.5", r"count=1.5 is of the wrong type for constant: it has .*count: int \| None"),
+            ("block_gibbs:parallel=1", "parallel=1 is of the wrong type"),
+            ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=1)+(2", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=2.0", "tau must be a probability"),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, text, message):
+        with pytest.raises(PadirError, match=message):
+            parse_strategy(text)
 
 
-class TestPadir:
-    def step(self, strategy, before, tokens, step=0, logits=None):
-        memory = strategy.init(keys(1), before)
-        return strategy.step(keys(1), before, logits or output(tokens), memory, step=step, num_steps=4)
+class TestNeeds:
+    """Which strategies run on which models."""
 
-    def test_stutter_goes_back_to_the_previous_token(self):
-        after, _ = self.step(Padir(), canvas([10, 11, 12, 13]), [20, 20, 20, 23])
-        assert after.tokens_BL.tolist() == [[20, 11, 12, 23, EOS]]
+    def check(self, name, *, canvas=None, trained=None, config=ORDINARY):
+        trained = trained or Uniform()
+        check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
 
-    def test_stutter_goes_back_to_the_start_token(self):
-        after, _ = self.step(Padir(remask="start"), canvas([10, 11, 12], start=[7, 8, 9]), [20, 20, 22])
-        assert after.tokens_BL.tolist() == [[20, 8, 22, EOS]]
+    @pytest.mark.parametrize("name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound"])
+    def test_most_run_on_all(self, name):
+        for trained in (Uniform(), Mask(), MaskRange(), Mixed()):
+            self.check(name, trained=trained)
 
-    def test_stutter_goes_to_the_argmax_of_summed_logits(self):
-        strategy = Padir(remask="logits")
-        before = canvas([10, 11, 12])
-        first, memory = self.step(strategy, before, [20, 21, 22])
-        weak = output([20, 20, 23], [9.0, 5.0, 9.0])
-        second, _ = strategy.step(keys(1), first, weak, memory, step=1, num_steps=4)
-        assert second.tokens_BL.tolist() == [[20, 21, 23, EOS]]  # 9 for 21 so far beats 5 for 20
+    @pytest.mark.parametrize("name", ["block_gibbs", "independent_parallel"])
+    def test_conditionals_need_a_mask(self, name):
+        self.check(name, trained=Mask())
+        self.check(name, trained=MaskRange())
+        self.check(name, trained=Mixed(), canvas=Mask())
+        self.check(name, trained=Uniform(), config=DISCO)
+        with pytest.raises(PadirError, match=rf"{name} .*trained with Uniform.*choose one of padir, mask_predict"):
+            self.check(name, canvas=Mask())
+        with pytest.raises(PadirError, match=r"canvas is of Mixed.*Decoding.canvas = @Mask\(\)"):
+            self.check(name, trained=Mixed())
+        with pytest.raises(PadirError, match="canvas is of Uniform"):
+            self.check(name, trained=Mask(), canvas=Uniform())
 
-    def test_the_last_step_rewrites_nothing(self):
-        after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 20, 22], step=3)
-        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]
+    def test_easy_first_needs_a_decontextualised_decoder(self):
+        self.check("easy_first", config=DISCO)
+        for config in (ORDINARY, JUDGING):
+            with pytest.raises(PadirError, match="easy_first needs a decontextualised decoder"):
+                self.check("easy_first", trained=Mask(), config=config)
 
-    def test_the_first_position_does_not_stutter_with_the_last(self):
-        # The published test wraps around; the token before position 0 is none.
-        after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 21, 20])
-        assert after.tokens_BL.tolist() == [[20, 21, 20, EOS]]
+    def test_rejecter_needs_its_head(self):
+        self.check("rejecter", config=JUDGING)
+        for config in (ORDINARY, DISCO):
+            with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
+                self.check("rejecter", config=config)
 
-    def test_a_segment_does_not_stutter_with_the_one_before_it(self):
-        segment_BL = jnp.array([[1, 1, 2, 2]])
-        tokens_BL, free_BL = jnp.array([[10, EOS, 11, EOS]]), jnp.array([[True, False, True, False]])
-        before = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
-        logits = Output(9.0 * jnp.eye(IDS.vocab_size)[jnp.array([[20, EOS, EOS, EOS]])])
-        after, _ = self.step(Padir(), before, None, logits=logits)
-        assert after.tokens_BL.tolist() == [[20, EOS, EOS, EOS]]
+    def test_a_strategy_of_ones_own_needs_nothing_unless_it_says_so(self):
+        class Own(MaskPredict):
+            pass
 
-    def test_done_when_nothing_changes_and_the_argmax_then_stands(self):
-        after, _ = self.step(Padir(), canvas([20, 11, 22]), [20, 20, 22])
-        assert after.done_B.tolist() == [True]
-        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]  # as four steps would end: the last rewrites nothing
-        after, _ = self.step(Padir(), canvas([20, 11, 22]), [20, 21, 22])
-        assert after.done_B.tolist() == [False]
+        check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
+        Own.needs = frozenset({"rejecter"})
+        with pytest.raises(PadirError, match="Own needs a rejecter head"):
+            check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
 
-    def test_unknown_remask(self):
-        with pytest.raises(PadirError, match="previous, start, logits"):
-            Padir(remask="mask")
-
-
-class TestMaskPredict:
-    @pytest.mark.parametrize("num_steps", [1, 2, 4, 5, 10, 13])
-    def test_hides_exactly_the_floor_of_the_linear_schedule(self, num_steps):
-        length_B = jnp.array([11, 4])  # 10 and 3 free positions
-        start = draft(keys(2), length_B, 11, Mask(), IDS)
-        answer_BL = jnp.where(start.free_BL, 20 + jnp.arange(11), start.tokens_BL)
-        refined = refine(keys(2), start, oracle(answer_BL), MaskPredict(), num_steps=num_steps, trace=True)
-        hidden_TB = (refined.tokens_TBL == IDS.mask).sum(-1)
-        for b, free in enumerate([10, 3]):
-            expected = [free * (num_steps - t) // num_steps for t in range(num_steps + 1)]
-            passes = next(t for t, n in enumerate(expected) if n == 0)
-            assert hidden_TB[:, b].tolist() == expected
-            assert refined.passes_B[b] == passes
-
-    def test_hides_the_least_confident_and_keeps_old_confidences(self):
-        strategy, start = MaskPredict(), canvas([63, 63, 63, 63])
-        memory, doubtful = strategy.init(keys(1), start), output([20, 21, 22, 23], [4.0, 9.0, 3.0, 8.0])
-        one, memory = strategy.step(keys(1), start, doubtful, memory, step=0, num_steps=2)
-        assert one.tokens_BL.tolist() == [[63, 21, 63, 23, EOS]]
-        two, _ = strategy.step(
-            keys(1), one, output([30, 31, 32, 33], [9.0, 9.0, 9.0, 9.0]), memory, step=1, num_steps=2
+    def test_every_need_is_one_that_is_checked(self):
+        assert all(
+            getattr(cls, "needs", set()) <= {"mask", "rejecter", "decontextualised"} for cls in STRATEGIES.values()
         )
-        assert two.tokens_BL.tolist() == [[30, 21, 32, 23, EOS]]
-        np.testing.assert_array_equal(two.score_BL[0, [1, 3]], one.score_BL[0, [1, 3]])
-        assert two.done_B.tolist() == [True]
-
-    def test_ties_hide_the_leftmost(self):
-        strategy, start = MaskPredict(), canvas([63] * 5)
-        after, _ = strategy.step(
-            keys(1), start, output([20, 21, 22, 23, 24]), strategy.init(keys(1), start), step=0, num_steps=2
-        )
-        assert after.tokens_BL.tolist() == [[63, 63, 22, 23, 24, EOS]]
-
-    def test_a_random_canvas_hides_with_its_own_random_tokens(self):
-        start = draft(keys(1), jnp.array([5]), 5, Uniform(), IDS)
-        answer_BL = jnp.array([[20, 21, 22, 23, EOS]])
-        refined = refine(keys(1), start, oracle(answer_BL), MaskPredict(), num_steps=2, trace=True)
-        assert refined.tokens_TBL[1, 0].tolist() == [*start.tokens_BL[0, :2].tolist(), 22, 23, EOS]
 
 
 def test_lifted_is_the_first_of_two_steps():
     before = canvas([10, 11, 12])
-    between = Lifted(Padir())(keys(1), before, output([20, 20, 22]), before.tokens_BL)
+    chosen_BL = jnp.array([[True, False, False, False]])
+    inputs = (before.tokens_BL, chosen_BL)
+    between, chosen_next_BL = Lifted(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
+    assert chosen_next_BL is chosen_BL
     assert between.tokens_BL.tolist() == [[20, 11, 22, EOS]]
-    between = Lifted(MaskPredict())(keys(1), canvas([63, 63]), output([20, 21], [3.0, 9.0]), before.tokens_BL)
+    doubtful = output([20, 21], [3.0, 9.0])
+    between, _ = Lifted(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
     assert between.tokens_BL.tolist() == [[63, 21, EOS]]

@@ -21,7 +21,8 @@ class Step:
 
     Attributes:
       pieces: L SentencePiece pieces, with U+2581 for a space.
-      log_probs: the natural log-probability of each piece when it was last written; not shown for step 0.
+      log_probs: the natural log-probability of each piece when it was last written; NaN where nothing was written (EOS,
+        or what is still hidden), of which no probability is shown; not shown for step 0.
 
     Raises:
       PadirError: not as many log-probabilities as pieces.
@@ -156,11 +157,14 @@ def _step_row(trace: Trace, step: int) -> str:
     before = trace.steps[step - 1].pieces
     spans = []
     for piece, log_prob, is_new, old in zip(canvas.pieces, canvas.log_probs, changed, before, strict=True):
-        probability = math.exp(min(0.0, log_prob))  # a log-softmax in low precision may round above 0
-        title = f"probability {probability:.2f}" + (f", was {_visible(old)}" if is_new else "")
+        notes = [f"was {_visible(old)}"] if is_new else []
+        probability = 1.0
+        if not math.isnan(log_prob):
+            probability = math.exp(min(0.0, log_prob))  # a log-softmax in low precision may round above 0
+            notes.insert(0, f"probability {probability:.2f}")
         # Probabilities above 0.9 leave no line: a faint mark under every word would say nothing.
         doubt = round(100 * max(0.0, 0.9 - probability) / 0.9)
-        spans.append(_span(piece, title, f"--doubt:{doubt}%" if doubt else "", is_new))
+        spans.append(_span(piece, ", ".join(notes), f"--doubt:{doubt}%" if doubt else "", is_new))
     note = f"{sum(changed)} of {len(changed)} changed" if any(changed) else "no change"
     return _row("step", f"step {step}", _joined(spans), note)
 
