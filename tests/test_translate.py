@@ -150,7 +150,7 @@ class TestSteps:
             assert all(len(step) == len(scores) == result.length for step, scores in result.trace)
             tokens, scores = result.trace[-1]
             assert translator.tokenizer.decode([pieces[piece] for piece in tokens]) == result.text
-            assert tokens[-1] == "</s>" and np.isnan(scores[-1])  # EOS is given, not written
+            assert tokens[-1] == "</s>" and scores[-1] is None  # EOS is given, not written
             assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
 
     def test_tracing_changes_nothing(self, translator):
