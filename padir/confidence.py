@@ -125,6 +125,7 @@ class EasyFirst:
         written = write(canvas, canvas.free_BL, *best_tokens(output.logits_BLV))
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
         easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
+        assert canvas.visible_BLL is not None  # init refuses others
         # EOS is no part of the order: who sees it stays as it was.
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
         unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1) & (step > 0)

@@ -110,7 +110,7 @@ class Translation:
       length: its target length in tokens, EOS included.
       passes: decoder passes that its row really took (a causal model's sentence: one a position); 0 for an empty line.
       hypotheses: how many drafts were refined, or rows searched.
-      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; NaN where nothing was written.
+      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
       truncated: whether the source was cut to what the model takes.
     """
 
@@ -119,7 +119,7 @@ class Translation:
     length: int
     passes: int
     hypotheses: int = 1
-    trace: tuple[tuple[tuple[str, ...], tuple[float, ...]], ...] | None = None
+    trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
     truncated: bool = False
 
 
@@ -370,7 +370,10 @@ class Translator:
         trace = None
         if drafts.trace_TRL is not None:
             trace = tuple(
-                (tuple(self.tokenizer.pieces[i] for i in tokens_L[:length]), tuple(scores_L[:length].tolist()))
+                (
+                    tuple(self.tokenizer.pieces[i] for i in tokens_L[:length]),
+                    tuple(None if np.isnan(score) else float(score) for score in scores_L[:length]),
+                )
                 for tokens_L, scores_L in zip(*(each_TRL[:, row] for each_TRL in drafts.trace_TRL), strict=True)
             )
         drop = decoding.drop_repeats

@@ -11,7 +11,7 @@ from padir.length import LengthSearch
 from padir.loss import Objective
 from padir.model import ModelConfig
 from padir.optimizer import Adafactor, Adam, Cosine
-from padir.strategies import Lifted, MaskPredict, Padir
+from padir.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
 from padir.trainer import Batching, Intervals
 from padir.translate import Decoding
 
@@ -76,6 +76,11 @@ class TestInstances:
         config.parse([], [f"Decoding.strategy={binding}", "Padir.remask=start"])
         made = config.configured(Decoding)()
         assert made == Decoding(strategy=expected) and type(made.strategy) is type(expected)
+
+    @pytest.mark.parametrize("name", ["Threshold", "strategies.Threshold", "padir.strategies.Threshold"])
+    def test_a_strategy_is_one_of_the_module_strategies_whichever_file_it_lies_in(self, name):
+        config.parse([], [f"Decoding.strategy=@{name}()", f"{name}.tau=0.75"])
+        assert config.configured(Decoding)() == Decoding(strategy=Threshold(0.75))
 
     def test_nested(self):
         bindings = ["Decoding.lengths=@LengthSearch()", "LengthSearch.top_k=5", "LengthSearch.offsets=(-1, 0, 1)"]
@@ -182,6 +187,13 @@ def test_every_shipped_configuration_parses_and_makes_what_it_names(path, monkey
         assert isinstance(config.configured(item)(), item)
     if path.parts[1] == "run":
         assert isinstance(config.macro("DATASET"), str) and isinstance(config.macro("MODEL_DIR"), str)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_configuration(name, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    config.parse([f"configs/decode/{name}.gin"])
+    assert type(config.configured(Decoding)().strategy) is STRATEGIES[name]
 
 
 def test_there_are_shipped_configurations():

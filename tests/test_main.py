@@ -183,7 +183,7 @@ class TestTranslate:
     def test_options_reach_the_decoder(self, built, tmp_path, capsys):
         content = b"eins zwei drei\nvier\n"
         figures = tmp_path / "figures.json"
-        options = ["--strategy", "mask_predict", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
+        options = ["--strategy", "threshold:tau=1", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
         status, lines, _ = translate(built, tmp_path, capsys, content, *options, "--json", figures, "--batch_size", 1)
         assert status == 0 and len(lines) == 2
         assert json.loads(figures.read_text()) == {"lines": 2, "passes": 2.0}
@@ -277,6 +277,8 @@ class TestRefused:
             (["--draws", 0], "number of hypotheses must be at least 1"),
             (["--batch_size", 0], "batch_size must be at least 1"),
             (["--strategy", "guess"], "no strategy is called 'guess': choose one of padir"),
+            (["--strategy", "threshold:tua=1"], "threshold has no hyperparameter 'tua': it has tau: float"),
+            (["--strategy", "easy_first"], "easy_first needs a decontextualised decoder"),
             (["--gin.Decodign.num_steps=3"], "did you mean 'Decoding'?"),
             (["--gin.Decoding.num_stepz=3"], "did you mean 'num_steps'?"),
             (["--gin.Decoding.num_steps=0"], "num_steps must be at least 1, got 0"),

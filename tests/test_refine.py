@@ -82,6 +82,20 @@ def test_trace_begins_with_the_draft_and_ends_with_the_answer():
     plain = refine(keys(2), canvas, moody(canvas.segment_BL), MaskPredict(), num_steps=4)
     np.testing.assert_array_equal(plain.tokens_BL, refined.tokens_BL)
     assert plain.tokens_TBL is None
+    # A score is known exactly where something was written: all positions of a mask are hidden, EOS and padding given.
+    hidden_TBL = np.asarray(refined.tokens_TBL == IDS.mask) | ~np.asarray(canvas.free_BL)
+    np.testing.assert_array_equal(np.isnan(refined.scores_TBL), hidden_TBL)
+    assert hidden_TBL[1].sum() > hidden_TBL[-1].sum()
+
+
+def test_a_certain_token_counts_as_written():
+    """The log-probability of 50 against 0 rounds to 0, which a hidden position has, too."""
+    certain = refine(
+        keys(2), start(), lambda t: 50.0 * jax.nn.one_hot(t * 0 + 20, 64), Padir(), num_steps=1, trace=True
+    )
+    scores_BL = np.asarray(certain.scores_TBL[1])
+    assert (scores_BL[np.asarray(start().free_BL)] < 0).all() and np.isnan(scores_BL).any()
+    assert np.isnan(certain.scores_TBL[0]).all()
 
 
 def test_score_is_the_log_probability_of_what_stands():

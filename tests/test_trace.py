@@ -115,6 +115,13 @@ def test_page_tells_probabilities_and_underlines_doubt():
     assert Page(render_html([impossible])).titles == [None, "probability 0.00", "probability 1.00"]
 
 
+def test_page_tells_no_probability_where_nothing_was_written():
+    steps = (step("▁a", "b"), Step(("▁c", "b"), (math.log(0.45), None)), Step(("▁c", "d"), (None, -0.1)))
+    page = Page(render_html([Trace("x", steps, "cd")]))
+    assert page.titles == [None, None, "probability 0.45, was “a”", None, None, "probability 0.90, was “b”"]
+    assert page.styles == [None, None, "--doubt:50%", None, None, None]
+
+
 @pytest.mark.parametrize(
     "evil", ["<script>alert(1)</script>", '" onmouseover="alert(1)', "&lt;b&gt;", "</dd></style><b>"]
 )

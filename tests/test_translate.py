@@ -11,7 +11,7 @@ from padir.canvas import Strategy
 from padir.corruption import Mask
 from padir.errors import PadirError
 from padir.length import LengthSearch
-from padir.strategies import MaskPredict, Padir
+from padir.strategies import BlockGibbs, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter
 from padir.translate import Decoding, Translation, Translator, without_repeats
 
 TEXTS = [
@@ -150,7 +150,7 @@ class TestSteps:
             assert all(len(step) == len(scores) == result.length for step, scores in result.trace)
             tokens, scores = result.trace[-1]
             assert translator.tokenizer.decode([pieces[piece] for piece in tokens]) == result.text
-            assert tokens[-1] == "</s>" and scores[-1] == 0.0
+            assert tokens[-1] == "</s>" and scores[-1] is None  # EOS is given, not written
             assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
 
     def test_tracing_changes_nothing(self, translator):
@@ -163,6 +163,22 @@ class TestSteps:
             ["eins", "zwei"], target_lengths=[2, 8], strategy=MaskPredict(), canvas=Mask(), num_steps=4
         )
         assert [r.passes for r in results] == [1, 4]
+
+    @pytest.mark.parametrize(
+        ("strategy", "passes"),
+        # Of one position the draft is the conditional, which a sweep of one pass finds again.
+        [(BlockGibbs(temperature=0.0), [6, 6]), (IndependentParallel(temperature=0.0), [2, 6])],
+    )
+    def test_conditionals_are_those_of_a_model_that_knows_the_mask(self, tokenizer, strategy, passes):
+        masked = random_translator(tokenizer, corruption=Mask())
+        results = masked.translate(["eins", "zwei"], target_lengths=[2, 8], strategy=strategy, num_steps=6)
+        assert [r.passes for r in results] == passes
+        assert all(np.isfinite(r.score) and r.score < 0 for r in results)
+
+    def test_what_has_no_meaning_for_a_model_is_refused(self, translator):
+        for strategy in (EasyFirst(), Rejecter(), BlockGibbs(), IndependentParallel()):
+            with pytest.raises(PadirError, match="choose one of padir, mask_predict, constant, sundae, threshold"):
+                translator.translate(TEXTS, strategy=strategy)
 
     def test_a_masked_draft_holds_the_mask_id(self, translator):
         (result,) = translator.translate(["eins"], canvas=Mask(), target_lengths=[4], trace=True)

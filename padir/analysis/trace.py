@@ -21,15 +21,15 @@ class Step:
 
     Attributes:
       pieces: L SentencePiece pieces, with U+2581 for a space.
-      log_probs: the natural log-probability of each piece when it was last written; NaN where nothing was written (EOS,
-        or what is still hidden), of which no probability is shown; not shown for step 0.
+      log_probs: the natural log-probability of each piece when it was last written; None where nothing was written
+        (EOS, or what is still hidden); not shown for step 0.
 
     Raises:
       PadirError: not as many log-probabilities as pieces.
     """
 
     pieces: tuple[str, ...]
-    log_probs: tuple[float, ...]
+    log_probs: tuple[float | None, ...]
 
     def __post_init__(self):
         if len(self.pieces) != len(self.log_probs):
@@ -159,7 +159,7 @@ def _step_row(trace: Trace, step: int) -> str:
     for piece, log_prob, is_new, old in zip(canvas.pieces, canvas.log_probs, changed, before, strict=True):
         notes = [f"was {_visible(old)}"] if is_new else []
         probability = 1.0
-        if not math.isnan(log_prob):
+        if log_prob is not None:
             probability = math.exp(min(0.0, log_prob))  # a log-softmax in low precision may round above 0
             notes.insert(0, f"probability {probability:.2f}")
         # Probabilities above 0.9 leave no line: a faint mark under every word would say nothing.
