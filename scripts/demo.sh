@@ -11,7 +11,7 @@ padir() { .venv/bin/python -m padir "$@"; }
 
 began=$SECONDS
 make_environment
-steps="${DEMO_STEPS:-1500}"
+steps="${DEMO_STEPS:-1200}"
 
 if [[ ! -f demo/data/manifest.json ]]; then
     say "1. A vocabulary, and 100,000 sentence pairs of the built-in grammar as records"
@@ -22,7 +22,7 @@ fi
 
 say "2. Training ($steps steps; interrupted, it goes on where it stopped)"
 padir train --gin_file=configs/run/toy_cpu.gin --data demo/data --model_dir "demo/model-$steps" \
-    --gin.train.num_steps="$steps"
+    --gin.train.num_steps="$steps" --gin.Intervals.evaluate=0
 
 say "3. The held-out sentences, whose grammar lists every right translation"
 padir evaluate --model "demo/model-$steps" --data demo/data --split test --num_steps 1 2 4 10 --json demo/scores.json
