@@ -19,7 +19,7 @@ from typing import Any
 
 import gin
 
-from padir import corruption, length, loss, model, optimizer, strategies, trainer, translate
+from padir import corruption, length, loss, model, optimizer, rerank, strategies, trainer, translate
 from padir.data import sources
 from padir.errors import PadirError
 
@@ -30,6 +30,8 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     length.LengthSearch,
     loss.Objective,
     model.ModelConfig,
+    rerank.OwnScore,
+    rerank.MinimumBayesRisk,
     optimizer.Cosine,
     optimizer.Adafactor,
     optimizer.Adam,
@@ -38,6 +40,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     trainer.Intervals,
     trainer.train,
     translate.Decoding,
+    translate.rescorer,
 )
 _REGISTERED = {
     item.__name__: gin.external_configurable(item, module=item.__module__, denylist=["evaluate_fn", "describe_config"])
