@@ -54,8 +54,8 @@ class Rerank(Protocol):
 class OwnScore:
     """(log-probability of the tokens + length_weight * log-probability of the length) / tokens ** brevity.
 
-    brevity=1 is the mean per token, 0 the sum; brevity=0 with length_weight=1 is the joint log-probability of the length
-    and the tokens. The smaller the exponent, the shorter the winners.
+    brevity=1 is the mean per token, 0 the sum; brevity=0 with length_weight=1 is the joint log-probability of length
+    and tokens. The smaller the exponent, the shorter the winners.
 
     Attributes:
       brevity: exponent of the number of tokens.
@@ -126,8 +126,8 @@ class MinimumBayesRisk:
     Every hypothesis has the same weight, so that a text which several of them share counts as often.
 
     Attributes:
-      utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order, and the tokenizer of the
-        target language).
+      utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order and the tokenizer of
+        the target language).
     """
 
     utility: str = "chrf"

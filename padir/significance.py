@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from padir.errors import PadirError
 from padir.metrics import bleu_metric
@@ -72,11 +73,15 @@ def compare(
         n_samples=samples,
     )
     signatures, scores = test()
-    results = []
-    for metric, signature in signatures.items():
-        for name, result in zip(names, scores[metric], strict=True):
-            assert not isinstance(result, str) and result.mean is not None and result.ci is not None
-            results.append(
-                Compared(name, metric, result.score, result.mean, result.ci, result.p_value, signature.format())
-            )
-    return results
+    return [
+        _compared(name, metric, signature.format(), result, baseline=scores[metric][0])
+        for metric, signature in signatures.items()
+        for name, result in zip(names, scores[metric], strict=True)
+    ]
+
+
+def _compared(system: str, metric: str, signature: str, result: Any, baseline: Any) -> Compared:
+    p_value = None if result.p_value is None else float(result.p_value)
+    if p_value is not None and result.score == baseline.score:
+        p_value = 1.0  # SacreBLEU counts only larger differences, so that equal systems would get the least
+    return Compared(system, metric, float(result.score), float(result.mean), float(result.ci), p_value, signature)

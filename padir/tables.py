@@ -155,7 +155,7 @@ _SYSTEM = {
 
 def label(row: dict[str, Any], rows: Rows) -> str:
     """What tells a row apart from others, in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "{} steps"}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "{} lengths"}
     return ", ".join(words.get(c, "{}").format(_SYSTEM[c](row)) for c in system_columns(rows))
 
 
@@ -207,12 +207,13 @@ def recalls(rows: Rows) -> list[str]:
 
 
 def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
-    """The whole table, what its rows share, the length recalls and the signatures.
+    """The whole table with numbered rows, what they share, the length recalls and the signatures.
 
     Args:
       skipped: metrics that could not be computed, and why.
     """
     columns, lines = cells(rows)
+    columns, lines = ["#", *columns], [[str(number), *line] for number, line in enumerate(lines, 1)]
     shared = {c: text(rows[0]) for c, text in _SYSTEM.items() if c not in columns}
     sets = dict.fromkeys(
         f"{_test_set(row)} ({row['languages']}, {row['sentences']:,} sentences)"
@@ -222,12 +223,13 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
     )
     notes = [*(f"{name}: {value}" for name, value in shared.items()), *recalls(rows), *signatures(rows), *skipped]
     head = f"Test set: {'; '.join(sets)}\n\n"
-    return head + _markdown([_TITLES.get(c, c) for c in columns], lines) + "\n" + "".join(f"- {n}\n" for n in notes)
+    table = _markdown([_TITLES.get(c, c) for c in columns], lines, words=(*system_columns(rows)[:-2], "note"))
+    return head + table + "\n" + "".join(f"- {n}\n" for n in notes)
 
 
 def to_csv(rows: Rows) -> str:
     """One line a row: the system and its test set, then every figure with all its digits."""
-    names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
+    names = list(dict.fromkeys(name for row in rows for name in row["scores"] if name not in _SYSTEM))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["test set", *_SYSTEM, *names, "note"])
@@ -261,7 +263,7 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
         columns = [*(titles.get(c, c.capitalize()) for c in system), *sets]
         computed = [line for line in signatures(rows) if line.startswith(f"{metric}: ")]
         parts.append(
-            f"**{_TITLES.get(metric, metric)}**\n\n{_markdown(columns, lines, left=1)}\n"
+            f"**{_TITLES.get(metric, metric)}**\n\n{_markdown(columns, lines, words=columns[: len(system) - 2])}\n"
             + "".join(f"{line}\n" for line in computed)
         )
     if not parts:
@@ -269,9 +271,9 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
     return "\n".join(parts)
 
 
-def _markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns are aligned to the left."""
-    rule = ["---" if i < left else "---:" for i in range(len(columns))]
+def _markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[str]) -> str:
+    """A table; the columns that hold `words` are aligned to the left, numbers to the right."""
+    rule = ["---" if column in words else "---:" for column in columns]
     return "".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |\n" for line in (columns, rule, *lines))
 
 

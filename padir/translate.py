@@ -275,12 +275,13 @@ class Translator:
             ]
             for b in range(len(tried))
         ]
-        scores = decoding.rerank(
-            [str(texts[i]) for i in numbers], hypotheses, target_language=self.card.target_language
-        )
+        read_texts = [str(texts[i]) for i in numbers]
+        scores = decoding.rerank(read_texts, hypotheses, target_language=self.card.target_language)
         results = []
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
-            ranked = sorted(range(len(candidate)), key=lambda n: -score_N[n])  # noqa: B023  stable: ties go to the first
+            ranked = sorted(
+                range(len(candidate)), key=score_N.__getitem__, reverse=True
+            )  # stable: ties go to the first
             best = self._translation(drafts, b * num_hypotheses + ranked[0], decoding)
             n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
             results.append(
