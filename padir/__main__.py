@@ -1,4 +1,4 @@
-"""The command line: `padir vocab | prepare | train | average | evaluate | translate | distill`.
+"""The command line: `padir vocab | prepare | train | average | distill | translate | evaluate | tables | ...`.
 
 It parses, calls and prints. Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE,
 --gin_search_paths DIR) and --json FILE for its figures. Bad input ends with a short message on stderr and status 2.
@@ -37,20 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     for split in ("train", "validation", "test"):
         group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
 
-    decoding = argparse.ArgumentParser(add_help=False)
-    group = decoding.add_argument_group("decoding (defaults from gin's Decoding and LengthSearch, else as shown)")
-    group.add_argument(
-        "--strategy",
-        metavar="NAME[:FIELD=VALUE,...]",
-        help="how drafts are refined, such as threshold:tau=0.9; default: the model's own",
-    )
-    group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
-    group.add_argument("--draws", type=int, help="random drafts of each length (1)")
-    group.add_argument("--beam", type=int, metavar="N", help="rows of an autoregressive model's beam search (5)")
-    group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
-    group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
-    group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
-    group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
+    decoding, decodings = _decoding_options(), _decoding_options(nargs="+")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -79,27 +66,14 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried when validating (1)")
     train.set_defaults(run=_train)
 
-    evaluate = commands.add_parser(
-        "evaluate", parents=[decoding, corpus, common], help="translate and score a test set"
-    )
-    evaluate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
-    evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
-    evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
-    evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
-    evaluate.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
-    evaluate.add_argument("--oracle_lengths", action="store_true", help="give every sentence its reference's length")
-    evaluate.add_argument("--hypotheses", metavar="FILE", help="write what the last row of the table translated")
-    evaluate.set_defaults(run=_evaluate)
+    average = commands.add_parser("average", parents=[common], help="make a model of the mean of a run's checkpoints")
+    average.add_argument("--checkpoints", required=True, metavar="DIR", help="the --model_dir of a finished training")
+    which = average.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="K", help="the last K checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="the K with the highest validation BLEU")
+    average.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+    average.set_defaults(run=_average)
 
-    translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
-    translate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
-    translate.add_argument("--input", metavar="FILE", help="default: standard input")
-    translate.add_argument("--output", metavar="FILE", help="default: standard output")
-    translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
-    translate.add_argument("--trace", action="store_true", help="show every step on stderr")
-    translate.add_argument("--html", metavar="FILE", help="write every step as a page")
-    translate.set_defaults(run=_translate)
     distill = commands.add_parser(
         "distill", parents=[decoding, common], help="write a teacher's translations as a training set"
     )
@@ -111,14 +85,89 @@ def _parser() -> argparse.ArgumentParser:
     distill.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
     distill.set_defaults(run=_distill)
 
-    average = commands.add_parser("average", parents=[common], help="make a model of the mean of a run's checkpoints")
-    average.add_argument("--checkpoints", required=True, metavar="DIR", help="the --model_dir of a finished training")
-    which = average.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="K", help="the last K checkpoints")
-    which.add_argument("--best", type=int, metavar="K", help="the K with the highest validation BLEU")
-    average.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
-    average.set_defaults(run=_average)
+    translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
+    translate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
+    translate.add_argument("--input", metavar="FILE", help="default: standard input")
+    translate.add_argument("--output", metavar="FILE", help="default: standard output")
+    translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    translate.add_argument("--trace", action="store_true", help="show every step on stderr")
+    translate.add_argument("--html", metavar="FILE", help="write every step as a page")
+    translate.set_defaults(run=_translate)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        parents=[decodings, corpus, common],
+        help="translate and score a test set, with one model or several",
+        description="Translates and scores a test set: a row for every model, strategy, number of steps, of lengths,"
+        " and way of reranking. Seconds are of the whole test set, text to text, after a first call that compiles.",
+    )
+    evaluate.add_argument(
+        "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="from `padir train`; NAME is for the table"
+    )
+    evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
+    evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
+    evaluate.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
+    evaluate.add_argument("--oracle_lengths", action="store_true", help="add rows with the references' lengths")
+    evaluate.add_argument("--bleurt", metavar="DIR", help="score with this BLEURT checkpoint, too (needs TensorFlow)")
+    evaluate.add_argument("--hypotheses", metavar="FILE", help="write what the last row of the table translated")
+    evaluate.add_argument(
+        "--output", metavar="NAME", help="write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
+    )
+    evaluate.set_defaults(run=_evaluate)
+
+    tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
+    tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
+    tables.add_argument("--metrics", nargs="+", default=["bleu", "bleurt", "stutter"], help="a table each")
+    tables.add_argument("--output", metavar="FILE", help="the Markdown file to write; default: standard output")
+    tables.set_defaults(run=_tables)
+
+    compare = commands.add_parser("compare", parents=[common], help="paired bootstrap test between translations")
+    compare.add_argument("--references", required=True, metavar="FILE")
+    compare.add_argument(
+        "--hypotheses", required=True, nargs="+", metavar="FILE", help="two or more; the first is the baseline"
+    )
+    compare.add_argument("--target_language", required=True, metavar="LANG", help="chooses BLEU's tokenizer")
+    compare.add_argument("--samples", type=int, default=1_000, help="resamples of the test set (1,000)")
+    compare.set_defaults(run=_compare)
+
+    score = commands.add_parser("score", parents=[decoding, common], help="log-probabilities of given pairs")
+    score.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
+    score.add_argument("--source", required=True, metavar="FILE", help="one sentence a line")
+    score.add_argument("--target", required=True, metavar="FILE", help="their translations")
+    score.add_argument("--num_steps", type=int, help="stages of refinement before the target is scored (4)")
+    score.add_argument("--output", metavar="FILE", help="log-probability, tokens, mean; default: standard output")
+    score.set_defaults(run=_score, top_k=None)
+
     return parser
+
+
+def _decoding_options(**several: Any) -> argparse.ArgumentParser:
+    """The options that say how translations are made; `several` lets some of them take more than one value."""
+    decoding = argparse.ArgumentParser(add_help=False)
+    group = decoding.add_argument_group("decoding (defaults from gin's Decoding and LengthSearch, else as shown)")
+    group.add_argument(
+        "--strategy",
+        **several,
+        metavar="NAME[:FIELD=VALUE,...]",
+        help="how drafts are refined, such as threshold:tau=0.9; default: the model's own",
+    )
+    group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
+    group.add_argument("--draws", type=int, help="random drafts of each length (1)")
+    group.add_argument(
+        "--rerank", **several, metavar="HOW", help="own | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)"
+    )
+    group.add_argument("--brevity", type=float, help="own and MODEL_DIR: log-probability / tokens^BREVITY (1)")
+    group.add_argument("--length_weight", type=float, help="own: weight of the length's log-probability (0)")
+    group.add_argument(
+        "--beam", type=int, **several, metavar="N", help="rows of an autoregressive model's beam search (5)"
+    )
+    group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
+    group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
+    group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
+    group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
+    return decoding
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -254,11 +303,13 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_splits(title: str, manifest: dict[str, Any]) -> None:
+    from padir import tables
+
     rows = [
         [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
         for split, s in manifest["splits"].items()
     ]
-    _table(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
+    tables.show(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
 
 
 def _counts(dropped: dict[str, int]) -> str:
@@ -310,8 +361,8 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     return manifest
 
 
-def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int | None = None) -> Any:
-    """gin's `Decoding`, with what the command line says of it."""
+def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
+    """gin's `Decoding`, with what the command line says of it; `chosen` is one value where it may say several."""
     import dataclasses
 
     from padir import strategies
@@ -324,117 +375,166 @@ def _decoding(args: argparse.Namespace, num_steps: int | None = None, top_k: int
         base = config.configured(Decoding)()
     else:
         base = Decoding()
-    num_steps = num_steps if num_steps is not None else args.num_steps
-    top_k = top_k if top_k is not None else args.top_k
-    lengths = {"top_k": top_k, "offsets": args.offsets and tuple(args.offsets), "draws": args.draws}
+    given = vars(args) | {name: value for name, value in chosen.items() if value is not None}
+    lengths = {"top_k": given["top_k"], "offsets": args.offsets and tuple(args.offsets), "draws": args.draws}
     lengths = {name: value for name, value in lengths.items() if value is not None}
-    changes: dict[str, Any] = {"num_steps": num_steps, "batch_size": args.batch_size, "seed": args.seed}
+    changes: dict[str, Any] = {"num_steps": given["num_steps"], "batch_size": args.batch_size, "seed": args.seed}
     changes = {name: value for name, value in changes.items() if value is not None}
-    if args.strategy:
-        changes["strategy"] = strategies.parse_strategy(args.strategy)
-    if args.beam is not None or args.length_penalty is not None or args.sample is not None:
-        changes["search"] = _search(args, base.search)
+    if given["strategy"]:
+        changes["strategy"] = strategies.parse_strategy(given["strategy"])
+    if given["rerank"] or args.brevity is not None or args.length_weight is not None:
+        changes["rerank"] = _rerank(given["rerank"] or "own", args.brevity, args.length_weight)
+    if given["beam"] is not None or args.length_penalty is not None or args.sample is not None:
+        changes["search"] = _search(given["beam"], args.length_penalty, args.sample, base.search)
     base_lengths: LengthSearch = base.lengths
     return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
 
 
-def _search(args: argparse.Namespace, base: Any) -> Any:
+def _search(beam: int | None, length_penalty: float | None, temperature: float | None, base: Any) -> Any:
     """The search that the arguments ask for, with gin's word on what they leave open."""
     import dataclasses
 
     from padir.searches import Beam, Sampling
 
-    if args.sample is not None:
-        if args.beam is not None or args.length_penalty is not None:
+    if temperature is not None:
+        if beam is not None or length_penalty is not None:
             raise PadirError("give either --sample or --beam with its --length_penalty, not both")
         base = base if isinstance(base, Sampling) else Sampling()
-        return dataclasses.replace(base, temperature=args.sample)
-    changes = {"size": args.beam, "alpha": args.length_penalty}
+        return dataclasses.replace(base, temperature=temperature)
+    changes = {"size": beam, "alpha": length_penalty}
     base = base if isinstance(base, Beam) else Beam()
     return dataclasses.replace(base, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _check_kind(args: argparse.Namespace, model: Any) -> None:
-    """Refuses options of drafts for an autoregressive model, and the other way round, whatever their values."""
+def _rerank(how: str, brevity: float | None, length_weight: float | None) -> Any:
+    from padir.rerank import MinimumBayesRisk, OwnScore
+    from padir.translate import rescorer
+
+    settings = {} if brevity is None else {"brevity": brevity}
+    if how == "own":
+        return OwnScore(**settings, length_weight=length_weight or 0.0)
+    if length_weight is not None:
+        raise PadirError(f"--length_weight belongs to --rerank own, got --rerank {how}")
+    if how in ("mbr", "mbr_bleu"):
+        if settings:
+            raise PadirError("--brevity belongs to --rerank own or MODEL_DIR: minimum Bayes risk knows no length")
+        return MinimumBayesRisk("bleu" if how == "mbr_bleu" else "chrf")
+    return rescorer(how, **settings)
+
+
+def _check_kind(args: argparse.Namespace, *models: Any) -> None:
+    """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
     from padir.translate import foreign_option
 
-    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws")
+    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")
-    for name in of_refining if model.causal else of_causal:
+    if len({model.causal for model in models}) > 1:
+        return
+    for name in of_refining if models[0].causal else of_causal:
         if getattr(args, name) is not None:
-            raise foreign_option(f"--{name}", model.causal)
+            raise foreign_option(f"--{name}", models[0].causal)
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from padir.evaluate import TestSet, evaluate
+    import itertools
+
+    from padir import report
+    from padir.evaluate import TestSet
+    from padir.systems import evaluate_all
     from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
-    decodings = [_decoding(args, steps, k) for k in args.top_k or [None] for steps in args.num_steps or [None]]
+    axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
+    decodings = [
+        _decoding(args, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
+    ]
     if args.data:
         test_set = TestSet.of_prepared(args.data, args.split)
     else:
         test_set = TestSet.of_source(_source(args), args.split)
+    metrics, skipped = _bleurt(args.bleurt)
+    models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
+    _check_kind(args, *(translator.card.config for _, translator in models))
+    rows = evaluate_all(models, test_set, decodings, oracle_lengths=args.oracle_lengths, metrics=metrics)
+    described = report.show(rows, test_set, _warn)
+    if args.output:
+        report.write(args.output, rows, test_set, described, _write, _warn, skipped)
+    if args.hypotheses:
+        last = next(row.evaluation for row in reversed(rows) if row.evaluation)
+        _write(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
+    return described
+
+
+def _named(model: str) -> tuple[str, str]:
+    """NAME=DIR, or DIR, which then is the name."""
+    name, separator, folder = model.partition("=")
+    return (model, model) if not separator or Path(model).exists() else (name, folder)
+
+
+def _bleurt(folder: str | None) -> tuple[list[Any], list[str]]:
+    """The metrics of --bleurt, and what of them is skipped."""
+    if not folder:
+        return [], []
+    from padir.bleurt import Bleurt, MissingPackage
+
+    try:
+        return [Bleurt.load(folder)], []
+    except MissingPackage as error:
+        _warn(f"BLEURT is skipped: {error}")
+        return [], [f"BLEURT is skipped: {error}"]
+
+
+def _tables(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.tables import paper_tables, read_rows
+
+    rows = read_rows(args.files)
+    text = paper_tables(rows, args.metrics)
+    if args.output:
+        _write(args.output, text)
+    else:
+        print(text, end="")
+    return {"rows": len(rows)}
+
+
+def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
+    import dataclasses
+
+    from padir import significance, tables
+
+    systems = [(path, _lines(path)) for path in args.hypotheses]
+    results = significance.compare(_lines(args.references), systems, args.target_language, args.samples)
+    lines = [
+        [r.system, r.metric, f"{r.score:.2f}", f"{r.mean:.2f} ± {r.interval:.2f}"]
+        + [f"{r.p_value:.4f}" if r.p_value is not None else "baseline"]
+        for r in results
+    ]
+    tables.show(args.references, ["system", "metric", "score", "mean ± 95 % interval", "p-value"], lines)
+    for signature in dict.fromkeys(f"{r.metric}: {r.signature}" for r in results):
+        print(signature)
+    return [dataclasses.asdict(result) for result in results]
+
+
+def _lines(path: str) -> list[str]:
+    from padir.stream import lines
+
+    with open(path, "rb") as file:
+        return list(lines(file, _warn))
+
+
+def _score(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.score import score_pairs, summary
+    from padir.translate import Translator
+
+    decoding = _decoding(args)
     translator = Translator.load(args.model)
     _check_kind(args, translator.card.config)
-    causal = translator.card.config.causal
-    results = [
-        (decoding, evaluate(translator, test_set, decoding, oracle_lengths=args.oracle_lengths))
-        for decoding in decodings
-    ]
-    names = list(results[0][1].scores)
-    rows = [
-        [
-            _search_name(decoding.search) if causal else str(decoding.num_steps),
-            f"{evaluation.figures['hypotheses']:.3g}",
-        ]
-        + [f"{evaluation.figures[name]:.2f}" for name in names if name not in ("hypotheses", "truncated")]
-        for decoding, evaluation in results
-    ]
-    columns = [
-        "search" if causal else "steps",
-        "hypotheses",
-        *(name for name in names if name not in ("hypotheses", "truncated")),
-    ]
-    _table(f"{args.model} on {len(test_set.sources):,} sentences", columns, rows)
-    print(f"weights: {translator.card.weights}")
-    for score in results[0][1].scores.values():
-        if score.signature:
-            print(f"{score.name}: {score.signature}")
-    if cut := int(results[0][1].figures["truncated"]):
-        _warn(f"{cut} sentences are longer than the model takes and were cut")
-    if args.hypotheses:
-        _write(args.hypotheses, "".join(line + "\n" for line in results[-1][1].hypotheses))
-    return [
-        {
-            **_described(decoding, causal),
-            "scores": {name: {"value": s.value, "signature": s.signature} for name, s in evaluation.scores.items()},
-        }
-        for decoding, evaluation in results
-    ]
-
-
-def _search_name(search: Any) -> str:
-    """What a table calls a search: "beam 5, 0.6"."""
-    import dataclasses
-
-    values = dataclasses.asdict(search).values()
-    return " ".join([type(search).__name__.lower(), ", ".join(map(str, values))]).strip()
-
-
-def _described(decoding: Any, causal: bool) -> dict[str, Any]:
-    """How a model was decoded, as JSON."""
-    import dataclasses
-
-    if causal:
-        return {"search": type(decoding.search).__name__.lower(), **dataclasses.asdict(decoding.search)}
-    lengths = decoding.lengths
-    return {
-        "num_steps": decoding.num_steps,
-        "top_k": lengths.top_k,
-        "offsets": list(lengths.offsets),
-        "draws": lengths.draws,
-    }
+    results = score_pairs(translator, _lines(args.source), _lines(args.target), decoding)
+    text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
+    if args.output:
+        _write(args.output, text)
+    else:
+        print(text, end="")
+    return summary(results)
 
 
 def _translate(args: argparse.Namespace) -> dict[str, Any]:
@@ -498,21 +598,6 @@ def _counter(label: str) -> Any:
             yield lambda count: bar.advance(task, count)
 
     return counting()
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    import rich.console
-    import rich.table
-
-    table = rich.table.Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    console = rich.console.Console()
-    if not console.is_terminal:  # a file or a pipe has no width: show every column
-        console = rich.console.Console(width=160)
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -162,6 +162,7 @@ def score(
     Raises:
       PadirError: the model is not causal.
     """
+    source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)

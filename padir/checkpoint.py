@@ -183,11 +183,11 @@ class Checkpoints:
         return state["params"]
 
 
-def describe(instance: Corruption | Strategy, known: dict[str, Any]) -> dict[str, Any]:
-    """A corruption or strategy as JSON: its name and hyperparameters."""
+def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """A corruption, strategy or search as JSON: its name and hyperparameters."""
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
-    return {"name": name, **dataclasses.asdict(instance)}  # type: ignore[call-overload]
+    return {"name": name, **dataclasses.asdict(instance)}
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from padir import (
     loss,
     model,
     optimizer,
+    rerank,
     searches,
     strategies,
     teacher_forcing,
@@ -53,6 +54,8 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     loss.Objective,
     teacher_forcing.TeacherForcing,
     model.ModelConfig,
+    rerank.OwnScore,
+    rerank.MinimumBayesRisk,
     optimizer.Cosine,
     optimizer.Adafactor,
     optimizer.Adam,
@@ -62,6 +65,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     trainer.Intervals,
     trainer.train,
     translate.Decoding,
+    translate.rescorer,
 )
 _REGISTERED = {
     item.__name__: gin.external_configurable(

@@ -1,10 +1,10 @@
-"""Translating a test set and scoring it."""
+"""Translating a test set with one model and scoring it; `systems.py` does so for many."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from padir.checkpoint import ModelCard
@@ -13,6 +13,10 @@ from padir.data.sources import PathLike, Source
 from padir.metrics import Score, score_all
 from padir.tokenizer import Tokenizer
 from padir.translate import Decoding, Translator
+
+RECALL_AT = (1, 3, 5, 10)
+Metric = Callable[[Sequence[str], Sequence[str]], Score]
+"""(hypotheses, references) -> Score: a metric beside those that `padir.metrics` always computes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +28,7 @@ class TestSet:
     target_language: str
     sources: list[str]
     references: list[str]
+    split: str = "test"
 
     __test__ = False  # its name makes pytest look for tests in it
 
@@ -36,7 +41,7 @@ class TestSet:
         """
         pairs = list(source.pairs(split))
         sources, references = [s for s, _ in pairs], [t for _, t in pairs]
-        return TestSet(source.name, source.source_language, source.target_language, sources, references)
+        return TestSet(source.name, source.source_language, source.target_language, sources, references, split)
 
     @staticmethod
     def of_prepared(directory: PathLike, split: str) -> TestSet:
@@ -46,9 +51,8 @@ class TestSet:
           PadirError: the folder is not whole, or keeps no text of that split.
         """
         source = load_manifest(directory)["source"]
-        return TestSet(
-            source["name"], source["source_language"], source["target_language"], *read_text(directory, split)
-        )
+        languages = source["source_language"], source["target_language"]
+        return TestSet(source["name"], *languages, *read_text(directory, split), split)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +61,14 @@ class Evaluation:
 
     Attributes:
       scores: by name, with signatures; among them mean decoder passes per sentence, truncated sources, and the seconds
-        that decoding took, compilation included.
+        that translating took, tokenising and choosing included; their signature says whether compiling is, too.
       hypotheses: one line each.
+      passes: decoder passes of each sentence.
     """
 
     scores: dict[str, Score]
     hypotheses: list[str]
+    passes: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -70,24 +76,26 @@ class Evaluation:
 
 
 def evaluate(
-    translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False
+    translator: Translator,
+    test_set: TestSet,
+    decoding: Decoding,
+    *,
+    oracle_lengths: bool = False,
+    metrics: Sequence[Metric] = (),
+    compiled: bool = False,
 ) -> Evaluation:
     """Translates a test set and scores the result.
 
     Args:
       oracle_lengths: give every sentence its reference's length; always so if the model predicts none. References that
         are longer than the model's targets get the longest, and count as truncated.
+      metrics: further ones, such as BLEURT.
+      compiled: the caller has warmed up (`warm_up`): say of the seconds that no compilation is in them.
 
     Raises:
       PadirError: no sentences, or sources and references differ in number.
     """
-    lengths, cut = None, 0
-    config = translator.card.config
-    if oracle_lengths or (config.length_head == "oracle" and not config.causal):
-        limit = config.max_length
-        lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
-        cut = sum(length > limit for length in lengths)
-        lengths = [min(length, limit) for length in lengths]
+    lengths, cut = _target_lengths(translator, test_set, oracle_lengths)
     began = time.perf_counter()
     results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
     seconds = time.perf_counter() - began
@@ -100,13 +108,56 @@ def evaluate(
         test_set.target_language,
         test_set.task,
     )
+    scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
         "truncated": float(sum(result.truncated for result in results) + cut),
-        "seconds": seconds,
     }
-    return Evaluation(scores | {name: Score(name, value, "") for name, value in counts.items()}, hypotheses)
+    scores |= {name: Score(name, value, "") for name, value in counts.items()}
+    scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
+    return Evaluation(scores, hypotheses, [result.passes for result in results])
+
+
+def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
+    """Compiles what `evaluate` is going to run: one step for every batch, as shapes do not depend on their number.
+
+    An autoregressive model translates all.
+    """
+    lengths, _ = _target_lengths(translator, test_set, oracle_lengths)
+    if not translator.card.config.causal:
+        decoding = dataclasses.replace(decoding, num_steps=1)
+    translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
+
+
+def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: bool) -> tuple[list[int] | None, int]:
+    """The references' lengths in tokens, where they are to be given, and how many had to be cut."""
+    config = translator.card.config
+    if config.causal or not (oracle_lengths or config.length_head == "oracle"):
+        return None, 0
+    limit = config.max_length
+    lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+    return [min(length, limit) for length in lengths], sum(length > limit for length in lengths)
+
+
+def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
+    """Per cent of the sentences whose reference's length is among the k most likely ones, for each k.
+
+    Nothing for a model whose length head is no classifier.
+    """
+    if translator.card.config.length_head != "token":
+        return {}
+    predicted = translator.predict_lengths(test_set.sources, max(ks))
+    true = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
+    names = {k: f"length_recall_{k}" for k in ks}
+    return {
+        names[k]: Score(
+            names[k],
+            100 * sum(length in best[:k] for length, best in zip(true, predicted, strict=True)) / len(true),
+            f"tok:model|k:{k}",
+        )
+        for k in ks
+    }
 
 
 def validation_fn(

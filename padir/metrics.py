@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from padir.errors import PadirError
 
 if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
 
 # A word is a run of letters and digits, joined inside by apostrophes or hyphens; every other sign stands alone.
@@ -46,7 +47,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: 
       PadirError: no sentences, or not as many hypotheses as references.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
-    metric = _bleu_metric(target_language)
+    metric = bleu_metric(target_language)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score("bleu", value, metric.get_signature().format())
 
@@ -79,7 +80,7 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
       PadirError: no sentences, or not as many hypotheses as references.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
-    by_character = _primary_language(target_language) in _WRITTEN_WITHOUT_SPACES
+    by_character = _written_by_character(target_language)
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         output = _words(hypothesis, by_character)
@@ -97,7 +98,7 @@ def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_la
       PadirError: no sentences, not as many hypotheses as references, or references without a single token.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
-    metric = _bleu_metric(target_language)
+    metric = bleu_metric(target_language)
     num_output, num_reference = (
         sum(len(metric.tokenizer(line).split()) for line in lines) for lines in (hypotheses, references)
     )
@@ -165,6 +166,19 @@ def score_all(
     return figures
 
 
+def count_words(text: str, language: str) -> int:
+    """Words of a text as `stutter` counts them, punctuation left out; in Chinese and Japanese characters.
+
+    >>> count_words("Ein Mann, 3 Hunde.", "de")
+    4
+    """
+    return sum(map(_is_word, _words(text, _written_by_character(language))))
+
+
+def _written_by_character(language: str) -> bool:
+    return _primary_language(language) in _WRITTEN_WITHOUT_SPACES
+
+
 def _check_lengths(**lines: Sequence[str]) -> None:
     counts = {name: len(texts) for name, texts in lines.items()}
     if len(set(counts.values())) > 1:
@@ -179,15 +193,23 @@ def _primary_language(language: str) -> str:
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
-def _bleu_metric(target_language: str) -> BLEU:
+def sentence_metric(name: str, target_language: str) -> Metric:
+    """SacreBLEU's metric for one sentence at a time: "chrf", or "bleu" with effective order."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF() if name == "chrf" else bleu_metric(target_language, effective_order=True)
+
+
+def bleu_metric(target_language: str, effective_order: bool = False) -> BLEU:
+    """SacreBLEU's BLEU with the tokenizer that it recommends for the language, or by character without MeCab."""
     # Imported here: SacreBLEU is only wanted by those who score.
     from sacrebleu.metrics.bleu import BLEU
 
     language = _primary_language(target_language)
     try:
-        return BLEU(trg_lang=language)
+        return BLEU(trg_lang=language, effective_order=effective_order)
     except RuntimeError:  # sacrebleu's way of saying that MeCab is not installed
-        return BLEU(trg_lang=language, tokenize="char")
+        return BLEU(trg_lang=language, tokenize="char", effective_order=effective_order)
 
 
 def _words(text: str, by_character: bool) -> list[str]:

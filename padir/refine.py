@@ -14,7 +14,7 @@ from collections.abc import Callable
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir.canvas import Canvas, Output, Strategy, forbid
 from padir.errors import PadirError
@@ -32,12 +32,14 @@ class Refined:
       passes_B: decoder passes that each row really took, at most num_steps.
       tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L]; entry 0 is the draft, and a
         finished row repeats its answer. Scores are NaN where nothing was written: hidden positions, EOS, padding.
+      memory: the strategy's, as the last step left it.
     """
 
     canvas: Canvas
     passes_B: Int[Array, " B"]
     tokens_TBL: Int[Array, "T B L"] | None = None
     scores_TBL: Float[Array, "T B L"] | None = None
+    memory: PyTree = None
 
     @property
     def tokens_BL(self) -> Int[Array, "B L"]:
@@ -116,7 +118,7 @@ def refine(
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
-    _, canvas, _, passes_B, traced = jax.lax.while_loop(
+    _, canvas, memory, passes_B, traced = jax.lax.while_loop(
         lambda state: (state[0] < num_steps) & ~state[1].done_B.all(),
         body,
         (jnp.int32(0), canvas, strategy.init(key_init_B, canvas), passes_B, traced),
@@ -124,4 +126,4 @@ def refine(
     if traced:
         tokens_TBL, scores_TBL = traced
         traced = (tokens_TBL, jnp.where(scores_TBL < 0, scores_TBL, jnp.nan))
-    return Refined(canvas, passes_B, *traced)
+    return Refined(canvas, passes_B, *traced, memory=memory)

@@ -2,7 +2,7 @@
 
 1. Tokenise; sort sentences by length into batches whose shapes come from a small set.
 2. Encode; take the most likely target lengths; lay out N drafts of each sentence.
-3. Refine all drafts in one jitted loop; keep each sentence's best by its length-normalised score.
+3. Refine all drafts in one jitted loop; keep each sentence's best by `Decoding.rerank`.
 4. Turn tokens into text, without repeated tokens.
 
 A causal model writes from left to right (`padir.autoregressive`) in place of steps 2 and 3; it can also score given
@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir import autoregressive
-from padir.canvas import Corruption, Strategy, draft, veil
+from padir.canvas import Canvas, Corruption, Strategy, draft, veil
 from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, top_lengths
 from padir.model import ModelConfig, Transformer
-from padir.refine import refine
+from padir.refine import LogitsFn, refine
+from padir.rerank import Hypothesis, OwnScore, Rerank, Rescore
 from padir.searches import Beam, Search
 from padir.strategies import Padir, check_strategy
 from padir.tokenizer import Tokenizer
@@ -50,6 +51,8 @@ class Decoding:
       search: of a causal model, which all of the above is not for; nor is this for others.
       batch_size: sentences decoded at once.
       seed: of the random drafts, or of sampling.
+      rerank: how one of the hypotheses is chosen; an autoregressive model's search does so itself.
+      n_best: how many of them a `Translation` lists, best first; 0 lists none.
 
     Raises:
       PadirError: a number is too small.
@@ -63,6 +66,8 @@ class Decoding:
     search: Search = Beam()
     batch_size: int = 32
     seed: int = 0
+    rerank: Rerank = OwnScore()
+    n_best: int = 0
 
     def __post_init__(self):
         if self.num_steps < 1:
@@ -71,6 +76,8 @@ class Decoding:
             raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
         if not 0 <= self.seed < 2**31:
             raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        if self.n_best < 0:
+            raise PadirError(f"n_best must be at least 0, got {self.n_best}")
 
     def check(self, config: ModelConfig) -> None:
         """Compares what differs from the defaults with the kind of the model.
@@ -78,13 +85,13 @@ class Decoding:
         Raises:
           PadirError: it is an option of the other kind.
         """
-        for name in _OF_CAUSAL if not config.causal else _OF_REFINING:
+        for name in OF_REFINING if config.causal else OF_CAUSAL:
             if getattr(self, name) != getattr(Decoding, name):
                 raise foreign_option(name, config.causal)
 
 
-_OF_CAUSAL = ("search",)
-_OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats")
+OF_CAUSAL = ("search",)  # fields of `Decoding` that mean nothing to the other kind of model
+OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "n_best")
 
 
 def foreign_option(name: str, causal: bool) -> PadirError:
@@ -106,12 +113,14 @@ class Translation:
 
     Attributes:
       text: the best hypothesis.
-      score: its mean log-probability per token; of a beam search the log-probability with EOS over its length penalty.
+      score: what `Decoding.rerank` gave it, by default its mean log-probability per token; of a causal model, what its
+        search did, by default the log-probability with EOS over a length penalty.
       length: its target length in tokens, EOS included.
       passes: decoder passes that its row really took (a causal model's sentence: one a position); 0 for an empty line.
       hypotheses: how many drafts were refined, or rows searched.
       trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
       truncated: whether the source was cut to what the model takes.
+      candidates: if asked for (`Decoding.n_best`), the best hypotheses' texts and scores, this one first.
     """
 
     text: str
@@ -121,6 +130,7 @@ class Translation:
     hypotheses: int = 1
     trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
     truncated: bool = False
+    candidates: tuple[tuple[str, float], ...] = ()
 
 
 class Scored(NamedTuple):
@@ -184,7 +194,7 @@ class Translator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
-        decoding = self._resolved(dataclasses.replace(decoding or Decoding(), **changes))
+        decoding = self.resolved(dataclasses.replace(decoding or Decoding(), **changes))
         causal = self.card.config.causal
         if causal and trace:
             raise PadirError("an autoregressive model has no steps to trace: every token is written once")
@@ -198,7 +208,7 @@ class Translator:
             wrong = [length for length in target_lengths if not 1 <= length <= self.card.config.max_length]
             if wrong:
                 raise PadirError(f"target_lengths must be in 1 .. {self.card.config.max_length}, got {wrong[0]}")
-        sources, truncated = self._sources(texts, truncate)
+        sources, truncated = self.source_tokens(texts, truncate)
         order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(sources[i]))
         results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]
         for begin in range(0, len(order), decoding.batch_size):
@@ -207,7 +217,7 @@ class Translator:
                 batch = self._written(numbers, first_number, sources, decoding)
             else:
                 given = None if target_lengths is None else [target_lengths[i] for i in numbers]
-                batch = self._batch(numbers, first_number, sources, given, decoding, trace)
+                batch = self._batch(texts, numbers, first_number, sources, given, decoding, trace)
             for i, result in zip(numbers, batch, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
         return results
@@ -232,24 +242,26 @@ class Translator:
             )
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need as many targets, got {len(targets)}")
-        source_tokens, _ = self._sources(sources, truncate)
+        source_tokens, _ = self.source_tokens(sources, truncate)
         target_tokens, _ = self._tokens(targets, truncate, "target")
         results = [Scored(0.0, 0)] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
         for begin in range(0, len(order), batch_size):
             numbers = order[begin : begin + batch_size]
-            rows = _padded_rows(len(numbers), batch_size)
             source_BS, target_BL = (
-                pad_rows([side[i] for i in numbers], round_up(max(len(side[i]) for i in numbers), BUCKET), rows)
-                for side in (source_tokens, target_tokens)
+                padded([side[i] for i in numbers], batch_size) for side in (source_tokens, target_tokens)
             )
             log_prob_BL = autoregressive.score(self.model, self.params, source_BS, target_BL)
             for i, log_prob in zip(numbers, np.asarray(log_prob_BL.sum(-1)).tolist(), strict=False):
                 results[i] = Scored(log_prob, len(target_tokens[i]))
         return results
 
-    def _resolved(self, decoding: Decoding) -> Decoding:
-        """What a decoding comes to with this model's own strategy and canvas."""
+    def resolved(self, decoding: Decoding) -> Decoding:
+        """A decoding with this model's own strategy and canvas where it leaves them open.
+
+        Raises:
+          PadirError: the options do not fit the model.
+        """
         decoding.check(self.card.config)
         if self.card.config.causal:
             return decoding
@@ -264,8 +276,31 @@ class Translator:
             )
         return dataclasses.replace(decoding, strategy=strategy, canvas=canvas)
 
-    def _sources(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
-        """Token lists with [LENGTH] and EOS, and which ones were cut."""
+    def predict_lengths(self, texts: Sequence[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
+        """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
+
+        Sources that are longer than the model takes are cut.
+
+        Raises:
+          PadirError: the length head gives no length, or a single one and k is above 1.
+        """
+        sources, _ = self.source_tokens(texts, truncate=True)
+        order = sorted(range(len(texts)), key=lambda i: len(sources[i]))
+        results: list[list[int]] = [[] for _ in texts]
+        for begin in range(0, len(order), batch_size):
+            numbers = order[begin : begin + batch_size]
+            encoded, _ = encode(self.model, self.params, padded([sources[i] for i in numbers], batch_size))
+            length_BK, _ = top_lengths(encoded.length, k)
+            for i, length_K in zip(numbers, np.asarray(length_BK).tolist(), strict=False):
+                results[i] = length_K
+        return results
+
+    def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
+        """What the encoder reads: token lists with [LENGTH] and EOS; and which texts were cut.
+
+        Raises:
+          PadirError: a text has more tokens than the model takes, and `truncate` is not set.
+        """
         tokens, truncated = self._tokens(texts, truncate, "text")
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
@@ -286,14 +321,14 @@ class Translator:
 
     def _written(self, numbers, first_number: int, sources, decoding: Decoding) -> list[Translation]:
         """Translates one batch from left to right."""
-        rows, max_length = _padded_rows(len(numbers), decoding.batch_size), self.card.config.max_length
-        source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
-        (longest,) = autoregressive.length_limits([source_length], max_length)
+        source_BS, max_length = padded([sources[i] for i in numbers], decoding.batch_size), self.card.config.max_length
+        rows = source_BS.shape[0]
+        (longest,) = autoregressive.length_limits([source_BS.shape[1]], max_length)
         limits = autoregressive.length_limits([len(sources[i]) for i in numbers], max_length)
         written, score_BN, passes_B = autoregressive.translate(
             self.model,
             self.params,
-            pad_rows([sources[i] for i in numbers], source_length, rows),
+            source_BS,
             _numbers(numbers, first_number, rows),
             np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
             search=decoding.search,
@@ -319,14 +354,13 @@ class Translator:
         return results
 
     def _batch(
-        self, numbers, first_number: int, sources, target_lengths, decoding: Decoding, trace: bool
+        self, texts: Sequence[str], numbers, first_number: int, sources, target_lengths, decoding: Decoding, trace: bool
     ) -> list[Translation]:
         """Translates one batch: the sentences at `numbers`."""
-        rows = _padded_rows(len(numbers), decoding.batch_size)
         max_length = self.card.config.max_length
-        source_length = round_up(max(len(sources[i]) for i in numbers), BUCKET)
-        source_BS = pad_rows([sources[i] for i in numbers], source_length, rows)
-        encoded, cross_kv = _encode(self.model, self.params, source_BS)
+        source_BS = padded([sources[i] for i in numbers], decoding.batch_size)
+        rows = source_BS.shape[0]
+        encoded, cross_kv = encode(self.model, self.params, source_BS)
         if target_lengths is not None:
             tried = [candidates([length], decoding.lengths, max_length) for length in target_lengths]
         else:
@@ -356,16 +390,45 @@ class Translator:
             traced_steps=decoding.num_steps if trace else None,
         )
         drafts = jax.device_get(drafts)
+        length_log_prob_BM = None
+        if encoded.length.logits_BGM is not None:
+            length_log_prob_BM = np.asarray(jax.nn.log_softmax(encoded.length.logits_BGM[:, 0]))
+        read = decoding.rerank.reads_text or decoding.n_best > 0
+        hypotheses = [
+            [
+                Hypothesis(
+                    text=self._text(drafts, row, decoding) if read else "",
+                    log_prob=float(drafts.log_prob_R[row]),
+                    tokens=int(drafts.free_RL[row].sum()),
+                    length_log_prob=None if length_log_prob_BM is None else float(length_log_prob_BM[b, length - 1]),
+                )
+                for row, (length, _) in enumerate(tried[b], b * num_hypotheses)
+            ]
+            for b in range(len(tried))
+        ]
+        read_texts = [str(texts[i]) for i in numbers]
+        scores = decoding.rerank(read_texts, hypotheses, target_language=self.card.target_language)
         results = []
-        for b, candidate in enumerate(tried):
-            first = b * num_hypotheses
-            row = first + int(drafts.score_R[first : first + len(candidate)].argmax())
-            results.append(self._translation(drafts, row, len(candidate), decoding))
+        for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
+            ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
+            best = self._translation(drafts, b * num_hypotheses + ranked[0], decoding)
+            n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
+            results.append(
+                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(candidate), candidates=n_best)
+            )
         return results
 
-    def _translation(self, drafts: _Drafts, row: int, hypotheses: int, decoding: Decoding) -> Translation:
+    def _text(self, drafts: _Drafts, row: int, decoding: Decoding) -> str:
         """What one row of the drafts says."""
         tokens_L, free_L = drafts.tokens_RL[row], drafts.free_RL[row]
+        drop = decoding.drop_repeats
+        if drop is None:
+            drop = isinstance(decoding.strategy, Padir)
+        text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
+        return _one_line(text)
+
+    def _translation(self, drafts: _Drafts, row: int, decoding: Decoding) -> Translation:
+        """One row of the drafts as a translation that has no score yet."""
         length = int(drafts.length_R[row])
         trace = None
         if drafts.trace_TRL is not None:
@@ -376,16 +439,11 @@ class Translator:
                 )
                 for tokens_L, scores_L in zip(*(each_TRL[:, row] for each_TRL in drafts.trace_TRL), strict=True)
             )
-        drop = decoding.drop_repeats
-        if drop is None:
-            drop = isinstance(decoding.strategy, Padir)
-        text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
         return Translation(
-            text=_one_line(text),
-            score=float(drafts.score_R[row]),
+            text=self._text(drafts, row, decoding),
+            score=0.0,
             length=length,
             passes=int(drafts.passes_R[row]),
-            hypotheses=hypotheses,
             trace=trace,
         )
 
@@ -393,20 +451,15 @@ class Translator:
 class _Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
 
-    score_R is the mean log-probability of a row's tokens; trace_TRL holds tokens and log-probabilities, or is None.
+    log_prob_R is the sum of a row's log-probabilities; trace_TRL holds tokens and log-probabilities, or is None.
     """
 
     tokens_RL: Any
     free_RL: Any
     length_R: Any
-    score_R: Any
+    log_prob_R: Any
     passes_R: Any
     trace_TRL: tuple[Any, Any] | None
-
-
-def _padded_rows(count: int, batch_size: int) -> int:
-    """The rows of a batch of `count` sentences: few shapes, few compilations."""
-    return min(batch_size, 1 << (count - 1).bit_length())
 
 
 def _numbers(numbers: list[int], first_number: int, rows: int) -> np.ndarray:
@@ -428,8 +481,15 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
     return tokens[np.concatenate([[True], tokens[1:] != tokens[:-1]])[: len(tokens)]].tolist()
 
 
+def padded(sources: list[list[int]], batch_size: int) -> np.ndarray:
+    """Token lists as an array of one of few shapes, so that few programs are compiled."""
+    rows = min(batch_size, 1 << (len(sources) - 1).bit_length())
+    return pad_rows(sources, round_up(max(map(len, sources)), BUCKET), rows)
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def _encode(model: Transformer, params, source_BS):
+def encode(model: Transformer, params, source_BS):
+    """The encoder's output for a batch of sources, and each decoder layer's keys and values of it."""
     segment_BS = (source_BS > 0).astype(jnp.int32)
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, segment_BS)
@@ -456,8 +516,50 @@ def _refine(
     traced_steps: int | None,
 ) -> _Drafts:
     """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
+    key_R, canvas, logits_fn = lay_out(
+        model,
+        params,
+        cross_kv,
+        source_segment_BS,
+        number_B,
+        length_BN,
+        draw_BN,
+        max_target_length=max_target_length,
+        corruption=corruption,
+        seed=seed,
+    )
+    refined = refine(
+        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
+    )
+    log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
+    traced = None
+    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+        traced = (refined.tokens_TBL, refined.scores_TBL)
+    return _Drafts(refined.tokens_BL, canvas.free_BL, length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
+
+
+def lay_out(
+    model: Transformer,
+    params,
+    cross_kv,
+    source_segment_BS,
+    number_B,
+    length_BN,
+    draw_BN,
+    *,
+    max_target_length: int,
+    corruption: Corruption,
+    seed,
+) -> tuple[Any, Canvas, LogitsFn]:
+    """The drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder).
+
+    Args:
+      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
+      number_B: of each sentence; with the seed, its length and its draw it makes a hypothesis' key.
+      length_BN, draw_BN: of each hypothesis.
+    """
     sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
-    length_R = length_BN.reshape(-1)  # rows R = B * N, sentence-major
+    length_R = length_BN.reshape(-1)
     # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, length_BN.shape[1]), length_R, draw_BN.reshape(-1))
@@ -470,12 +572,18 @@ def _refine(
             tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, visible_BLL=visible_BLL
         )
 
-    refined = refine(
-        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
-    )
-    written_R = jnp.maximum(canvas.free_BL.sum(-1), 1)
-    score_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1) / written_R
-    traced = None
-    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        traced = (refined.tokens_TBL, refined.scores_TBL)
-    return _Drafts(refined.tokens_BL, canvas.free_BL, length_R, score_R, refined.passes_B, traced)
+    return key_R, canvas, logits_fn
+
+
+@functools.lru_cache(maxsize=1)  # several rows of a table share it
+def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
+    """Rescoring by the autoregressive model of a directory.
+
+    Raises:
+      PadirError: it is no whole model directory, or the model is not autoregressive.
+    """
+    translator = Translator.load(model_dir)
+    if not translator.card.config.causal:
+        raise PadirError(f"{model_dir} holds no autoregressive model, which rescoring needs: give one, or own or mbr")
+    # A hypothesis may have more pieces in that model's vocabulary than it takes.
+    return Rescore(functools.partial(translator.score, truncate=True), brevity, model_dir)

@@ -13,6 +13,7 @@ from small_corpus import Numbers
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir.__main__ import main
+from padir.bleurt import MissingPackage
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,6 +126,93 @@ class TestCommands:
         assert status == 0 and "length_ratio" in out.lower().replace(" ", "_")
 
 
+@pytest.fixture(scope="module")
+def report(built, tmp_path_factory):
+    output = tmp_path_factory.mktemp("report") / "x"
+    command = ["evaluate", "--model", f"A={built / 'model'}", built / "model", "--output", output]
+    command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
+    command += ["--num_steps", 2, "--oracle_lengths", "--bleurt", "bleurt", "--rerank", "mbr", "--draws", 2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("padir.bleurt.Bleurt.load", missing)
+        assert main([str(argument) for argument in command]) == 0
+    return output
+
+
+class TestEvaluate:
+    """One run with two models and two strategies, and what is made of its files."""
+
+    def test_rows(self, built, report):
+        rows = json.loads(Path(f"{report}.json").read_text())
+        names = ["A", str(built / "model")]
+        assert [(r["model"], r["strategy"]["name"], r["oracle_lengths"]) for r in rows] == [
+            (name, strategy, oracle)
+            for name in names
+            for oracle in (False, True)
+            for strategy in ("padir", "mask_predict")
+        ]
+        assert {"bleu", "length_recall_10", "oracle_gap", "seconds"} <= set(rows[0]["scores"])
+        assert rows[0]["scores"]["seconds"]["signature"].endswith("compile:no")
+        assert rows[0]["rerank"]["name"] == "mbr" and rows[0]["split"] == "validation"
+        assert sum(bucket["sentences"] for bucket in rows[0]["by_length"]) == 20
+        assert rows[0]["scores"]["bleu"] == rows[4]["scores"]["bleu"]  # the same model under two names
+
+    def test_files(self, report):
+        markdown = Path(f"{report}.md").read_text()
+        assert "de_en validation (de-en, 20 sentences)" in markdown and "- rerank: mbr" in markdown
+        assert "- BLEURT is skipped: BLEURT needs TensorFlow" in markdown
+        assert Path(f"{report}.csv").read_text().count("\n") == 9
+        assert Path(f"{report}.png").read_bytes().startswith(b"\x89PNG")
+        names = sorted(path.name for path in Path(f"{report}.rows").iterdir())
+        assert names == [*(f"{i:02d}.txt" for i in range(1, 9)), "reference.txt"]
+
+    def test_tables_of_it(self, report, tmp_path, capsys):
+        status, out, _ = run(capsys, "tables", f"{report}.json", "--metrics", "chrf")
+        assert status == 0 and out.startswith("**chrF**") and "| A | padir |" in out
+        assert run(capsys, "tables", f"{report}.json", "--output", tmp_path / "t.md")[1] == ""
+        assert "**BLEU**" in (tmp_path / "t.md").read_text()
+        assert "no row has any of ter" in refused(capsys, "tables", f"{report}.json", "--metrics", "ter")
+
+    def test_comparing_two_of_its_rows(self, report, tmp_path, capsys):
+        command = ["compare", "--references", f"{report}.rows/reference.txt", "--target_language", "en"]
+        command += ["--hypotheses", f"{report}.rows/01.txt", f"{report}.rows/05.txt", "--samples", 100]
+        status, out, _ = run(capsys, *command, "--json", tmp_path / "figures.json")
+        assert status == 0 and "baseline" in out and "BLEU: nrefs:1|bs:100" in out
+        assert [r["p_value"] for r in json.loads((tmp_path / "figures.json").read_text())] == [None, 1.0] * 2
+
+    def test_refused(self, built, capsys):
+        command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
+        assert "--length_weight belongs to --rerank own" in refused(
+            capsys, *command, "--rerank", "mbr", "--length_weight", 1
+        )
+        assert "minimum Bayes risk knows no length" in refused(capsys, *command, "--rerank", "mbr", "--brevity", 1)
+        assert "brevity must be at least 0" in refused(capsys, *command, "--brevity", -1)
+        assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model")
+        assert "is no BLEURT checkpoint" in refused(capsys, *command, "--bleurt", built)
+        assert "draws must be 1" in refused(capsys, *command, "--draws", 2, "--gin.Decoding.canvas=@Mask()")
+
+
+def missing(folder):
+    raise MissingPackage("BLEURT needs TensorFlow")
+
+
+class TestScore:
+    def test_a_line_for_every_pair(self, built, tmp_path, capsys):
+        command = ["score", "--model", built / "model", "--num_steps", 2, "--json", tmp_path / "figures.json"]
+        command += ["--source", built / "validation.de", "--target", built / "validation.en"]
+        status, out, _ = run(capsys, *command)
+        lines = [line.split("\t") for line in out.splitlines()]
+        targets = (built / "validation.en").read_text().splitlines()
+        assert status == 0 and [int(line[1]) for line in lines] == [len(target.split()) for target in targets]
+        assert all(float(total) / int(n) == pytest.approx(float(mean), abs=1e-3) for total, n, mean in lines)
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        assert figures["pairs"] == 20 and len(figures["stages"]) == 2 and figures["mean"] == figures["stages"][-1]
+
+    def test_files_of_unequal_length(self, built, tmp_path, capsys):
+        (tmp_path / "short.en").write_text("one\n")
+        command = ["score", "--model", built / "model", "--source", built / "validation.de"]
+        assert "got 20 sources and 1 targets" in refused(capsys, *command, "--target", tmp_path / "short.en")
+
+
 def translate(built, tmp_path, capsys, content, *arguments):
     """Exit status, lines and stderr of `padir translate` for the bytes of a file."""
     (tmp_path / "in.txt").write_bytes(content)
@@ -188,6 +276,7 @@ class TestTranslate:
         assert status == 0 and len(lines) == 2
         assert json.loads(figures.read_text()) == {"lines": 2, "passes": 2.0}
         gin = ["--gin.Decoding.num_steps=3", "--gin.Decoding.strategy=@MaskPredict()"]
+        gin += ["--gin.Decoding.rerank=@OwnScore()", "--gin.OwnScore.brevity=0.5"]
         (tmp_path / "in.txt").write_bytes(content)
         command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *gin, "--json", figures]
         assert run(capsys, *command, "--output", tmp_path / "out.txt")[0] == 0
@@ -389,7 +478,8 @@ def test_help_names_every_command_and_loads_no_jax():
     process = command("--help", stdout=subprocess.PIPE, text=True)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert all(name in out for name in ("vocab", "prepare", "train", "average", "evaluate", "translate", "distill"))
+    names = "vocab prepare train average evaluate tables compare score translate distill"
+    assert all(name in out for name in names.split())
 
 
 def test_tiny_is_what_the_model_directory_says(built):

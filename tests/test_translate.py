@@ -11,8 +11,9 @@ from padir.canvas import Strategy
 from padir.corruption import Mask
 from padir.errors import PadirError
 from padir.length import LengthSearch
+from padir.rerank import OwnScore, Rescore
 from padir.strategies import BlockGibbs, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter
-from padir.translate import Decoding, Translation, Translator, without_repeats
+from padir.translate import Decoding, Translation, Translator, rescorer, without_repeats
 
 TEXTS = [
     "eins",
@@ -138,6 +139,55 @@ class TestLengths:
         assert result.hypotheses == 2
         with pytest.raises(PadirError, match="predicts a single length, got top_k=2"):
             translator.translate(["eins"], lengths=LengthSearch(top_k=2))
+
+
+class TestChoosing:
+    LENGTHS = LengthSearch(offsets=(-1, 0, 1))
+
+    def test_the_candidates_are_listed_best_first(self, translator):
+        for result in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=2):
+            assert len(result.candidates) == 2 and result.hypotheses == 3
+            assert result.candidates[0] == (result.text, result.score) and result.candidates[1][1] <= result.score
+        plain = translator.translate(TEXTS, lengths=self.LENGTHS)
+        assert all(result.candidates == () for result in plain)
+        assert [r.text for r in plain] == [r.text for r in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=3)]
+
+    def test_the_best_of_a_rule_wins_and_is_told_its_source(self, translator):
+        asked = {}
+
+        def longest(sources, targets):
+            for source, target in zip(sources, targets, strict=True):
+                asked.setdefault(source, set()).add(target)
+            return [(float(len(target)), 1) for target in targets]
+
+        results = translator.translate(TEXTS, lengths=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
+        assert set(asked) == set(TEXTS)
+        for text, result in zip(TEXTS, results, strict=True):
+            assert result.text in asked[text] and result.score == max(map(len, asked[text])) == len(result.text)
+
+    def test_own_scores_are_the_sums_over_a_power_of_the_length(self, translator):
+        mean, total = (
+            translator.translate(TEXTS, target_lengths=[6] * len(TEXTS), rerank=OwnScore(brevity))
+            for brevity in (1.0, 0.0)
+        )
+        for m, t in zip(mean, total, strict=True):
+            assert t.score == pytest.approx(5 * m.score, rel=1e-5)  # five tokens and EOS
+
+    def test_the_length_has_its_say(self, translator):
+        chosen = [
+            [r.length for r in translator.translate(TEXTS, lengths=LengthSearch(top_k=4), rerank=rule)]
+            for rule in (OwnScore(), OwnScore(length_weight=1e6))
+        ]
+        assert chosen[1] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)] != chosen[0]
+
+    def test_predicted_lengths_are_those_that_are_tried(self, translator):
+        predicted = translator.predict_lengths(TEXTS, 3, batch_size=2)
+        assert all(len(set(lengths)) == 3 for lengths in predicted)
+        assert [lengths[0] for lengths in predicted] == [r.length for r in translator.translate(TEXTS)]
+
+    def test_rescoring_needs_an_autoregressive_model(self, tmp_path):
+        with pytest.raises(PadirError, match="holds no autoregressive model"):
+            rescorer(str(random_model_dir(tmp_path)))
 
 
 class TestSteps:
