@@ -120,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
     tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
     tables.add_argument("--metrics", nargs="+", default=["bleu", "bleurt", "stutter"], help="a table each")
+    tables.add_argument("--across", choices=["test_set", "steps"], default="test_set", help="the columns (test_set)")
     tables.add_argument("--output", metavar="FILE", help="the Markdown file to write; default: standard output")
     tables.set_defaults(run=_tables)
 
@@ -488,7 +489,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
     from padir.tables import paper_tables, read_rows
 
     rows = read_rows(args.files)
-    text = paper_tables(rows, args.metrics)
+    text = paper_tables(rows, args.metrics, args.across)
     if args.output:
         _write(args.output, text)
     else:

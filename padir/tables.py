@@ -241,31 +241,44 @@ def to_csv(rows: Rows) -> str:
     return file.getvalue()
 
 
-def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutter")) -> str:
-    """One table a metric, laid out as the paper's Tables 1 to 3 (section L.4): systems down, test sets across.
+def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutter"), across: str = "test_set") -> str:
+    """One table a metric, laid out as the paper's Tables 1 to 3 (section L.4): systems down, test sets or steps across.
 
-    A model's rows follow each other and name it once; rows of several test sets are one where model, hypotheses, steps
-    and the like agree. A metric that no row has gets no table.
+    A model's rows follow each other and name it once; rows that differ in nothing but what stands across are one. A
+    combination that has no meaning gets no row, and a metric that no row has no table.
+
+    Args:
+      across: "test_set" or "steps".
+
+    Raises:
+      PadirError: no row has any of the metrics, or rows of several test sets with the steps across.
     """
-    sets = list(dict.fromkeys(map(_test_set, rows)))
-    system = system_columns(rows)
+    rows = [row for row in rows if row["scores"]]
+    if across == "steps" and len(set(map(_test_set, rows))) > 1:
+        raise PadirError("the steps can stand across for one test set only: give files of one, or --across test_set")
+    column_of = {"test_set": _test_set, "steps": _steps}[across]
+    columns = list(dict.fromkeys(map(column_of, rows)))
+    heads_across = [f"{name} step{'s' * (name != '1')}" for name in columns] if across == "steps" else columns
+    system = [column for column in system_columns(rows) if column != across]
     table: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: [r["model"] for r in rows].index(row["model"])):
-        table.setdefault(tuple(_SYSTEM[c](row) for c in system), {})[_test_set(row)] = row
+        table.setdefault(tuple(_SYSTEM[c](row) for c in system), {})[column_of(row)] = row
     parts = []
     for metric in metrics:
         if not any(metric in row["scores"] for row in rows):
             continue
         lines, named = [], None
-        for key, by_set in table.items():
-            figures = [_cell(by_set[name], metric) if name in by_set else "-" for name in sets]
+        for key, by_column in table.items():
+            figures = [_cell(by_column[name], metric) if name in by_column else "-" for name in columns]
             lines.append(["" if key[0] == named else key[0], *key[1:], *figures])
             named = key[0]
         titles = {"model": "Model", "hypotheses": "# Hyp.", "steps": "Steps"}
-        columns = [*(titles.get(c, c.capitalize()) for c in system), *sets]
+        heads = [titles.get(c, c.capitalize()) for c in system]
+        counts = [titles["hypotheses"], titles["steps"]]
+        words = [head for head in heads if head not in counts]
         computed = [line for line in signatures(rows) if line.startswith(f"{metric}: ")]
         parts.append(
-            f"**{_TITLES.get(metric, metric)}**\n\n{_markdown(columns, lines, words=columns[: len(system) - 2])}\n"
+            f"**{_TITLES.get(metric, metric)}**\n\n{_markdown([*heads, *heads_across], lines, words)}\n"
             + "".join(f"{line}\n" for line in computed)
         )
     if not parts:

@@ -1,14 +1,33 @@
 """Tests run on the CPU, and every jaxtyping annotation of padir is checked while they do."""
 
 import os
+import shutil
+import tempfile
 
 # Before JAX is imported. Set JAX_PLATFORMS to run the tests on another device.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time would go into optimising programs that run for a millisecond.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# Commands that run in a test must not fill the user's cache.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")
+# What one test compiles, others need, and so do the commands that tests start. Workers inherit the folder.
+_OURS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="padir-tests-"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jaxtyping
 
 jaxtyping.install_import_hook("padir", "beartype.beartype")
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Each compiled program holds memory maps, of which a process has 65,530; thousands of tests would use them up."""
+    yield
+    jax.clear_caches()
+
+
+def pytest_unconfigure():
+    if _OURS:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)

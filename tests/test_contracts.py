@@ -227,9 +227,10 @@ class TestStrategy:
             canvas = unseen(canvas) if case[1] == "decontextualised" else canvas
             return refine(keys(1), canvas, judging(moody(segment_BL, seed)), strategy, num_steps=5).tokens_BL
 
-        apart = [run(tokens, free, segment) for tokens, (_, free, segment) in zip(noisy, rows, strict=True)]
-        packed_segment = jnp.concatenate([rows[0][2], 2 * rows[1][2]], 1)
-        together = run(jnp.concatenate(noisy, 1), jnp.concatenate([row[1] for row in rows], 1), packed_segment)
+        # A segment draws by its number, also alone in a row.
+        each = [(tokens, free, n * segment) for n, tokens, (_, free, segment) in zip((1, 2), noisy, rows, strict=True)]
+        apart = [run(*row) for row in each]
+        together = run(*(jnp.concatenate(parts, 1) for parts in zip(*each, strict=True)))
         np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
 
 

@@ -1,5 +1,6 @@
 """Every configs/objective/*.gin, read after a run's file as on the command line, and two steps of training with it."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from padir.loss import Objective
 from padir.model import ModelConfig, Transformer
 from padir.optimizer import Adam, Cosine
 from padir.strategies import EasyFirst, Lifted, MaskPredict
+from padir.teacher_forcing import TeacherForcing
 from padir.trainer import Batching, TrainState, figures, init_params, make_step
 
 REPOSITORY = Path(__file__).parents[1]
@@ -44,12 +46,20 @@ def name(request, monkeypatch):
 
 
 def test_each_file_is_listed_here():
-    assert {path.stem for path in (REPOSITORY / "configs/objective").glob("*.gin")} == set(EXPECTED)
+    names = {path.stem for path in (REPOSITORY / "configs/objective").glob("*.gin")}
+    assert names == {*EXPECTED, "autoregressive"}
+
+
+@pytest.mark.parametrize("name", ["autoregressive"], indirect=True)
+def test_the_autoregressive_baseline_is_teacher_forced(name):
+    assert config.configured(ModelConfig)().causal
+    assert config.gin.query_parameter("train.objective").configurable.wrapped is TeacherForcing
 
 
 def test_makes_its_objective_and_trains(name):
     objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
-    assert objective == EXPECTED[name] and type(objective.between) is type(EXPECTED[name].between)
+    assert objective == dataclasses.replace(EXPECTED[name], length_weight=5.0)  # the run's
+    assert type(objective.between) is type(EXPECTED[name].between)
     assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
 
     model = Transformer(model_config, IDS)

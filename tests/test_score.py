@@ -13,6 +13,7 @@ from tiny_model import random_translator
 from padir.canvas import draft
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
+from padir.model import ModelConfig
 from padir.refine import refine
 from padir.score import PairScore, _Scored, score_pairs, summary
 from padir.strategies import MaskPredict, Padir
@@ -68,7 +69,7 @@ def test_the_first_stage_is_the_products_of_the_model_on_its_noise(translator):
         corruption=translator.card.corruption.full(),
         seed=0,
     )
-    log_prob_BLV = jax.nn.log_softmax(logits_fn(canvas.tokens_BL))
+    log_prob_BLV = jax.nn.log_softmax(logits_fn(canvas.tokens_BL).logits_BLV)
     assert result.log_prob == pytest.approx(float(log_prob_BLV[0, 0, target_BL[0, 0]]), rel=1e-4)
     assert result.tokens == 1 and len(result.stages) == 1 and result.length_log_prob < 0
 
@@ -92,7 +93,7 @@ def test_an_autoregressive_model_is_asked_once():
         asked.append((sources, targets, batch_size))
         return [(-2.5, 3)]
 
-    causal = types.SimpleNamespace(config=types.SimpleNamespace(causal=True))
+    causal = types.SimpleNamespace(config=ModelConfig(causal=True))
     translator = object.__new__(__import__("padir").Translator)
     translator.card, translator.score = causal, score
     assert score_pairs(translator, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]

@@ -5,11 +5,13 @@ import types
 
 import pytest
 
+from padir.checkpoint import Weights
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.evaluate import TestSet, length_recall
 from padir.length import LengthSearch
 from padir.metrics import Score
+from padir.model import ModelConfig
 from padir.strategies import MaskPredict, Padir
 from padir.systems import evaluate_all
 from padir.translate import Decoding, Translation, Translator
@@ -21,8 +23,10 @@ class Fake(Translator):
     """Writes the reference if it is given its length, and otherwise its first words, one more with each step."""
 
     def __init__(self, causal=False, length_head="token", refuses=()):
-        config = types.SimpleNamespace(length_head=length_head, max_length=8, causal=causal)
-        self.card = types.SimpleNamespace(config=config, strategy=Padir(), corruption=Uniform(0.5))
+        config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
+        self.card = types.SimpleNamespace(
+            config=config, strategy=Padir(), corruption=Uniform(0.5), weights=Weights(steps=(7,))
+        )
         self.tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [text.split() for text in texts])
         self.refuses, self.calls = refuses, []
 

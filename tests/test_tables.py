@@ -89,11 +89,21 @@ def test_the_papers_layout_joins_test_sets():
     assert lines[0] == "**BLEU**" and "**stutter**" in lines and "BLEURT" not in text
     table = [line.split(" | ") for line in lines[2:7]]
     assert table[0] == ["| Model", "Strategy", "# Hyp.", "Steps", "toy", "wmt |"]
-    assert table[2] == ["| AR", "-", "5", "N", "33.50", "29.54 |"]
+    assert table[2] == ["| AR", "beam", "5", "N", "33.50", "29.54 |"]
     assert table[3] == ["| PaDIR", "padir", "1", "4", "33.49", "28.61 |"]
     assert table[4] == ["| ", "padir", "1", "10", "33.63", "- |"]
     with pytest.raises(PadirError, match="no row has any of bleurt"):
         tables.paper_tables(rows, ["bleurt"])
+
+
+def test_steps_may_stand_across():
+    rows = [row("a", steps=1, bleu=20.0), row("a"), row("a", strategy=MaskPredict(), note="needs masks"), row("b")]
+    lines = tables.paper_tables(rows, ["bleu"], across="steps").splitlines()
+    assert lines[2] == "| Model | # Hyp. | 1 step | 4 steps |"
+    assert lines[4:6] == ["| a | 1 | 20.00 | 30.00 |", "| b | 1 | - | 30.00 |"]
+    assert "needs masks" not in "".join(lines)
+    with pytest.raises(PadirError, match="for one test set only: give files of one"):
+        tables.paper_tables([row(), row() | {"split": "validation"}], ["bleu"], across="steps")
 
 
 def test_splits_of_a_corpus_are_test_sets_of_their_own():

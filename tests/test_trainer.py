@@ -35,18 +35,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compilation(tmp_path_factory):
-    """Cached: the runs below compile the same step again and again."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(tmp_path_factory.mktemp("cache")), 0.0), strict=True):
-        jax.config.update(name, value)
-    yield
-    for name, value in zip(names, before, strict=True):
-        jax.config.update(name, value)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return str(prepared_numbers(tmp_path_factory.mktemp("trainer")))

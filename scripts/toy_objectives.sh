@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Trains every objective of configs/objective on the built-in corpus, with the same data, size and number of updates, then
+# decodes each model with every strategy that has a meaning for it. Writes results/toy_objectives.json, and tables of it to
+# results/toy_objectives.md. STEPS sets the number of updates. Interrupted, it goes on where it stopped.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+padir() { .venv/bin/python -m padir "$@"; }
+
+make_environment
+steps="${STEPS:-3000}"
+objectives=(padir one_stage rejecter sundae cmlm smart glat disco autoregressive)
+strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0 rejecter threshold entropy_bound
+    block_gibbs:temperature=0,order=margin independent_parallel:temperature=0 easy_first)
+
+if [[ ! -f data/toy_de_en/manifest.json ]]; then
+    padir vocab --task toy_de_en --size 2400 --output data/toy.model
+    padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --max_source_tokens 64 --max_target_tokens 64
+fi
+
+models=()
+for objective in "${objectives[@]}"; do
+    padir train --gin_file=configs/run/toy_cpu.gin --gin_file="configs/objective/$objective.gin" \
+        --model_dir "runs/toy_objectives/$objective" --gin.train.num_steps="$steps" --gin.Intervals.evaluate=0
+    models+=("$objective=runs/toy_objectives/$objective")
+done
+
+padir evaluate --model "${models[@]}" --data data/toy_de_en --strategy "${strategies[@]}" --num_steps 1 2 4 10 --top_k 3 \
+    --json results/toy_objectives.json
+padir tables results/toy_objectives.json --metrics toy_right toy_mixed bleu passes --across steps \
+    --output results/toy_objectives.md
