@@ -8,17 +8,15 @@ import tempfile
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time would go into optimising programs that run for a millisecond.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# What one test compiles, others need, and so do the commands that tests start. Workers inherit the folder.
-_OURS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="padir-tests-"))
+# What one test compiles, others need, and so do the commands that tests start; workers inherit the first one's folder.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+import jax
 import jaxtyping
+import pytest
 
 jaxtyping.install_import_hook("padir", "beartype.beartype")
-
-import jax
-import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,5 +27,4 @@ def few_programs():
 
 
 def pytest_unconfigure():
-    if _OURS:
-        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)
