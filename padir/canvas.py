@@ -27,7 +27,8 @@ class Canvas:
       free_BL: positions that may be rewritten: neither EOS nor padding.
       start_BL: what the canvas began as; hiding a position puts this back (random, mask or mask_range tokens alike).
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
-      done_B: set by the strategy when a further pass would change nothing; `refine` then keeps the row as it is.
+      done_B: set by the strategy when a row is finished, because a further pass would change nothing or, for those that
+        only fill masks, because nothing is hidden any more; `refine` then keeps the row as it is.
       visible_BLL: which positions [query, key] a decontextualised decoder may see, kept by `write` and `hide`; None
         for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).

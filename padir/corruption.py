@@ -260,10 +260,15 @@ def get_corruption(name: str, **hyperparameters) -> Corruption:
     return CORRUPTIONS[name](**hyperparameters)
 
 
-def knows_mask(corruption: Corruption) -> bool:
-    """Whether a model that was trained with this corruption has seen masks.
+def noise_kinds(corruption: Corruption) -> frozenset[str] | None:
+    """What a corruption puts in the place of tokens, of "pieces", "mask" and "mask_range"; None: it is not padir's.
 
-    >>> knows_mask(Mixed()), knows_mask(Uniform())
-    (True, False)
+    >>> sorted(noise_kinds(Mixed()))
+    ['mask', 'pieces']
     """
-    return corruption.deterministic or getattr(corruption, "mask", 0.0) > 0  # what is always the same is a mask
+    if isinstance(corruption, Mixed):
+        shares = {"pieces": corruption.random, "mask": corruption.mask}
+        return frozenset(kind for kind, share in shares.items() if share > 0)
+    kinds = {Uniform: "pieces", UniformRate: "pieces", Mask: "mask", Cmlm: "mask", MaskRange: "mask_range"}
+    kind = kinds.get(type(corruption))
+    return kind and frozenset({kind})

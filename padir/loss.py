@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.canvas import Between, Corruption, forbid, from_tokens, veil
-from padir.corruption import RandomVisible, Uniform
+from padir.corruption import RandomVisible, Uniform, noise_kinds
 from padir.errors import PadirError
 from padir.length import LengthOutput
 from padir.model import Transformer
@@ -88,8 +88,12 @@ class Objective:
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have one.
 
+    The loss is the sum over positions that count; trainers divide it by the number of target tokens, so that a weight
+    of few positions makes the rest, such as the length loss, count for more.
+
     Raises:
-      PadirError: no stage, or an unknown weight.
+      PadirError: no stage, an unknown weight, a last stage that trains nothing, or weights of masks that the corruption
+        does not make.
     """
 
     corruption: Corruption = Uniform()
@@ -108,6 +112,13 @@ class Objective:
         unknown = [weight for weight in self.stage_weights if weight not in STAGE_WEIGHTS]
         if unknown:
             raise PadirError(f"stage_weights must be among {', '.join(STAGE_WEIGHTS)}, got {unknown[0]!r}")
+        if self.stage_weights[-1] == "none":
+            raise PadirError("the last stage trains nothing with weight 'none': name another, or leave the stage out")
+        if "masked" in self.stage_weights and noise_kinds(self.corruption) == {"pieces"}:
+            raise PadirError(
+                f"stage_weights name 'masked', and {self.corruption} makes no masks, so that only EOS would count: use"
+                " 'noised', or a corruption of masks"
+            )
         if not 0 <= self.label_smoothing < 1:
             raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
 
@@ -144,6 +155,7 @@ class Sums:
 
     Attributes:
       stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss.
+      stage_weight_S: positions that count in each stage, which the losses are sums over.
       stage_correct_S: target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: of the length head.
       tokens, segments: real target tokens and sentence pairs.
@@ -153,6 +165,7 @@ class Sums:
 
     stage_loss_S: Float[Array, " S"]
     stage_z_loss_S: Float[Array, " S"]
+    stage_weight_S: Float[Array, " S"]
     stage_correct_S: Float[Array, " S"]
     length_loss: Float[Array, ""]
     length_correct: Float[Array, ""]
@@ -233,7 +246,7 @@ def refinement_loss(
             output.logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
         )
         correct = ((output.logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
-        parts.append((loss, z_loss, correct.astype(jnp.float32)))
+        parts.append((loss, z_loss, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)))
         if stage + 1 < len(objective.stage_weights):
             output = jax.lax.stop_gradient(output)
             output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV, ids.special))
@@ -242,7 +255,9 @@ def refinement_loss(
                 key_stage_B, canvas, output, batch.target_BL, chosen_BL, progress=progress
             )
 
-    stage_loss_S, stage_z_loss_S, stage_correct_S = (jnp.stack(part) for part in zip(*parts, strict=True))
+    stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = (
+        jnp.stack(part) for part in zip(*parts, strict=True)
+    )
     length_BG = segment_lengths(segment_BL, num_segments)
     len_loss = length_loss(encoded.length, length_BG, objective.label_smoothing, objective.z_loss)
     keep_loss = keep_correct = None
@@ -252,6 +267,7 @@ def refinement_loss(
     sums = Sums(
         stage_loss_S=stage_loss_S,
         stage_z_loss_S=stage_z_loss_S,
+        stage_weight_S=stage_weight_S,
         stage_correct_S=stage_correct_S,
         length_loss=len_loss,
         length_correct=_length_correct(encoded.length, length_BG),

@@ -57,22 +57,27 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 
 @dataclasses.dataclass(frozen=True)
 class SundaeSampling:
-    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws anew a random share of the positions.
+    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws anew a share of the positions.
 
-    The first step writes everything. At temperature 0, the argmax unroll, a row is done when the argmax agrees with
-    all that stands; otherwise every step is taken.
+    The first step writes everything. With order "uncertain" and temperature 0 it is the argmax unroll: what was written
+    with the least certainty gets the argmax of the decoder that has seen the rest. At temperature 0 a row is done when
+    the argmax agrees with all that stands; otherwise every step is taken.
 
     Attributes:
       share: of a sentence's free positions that a step draws anew, rounded up.
       temperature: of the draws.
+      order: which positions: "random" ones, or the most "uncertain", whose log-probability when written was lowest.
       argmax_last: whether the last step writes the argmax everywhere, so that nothing drawn is left unseen.
     """
 
     share: float = 0.3
     temperature: float = 0.4
+    order: str = "random"
     argmax_last: bool = True
 
     def __post_init__(self):
+        if self.order not in ("random", "uncertain"):
+            raise PadirError(f"order must be random or uncertain, got {self.order!r}")
         if not 0 < self.share <= 1:
             raise PadirError(f"share must lie in (0, 1] (of the positions drawn at each step), got {self.share}")
         _check_temperature(self.temperature)
@@ -83,8 +88,10 @@ class SundaeSampling:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        draw_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
-        chosen_BL = worst(draw_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
+        order_BL = canvas.score_BL
+        if self.order == "random":
+            order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
+        chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         token_BL, score_BL = best_tokens(output.logits_BLV)
         done_B, settled_BL = canvas.done_B, free_BL & (self.argmax_last & (step == num_steps - 1))
@@ -102,13 +109,13 @@ class BlockGibbs:
     right, a pass each, every draw conditioning on those before it: together a draw from the joint distribution of the
     block given the rest, if the model's conditionals are those of one joint distribution. Then the next block is
     chosen. If the steps end amid a block, what is hidden gets the argmax of the last pass. No row is done early. Its
-    memory is hidden_BL.
+    memory is what is hidden of the block, and the block.
 
     Attributes:
       block: k, positions drawn in one block; a sentence with fewer draws them all.
       order: which positions make a block: "random" ones, or those of the lowest "margin" between the probabilities of
-        the two likeliest tokens (this depends on what stands there, so that the chain's stationary distribution is
-        another).
+        the two likeliest tokens, the block before left out (this depends on what stands there, so that the chain's
+        stationary distribution is another).
       temperature: of the draws.
       parallel: draw the block in one pass, from the product of its positions' distributions: an approximation.
     """
@@ -126,24 +133,27 @@ class BlockGibbs:
             raise PadirError(f"order must be random or margin, got {self.order!r}")
         _check_temperature(self.temperature)
 
-    def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
+    def init(self, key_B, canvas: Canvas) -> tuple[Bool[Array, "B L"], Bool[Array, "B L"]]:
         del key_B
-        return canvas.free_BL
+        return canvas.free_BL, canvas.free_BL
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps):
+        (hidden_BL, block_BL), free_BL = memory, canvas.free_BL
         segment_BL, last = canvas.segment_BL, jnp.equal(step, num_steps - 1)
         at_once = (step == 0) | self.parallel
-        chosen_BL = memory & (_leftmost(memory, segment_BL) | at_once)
+        chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
-        left_BL = memory & ~chosen_BL
-        if self.order == "margin":
-            order_BL = margins(output.logits_BLV)
+        left_BL = hidden_BL & ~chosen_BL
+        if self.order == "margin":  # without the block before, at temperature 0 it would be the same for ever
+            others_BL = free_BL & ~block_BL
+            among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
+            next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
         else:
-            order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
-        next_BL = worst(order_BL, canvas.free_BL, segment_BL, self.block)
-        hidden_BL = jnp.where(count_in_segment(left_BL, segment_BL) == 0, next_BL, left_BL) & ~last
+            next_BL = worst(uniform_draws(position_keys(key_B, segment_BL, _WHERE)), free_BL, segment_BL, self.block)
+        whole_BL = count_in_segment(left_BL, segment_BL) == 0
+        hidden_BL = jnp.where(whole_BL, next_BL, left_BL) & ~last
         written = write(written, left_BL & last, *best_tokens(output.logits_BLV))
-        return hide(written, hidden_BL), hidden_BL
+        return hide(written, hidden_BL), (hidden_BL, jnp.where(whole_BL, next_BL, block_BL))
 
 
 def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:

@@ -7,9 +7,10 @@ writes all positions at once, several times over. What is scored instead, for st
 
 where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and canvas_{s+1} is what the
 model's own strategy makes of canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
-decoding; the later ones are pseudo-log-likelihoods: how well the target is predicted from the model's own draft, which
-need not resemble it. Each is minus the training loss of that stage at rate 1. EOS, which the length places, does not
-count (an autoregressive model's does); the length's own log-probability is given apart.
+decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax; the later ones
+are pseudo-log-likelihoods: how well the target is predicted from the model's own draft, which may not resemble it. Each
+is minus the training loss of that stage at rate 1. EOS, which the length places, does not count (an autoregressive
+model's does); the length's own log-probability is given apart.
 """
 
 from __future__ import annotations

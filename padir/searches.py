@@ -95,8 +95,9 @@ class Beam:
     """Beam search: of all extensions the most likely ones, as many as there are unfinished rows.
 
     A finished row keeps its place, so that the beam narrows, N rows are all that a sentence ever has, and one of size
-    1 is greedy search. The search of a sentence ends as soon as no unfinished row can beat the best finished one, at
-    whatever length it would end: this changes nothing but the time. Rows that were not finished then are not results.
+    1 is greedy search. (T5X's beam keeps finished rows apart, and its width, which may find a little more.) The search
+    of a sentence ends as soon as no unfinished row can beat the best finished one, at whatever length it would end: this
+    changes nothing but the time. Rows that were not finished then are not results.
 
     Attributes:
       size: N.

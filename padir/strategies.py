@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, Key
 
 from padir.canvas import Canvas, Corruption, Output, Strategy
 from padir.confidence import EasyFirst, EntropyBound, Threshold
-from padir.corruption import knows_mask
+from padir.corruption import noise_kinds
 from padir.errors import PadirError
 from padir.rewriting import Constant, MaskPredict, Padir, Rejecter
 from padir.samplers import BlockGibbs, IndependentParallel, SundaeSampling
@@ -86,12 +86,13 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
-    """Whether a strategy has a meaning for a model: what its class attribute `needs` names must be there.
+    """Whether a strategy and a canvas have a meaning for a model.
 
-    "decontextualised" and "rejecter" are properties of the decoder. "mask" means that it can be told which positions
-    are hidden, because a mask stands there or because it does not see them: without that, the model's distribution at
-    a position is not a conditional given the others. Strategies that also work with a random token in the place of what
-    is hidden need nothing.
+    The canvas must be of noise that the model has seen (a decontextualised decoder sees none), and what the strategy's
+    class attribute `needs` names must be there. "decontextualised" and "rejecter" are properties of the decoder. "mask"
+    means that it can be told which positions are hidden, because a mask stands there or because it does not see them:
+    without that, the model's distribution at a position is not a conditional given the others. Strategies that also
+    work with a random token in the place of what is hidden need nothing.
 
     Args:
       canvas: what drafts are made of.
@@ -115,14 +116,20 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
             f"{name} needs a rejecter head (ModelConfig.rejecter = True), and this model has none: choose one of"
             f" {others}"
         )
-    if "mask" not in needs or has["decontextualised"]:
+    if has["decontextualised"]:
         return
-    if not knows_mask(trained):
+    kinds, known = noise_kinds(canvas), noise_kinds(trained)
+    if "mask" in needs and known == {"pieces"}:
         raise PadirError(
             f"{name} hides positions behind a mask, and this model was trained with {trained}, which has none: choose"
             f" one of {others}, or train with masks"
         )
-    if not canvas.deterministic:
+    if kinds is not None and known is not None and not kinds <= known:
+        raise PadirError(
+            f"the canvas is of {canvas}, and this model was trained with {trained} and has never seen its noise: leave"
+            " the canvas out (Decoding.canvas), or train with that noise"
+        )
+    if "mask" in needs and not canvas.deterministic:
         raise PadirError(
             f"{name} hides positions behind a mask, and the canvas is of {canvas}: give it a canvas of masks"
             " (Decoding.canvas = @Mask()), which this model knows"

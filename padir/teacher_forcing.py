@@ -72,6 +72,7 @@ class TeacherForcing:
         sums = Sums(
             stage_loss_S=loss[None],
             stage_z_loss_S=z_loss[None],
+            stage_weight_S=present_BL.sum().astype(jnp.float32)[None],
             stage_correct_S=correct[None].astype(jnp.float32),
             length_loss=jnp.float32(0),
             length_correct=jnp.float32(0),

@@ -137,7 +137,7 @@ class TestStrategy:
         assert isinstance(strategy, Strategy)
         assert strategy == dataclasses.replace(strategy) and hash(strategy) == hash(dataclasses.replace(strategy))
 
-    @pytest.mark.parametrize("num_steps", [1, 2, 7])
+    @pytest.mark.parametrize("num_steps", [1, 7])
     def test_finds_the_answer_of_a_decoder_that_knows_it(self, strategy, canvas_of, num_steps):
         answer_BL, free_BL, _ = clean()
         refined = refine(keys(4), canvas_of(LENGTHS, 12), judging(oracle(answer_BL)), strategy, num_steps=num_steps)
@@ -176,12 +176,13 @@ class TestStrategy:
         jitted = jax.jit(run)(keys(4))
         np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL)
         np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
+        if getattr(strategy, "temperature", 0):
+            assert (run(keys(4, seed=1)).tokens_BL != plain.tokens_BL).any()
 
-    @pytest.mark.parametrize("num_steps", [1, 5])
-    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, num_steps):
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of):
         def run(length_B, max_length, key_B):
             canvas = canvas_of(length_B, max_length)
-            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps)
+            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
 
         together, wider = run(LENGTHS, 12, keys(4)), run(LENGTHS, 20, keys(4))
         np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
@@ -190,7 +191,7 @@ class TestStrategy:
         np.testing.assert_array_equal(first.tokens_BL[0], together.tokens_BL[0])
         assert first.passes_B[0] == together.passes_B[0]
         canvas = jax.tree.map(lambda x: x[::-1], canvas_of(LENGTHS, 12))  # each row in another slot
-        reverse = refine(keys(4)[::-1], canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps)
+        reverse = refine(keys(4)[::-1], canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
         np.testing.assert_array_equal(reverse.tokens_BL[::-1], together.tokens_BL)
 
     def test_counts_passes_and_a_done_row_stays_as_it_is(self, strategy, canvas_of):
@@ -216,7 +217,7 @@ class TestStrategy:
         np.testing.assert_array_equal(jnp.where(canvas.free_BL, 0, plain.tokens_BL - canvas.tokens_BL), 0)
         assert (plain.tokens_BL != canvas.tokens_BL).any()
 
-    @pytest.mark.parametrize("seed", range(4))  # in some of them one segment halts before the other
+    @pytest.mark.parametrize("seed", range(2))  # in some of them one segment halts before the other
     def test_segments_of_a_packed_row_do_not_see_each_other(self, case, strategy, seed):
         rows = [clean([n], n, seed=n + seed) for n in (3, 6)]
         kind = "mask" if case[1] == "decontextualised" else case[1]

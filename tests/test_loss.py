@@ -10,7 +10,7 @@ from fakes import IDS, keys
 from tiny import pairs, rows_of, tiny_model
 
 from padir.canvas import Output, forbid, from_tokens, hide
-from padir.corruption import Mask, RandomVisible, Uniform
+from padir.corruption import Mask, Mixed, RandomVisible, Uniform
 from padir.errors import PadirError
 from padir.length import LengthOutput
 from padir.loss import (
@@ -192,10 +192,25 @@ class TestStages:
         }
         assert stage_weight("masked", present, free, chosen, chosen).tolist() == [[False, True, True, False]]
 
-    @pytest.mark.parametrize("weights, message", [((), "at least one stage"), (("all", "some"), "got 'some'")])
+    @pytest.mark.parametrize(
+        "weights, message",
+        [
+            ((), "at least one stage"),
+            (("all", "some"), "got 'some'"),
+            (("all", "none"), "the last stage trains nothing"),
+            (("masked", "all"), "makes no masks, so that only EOS would count: use 'noised'"),
+        ],
+    )
     def test_wrong_weights(self, weights, message):
         with pytest.raises(PadirError, match=message):
             Objective(stage_weights=weights)
+        if "masked" in weights:
+            assert Objective(Mixed(), stage_weights=weights)  # some of its noise is a mask
+
+    def test_each_stages_positions_are_counted(self):
+        model, params = tiny_model()
+        _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
+        assert sums.stage_weight_S.tolist() == [(APART.target_BL == IDS.eos).sum(), (APART.target_BL > 0).sum()]
 
 
 class TestChosen:

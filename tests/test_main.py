@@ -188,7 +188,7 @@ class TestEvaluate:
         assert "brevity must be at least 0" in refused(capsys, *command, "--brevity", -1)
         assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model")
         assert "is no BLEURT checkpoint" in refused(capsys, *command, "--bleurt", built)
-        assert "draws must be 1" in refused(capsys, *command, "--draws", 2, "--gin.Decoding.canvas=@Mask()")
+        assert "has never seen its noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
 
 
 def missing(folder):
@@ -377,7 +377,7 @@ class TestRefused:
             (["--gin.Decoding.num_steps"], "lacks a value"),
             (["--gin_file", "no_such.gin"], "a gin file is missing"),
             (["--input", "no_such.txt"], "No such file or directory: no_such.txt"),
-            (["--gin.Decoding.canvas=@Mask()", "--draws", 2], "draws must be 1 for a canvas without randomness"),
+            (["--gin.Decoding.canvas=@Mask()"], "has never seen its noise: leave the canvas out"),
         ],
     )
     def test_options_of_translate(self, built, tmp_path, capsys, arguments, message):

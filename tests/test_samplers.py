@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fakes import IDS, canvas, conditionals, keys, moody, output, unseen
 
-from padir.canvas import Output, draft, forbid
+from padir.canvas import Output, draft, forbid, write
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.refine import refine
@@ -108,6 +108,17 @@ class TestSundaeSampling:
         refined = refine(keys(3), start, logits_fn, SundaeSampling(share=1.0, temperature=0.0), num_steps=3)
         np.testing.assert_array_equal(refined.tokens_BL, tokens_BL)
 
+    def test_the_uncertain_share_is_what_was_written_with_the_lowest_probability(self):
+        before = write(
+            canvas([10] * 4),
+            jnp.ones((1, 5), bool),
+            canvas([10] * 4).tokens_BL,
+            jnp.log(jnp.array([[0.9, 0.2, 0.8, 0.1, 1.0]])),
+        )
+        strategy = SundaeSampling(share=0.5, temperature=0.0, order="uncertain")
+        after, _ = strategy.step(keys(1), before, output([20] * 4), (), step=1, num_steps=4)
+        assert after.tokens_BL.tolist() == [[10, 20, 10, 20, EOS]]
+
     def test_at_temperature_0_it_halts_where_the_argmax_agrees(self):
         strategy = SundaeSampling(share=0.3, temperature=0.0)
         after, _ = strategy.step(keys(1), canvas([20, 21, 22]), output([20, 21, 22]), (), step=1, num_steps=9)
@@ -118,6 +129,8 @@ class TestSundaeSampling:
     def test_wrong_share(self):
         with pytest.raises(PadirError, match=r"share must lie in \(0, 1\]"):
             SundaeSampling(share=0.0)
+        with pytest.raises(PadirError, match="order must be random or uncertain, got 'margin'"):
+            SundaeSampling(order="margin")
 
 
 class TestBlockGibbs:
@@ -150,15 +163,15 @@ class TestBlockGibbs:
                 keys(1), state, output(tokens, margins), memory, step=step, num_steps=num_steps
             )
             seen.append(state.tokens_BL[0, :4].tolist())
-        # Each pass writes one; after the second of the block the next block is hidden, here the same one.
-        assert seen == [[20, MASK, 22, MASK], [20, 31, 22, MASK], [20, MASK, 22, MASK]]
+        # Each pass writes one; after the second of a block the next one is hidden, without the positions of this one.
+        assert seen == [[20, MASK, 22, MASK], [20, 31, 22, MASK], [MASK, 31, MASK, 43]]
 
     def test_what_is_hidden_at_the_last_step_gets_the_argmax(self):
         strategy = BlockGibbs(block=3)
         before = canvas([MASK, 21, MASK, MASK])
         hidden_BL = jnp.array([[True, False, True, True, False]])
         out = output([30, 31, 32, 33], [50.0] * 4)
-        after, hidden_BL = strategy.step(keys(1), before, out, hidden_BL, step=4, num_steps=5)
+        after, (hidden_BL, _) = strategy.step(keys(1), before, out, (hidden_BL, hidden_BL), step=4, num_steps=5)
         assert after.tokens_BL.tolist() == [[30, 21, 32, 33, EOS]] and not hidden_BL.any()
         assert (after.score_BL[0, [0, 2, 3]] < 0).all()
 

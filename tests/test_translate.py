@@ -8,7 +8,7 @@ from small_corpus import small_tokenizer
 from tiny_model import TINY, random_model_dir, random_translator
 
 from padir.canvas import Strategy
-from padir.corruption import Mask
+from padir.corruption import Mask, MaskRange, Mixed
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.rerank import OwnScore, Rescore
@@ -207,11 +207,10 @@ class TestSteps:
         same(translator.translate(TEXTS, trace=True), translator.translate(TEXTS))
         assert translator.translate(TEXTS)[0].trace is None
 
-    def test_mask_predict_makes_as_many_passes_as_it_has_positions_to_write(self, translator):
+    def test_mask_predict_makes_as_many_passes_as_it_has_positions_to_write(self, tokenizer):
         # Of 1 free position none is hidden again after the first pass; of 7 some are until the last.
-        results = translator.translate(
-            ["eins", "zwei"], target_lengths=[2, 8], strategy=MaskPredict(), canvas=Mask(), num_steps=4
-        )
+        masked = random_translator(tokenizer, corruption=Mask())
+        results = masked.translate(["eins", "zwei"], target_lengths=[2, 8], strategy=MaskPredict(), num_steps=4)
         assert [r.passes for r in results] == [1, 4]
 
     @pytest.mark.parametrize(
@@ -230,8 +229,17 @@ class TestSteps:
             with pytest.raises(PadirError, match="choose one of padir, mask_predict, constant, sundae, threshold"):
                 translator.translate(TEXTS, strategy=strategy)
 
-    def test_a_masked_draft_holds_the_mask_id(self, translator):
-        (result,) = translator.translate(["eins"], canvas=Mask(), target_lengths=[4], trace=True)
+    def test_a_canvas_that_the_model_has_never_seen_is_refused(self, tokenizer, translator):
+        for canvas in (Mask(), MaskRange(), Mixed()):
+            with pytest.raises(PadirError, match="has never seen its noise: leave the canvas out"):
+                translator.translate(TEXTS, canvas=canvas)
+        masked = random_translator(tokenizer, corruption=Mask())
+        with pytest.raises(PadirError, match="has never seen its noise"):
+            masked.translate(TEXTS, canvas=MaskRange())
+
+    def test_a_masked_draft_holds_the_mask_id(self, tokenizer):
+        mixed = random_translator(tokenizer, corruption=Mixed())
+        (result,) = mixed.translate(["eins"], canvas=Mask(), target_lengths=[4], trace=True)
         assert result.trace[0][0] == ("<extra_id_0>",) * 3 + ("</s>",)  # T5's first extra id is the last id
 
     def test_the_models_own_strategy_and_canvas_are_the_default(self, tokenizer):
@@ -240,9 +248,10 @@ class TestSteps:
 
 
 class TestRefused:
-    def test_draws_of_a_canvas_that_is_always_the_same(self, translator):
+    def test_draws_of_a_canvas_that_is_always_the_same(self, tokenizer):
+        masked = random_translator(tokenizer, corruption=Mask())
         with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
-            translator.translate(TEXTS, canvas=Mask(), lengths=LengthSearch(draws=2))
+            masked.translate(TEXTS, lengths=LengthSearch(draws=2))
 
     @pytest.mark.parametrize(
         ("options", "message"),
