@@ -96,7 +96,7 @@ class Beam:
 
     A finished row keeps its place, so that the beam narrows, N rows are all that a sentence ever has, and one of size
     1 is greedy search. (T5X's beam keeps finished rows apart, and its width, which may find a little more.) The search
-    of a sentence ends as soon as no unfinished row can beat the best finished one, at whatever length it would end: this
+    of a sentence ends as soon as no unfinished row can beat the best finished one, whatever its length will be: this
     changes nothing but the time. Rows that were not finished then are not results.
 
     Attributes:
