@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
     evaluate.add_argument("--oracle_lengths", action="store_true", help="add rows with the references' lengths")
     evaluate.add_argument("--bleurt", metavar="DIR", help="score with this BLEURT checkpoint, too (needs TensorFlow)")
-    evaluate.add_argument("--hypotheses", metavar="FILE", help="write what the last row of the table translated")
+    evaluate.add_argument(
+        "--hypotheses", metavar="FILE", help="write what the last row translated that was given no lengths"
+    )
     evaluate.add_argument(
         "--output", metavar="NAME", help="write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
     )
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
     tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
     tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
-    tables.add_argument("--metrics", nargs="+", default=["bleu", "bleurt", "stutter"], help="a table each")
+    tables.add_argument("--metrics", nargs="+", help="a table each (of bleu, bleurt, stutter those there are)")
     tables.add_argument("--across", choices=["test_set", "steps"], default="test_set", help="the columns (test_set)")
     tables.add_argument("--output", metavar="FILE", help="the Markdown file to write; default: standard output")
     tables.set_defaults(run=_tables)
@@ -133,13 +135,16 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--samples", type=int, default=1_000, help="resamples of the test set (1,000)")
     compare.set_defaults(run=_compare)
 
-    score = commands.add_parser("score", parents=[decoding, common], help="log-probabilities of given pairs")
+    score = commands.add_parser("score", parents=[common], help="log-probabilities of given pairs")
     score.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
     score.add_argument("--source", required=True, metavar="FILE", help="one sentence a line")
     score.add_argument("--target", required=True, metavar="FILE", help="their translations")
     score.add_argument("--num_steps", type=int, help="stages of refinement before the target is scored (4)")
+    score.add_argument("--strategy", metavar="NAME[:FIELD=VALUE,...]", help="between the stages; default: its own")
+    score.add_argument("--batch_size", type=int, help="pairs scored at once (32)")
+    score.add_argument("--seed", type=int, help="of the first stage's noise (0)")
     score.add_argument("--output", metavar="FILE", help="log-probability, tokens, mean; default: standard output")
-    score.set_defaults(run=_score, top_k=None)
+    score.set_defaults(run=_score)
 
     return parser
 
@@ -235,8 +240,12 @@ def _write(path: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _whole(path: str) -> Iterator[TextIO]:
-    """A text file that gets its name when it is whole, and is not left behind otherwise."""
-    final = Path(path)
+    """A text file that gets its name when it is whole, and is not left behind otherwise; a pipe or device as it is."""
+    final = Path(os.path.realpath(path))
+    if final.exists() and not final.is_file():
+        with final.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     try:
@@ -321,7 +330,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.data.mixture import Mixture
     from padir.evaluate import validation_fn
-    from padir.model import ModelConfig
+    from padir.translate import resolve
 
     folders = args.data or config.macro("DATASET")
     if not folders:
@@ -331,9 +340,10 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     folders = (folders,) if isinstance(folders, str) else tuple(folders)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
-    decoding, model = _decoding(args), config.configured(ModelConfig)()
+    decoding = _decoding(args)
+    model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
     _check_kind(args, model)
-    decoding.check(model)  # now, and not when the first validation comes
+    resolve(decoding, model, objective.corruption, objective.strategy)  # now, and not when the first validation comes
     return config.configured(trainer.train)(
         data=config.configured(Mixture)(folders=folders, **weights),
         model_dir=model_dir,
@@ -354,8 +364,9 @@ def _average(args: argparse.Namespace) -> dict[str, Any]:
 def _distill(args: argparse.Namespace) -> dict[str, Any]:
     from padir.distill import Teacher, distill
 
-    decoding = _decoding(args)
-    manifest = distill(Teacher.load(args.model), args.data, args.output, decoding, overwrite=args.overwrite)
+    decoding, teacher = _decoding(args), Teacher.load(args.model)
+    _check_kind(args, teacher.translator.card.config)
+    manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     _print_splits(args.output, manifest)
     if validation := manifest["distilled"]["validation"]:
         print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")
@@ -374,19 +385,21 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
         from padir import config
 
         base = config.configured(Decoding)()
+        if args.command != "train":  # which uses more than that
+            config.check_overrides()
     else:
         base = Decoding()
-    given = vars(args) | {name: value for name, value in chosen.items() if value is not None}
-    lengths = {"top_k": given["top_k"], "offsets": args.offsets and tuple(args.offsets), "draws": args.draws}
-    lengths = {name: value for name, value in lengths.items() if value is not None}
-    changes: dict[str, Any] = {"num_steps": given["num_steps"], "batch_size": args.batch_size, "seed": args.seed}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if given["strategy"]:
+    given = {name: value for name, value in (vars(args) | chosen).items() if value is not None}
+    lengths = {name: given[name] for name in ("top_k", "draws") if name in given}
+    if "offsets" in given:
+        lengths["offsets"] = tuple(given["offsets"])
+    changes = {name: given[name] for name in ("num_steps", "batch_size", "seed") if name in given}
+    if "strategy" in given:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
-    if given["rerank"] or args.brevity is not None or args.length_weight is not None:
-        changes["rerank"] = _rerank(given["rerank"] or "own", args.brevity, args.length_weight)
-    if given["beam"] is not None or args.length_penalty is not None or args.sample is not None:
-        changes["search"] = _search(given["beam"], args.length_penalty, args.sample, base.search)
+    if {"rerank", "brevity", "length_weight"} & set(given):
+        changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
+    if {"beam", "length_penalty", "sample"} & set(given):
+        changes["search"] = _search(given.get("beam"), given.get("length_penalty"), given.get("sample"), base.search)
     base_lengths: LengthSearch = base.lengths
     return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
 
@@ -407,15 +420,21 @@ def _search(beam: int | None, length_penalty: float | None, temperature: float |
     return dataclasses.replace(base, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _rerank(how: str, brevity: float | None, length_weight: float | None) -> Any:
+def _rerank(how: str | None, brevity: float | None, length_weight: float | None, base: Any) -> Any:
+    """The rule that the arguments ask for, with gin's word on what they leave open."""
+    import dataclasses
+
     from padir.rerank import MinimumBayesRisk, OwnScore
     from padir.translate import rescorer
 
     settings = {} if brevity is None else {"brevity": brevity}
-    if how == "own":
-        return OwnScore(**settings, length_weight=length_weight or 0.0)
+    if how == "own" or (how is None and isinstance(base, OwnScore)):
+        settings |= {} if length_weight is None else {"length_weight": length_weight}
+        return dataclasses.replace(base if isinstance(base, OwnScore) else OwnScore(), **settings)
     if length_weight is not None:
-        raise PadirError(f"--length_weight belongs to --rerank own, got --rerank {how}")
+        raise PadirError(f"--length_weight belongs to --rerank own, got {how or base}")
+    if how is None:
+        raise PadirError(f"--brevity belongs to --rerank own or MODEL_DIR, got {base}: name one of them")
     if how in ("mbr", "mbr_bleu"):
         if settings:
             raise PadirError("--brevity belongs to --rerank own or MODEL_DIR: minimum Bayes risk knows no length")
@@ -432,16 +451,17 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
     if len({model.causal for model in models}) > 1:
         return
     for name in of_refining if models[0].causal else of_causal:
-        if getattr(args, name) is not None:
+        if getattr(args, name, None) is not None:
             raise foreign_option(f"--{name}", models[0].causal)
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
+    import dataclasses
     import itertools
 
-    from padir import report
+    from padir import report, tables
     from padir.evaluate import TestSet
-    from padir.systems import evaluate_all
+    from padir.systems import Row, evaluate_all
     from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
@@ -449,19 +469,38 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     decodings = [
         _decoding(args, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
     ]
+    files = [getattr(args, split) for split in ("train", "validation", "test") if getattr(args, split)]
+    if args.data and (args.task or files):
+        raise PadirError("give either --data, or --task or files, not both")
     if args.data:
         test_set = TestSet.of_prepared(args.data, args.split)
     else:
         test_set = TestSet.of_source(_source(args), args.split)
+        if files:  # which have no name but theirs
+            test_set = dataclasses.replace(test_set, task=Path(getattr(args, args.split)[0]).name.split(".")[0])
     metrics, skipped = _bleurt(args.bleurt)
     models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
     _check_kind(args, *(translator.card.config for _, translator in models))
-    rows = evaluate_all(models, test_set, decodings, oracle_lengths=args.oracle_lengths, metrics=metrics)
+    done: list[dict[str, Any]] = []
+    figures = args.json or (args.output and f"{args.output}.json")
+
+    def progress(row: Row) -> None:
+        """Tells of a row, and keeps it: a long table that is interrupted leaves what it has."""
+        done.append(tables.describe_row(row, test_set))
+        print(f"{len(done)}. {tables.summary(done[-1])}", file=sys.stderr)
+        if figures:
+            _write(figures, report.to_json(done))
+
+    rows = evaluate_all(
+        models, test_set, decodings, oracle_lengths=args.oracle_lengths, metrics=metrics, progress=progress
+    )
     described = report.show(rows, test_set, _warn)
     if args.output:
         report.write(args.output, rows, test_set, described, _write, _warn, skipped)
     if args.hypotheses:
-        last = next(row.evaluation for row in reversed(rows) if row.evaluation)
+        found = [row for row in rows if row.evaluation]
+        last = next((row for row in reversed(found) if not row.oracle_lengths), found[-1]).evaluation
+        assert last is not None
         _write(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
     return described
 
@@ -489,7 +528,13 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
     from padir.tables import paper_tables, read_rows
 
     rows = read_rows(args.files)
-    text = paper_tables(rows, args.metrics, args.across)
+    known = {name for row in rows for name in row["scores"]}
+    if missing := [name for name in args.metrics or () if name not in known]:
+        raise PadirError(f"no row has {missing[0]!r}: name figures that the files have ({', '.join(sorted(known))})")
+    metrics = args.metrics or [name for name in ("bleu", "bleurt", "stutter") if name in known]
+    if not args.metrics and "bleurt" not in known:
+        _warn("no row has BLEURT: it needs `padir evaluate --bleurt DIR`")
+    text = paper_tables(rows, metrics, args.across)
     if args.output:
         _write(args.output, text)
     else:
@@ -519,7 +564,7 @@ def _lines(path: str) -> list[str]:
     from padir.stream import lines
 
     with open(path, "rb") as file:
-        return list(lines(file, _warn))
+        return list(lines(file, _warn, path))
 
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:

@@ -67,11 +67,17 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     translate.Decoding,
     translate.rescorer,
 )
+
+
+def _module(item: Callable[..., Any]) -> str:
+    """Where gin finds it: a strategy is one of padir.strategies, whichever file it lies in."""
+    return strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__
+
+
 _REGISTERED = {
     item.__name__: gin.external_configurable(
         item,
-        # A strategy is one of padir.strategies, whichever file it lies in.
-        module=strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__,
+        module=_module(item),
         denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
     )
     for item in CONFIGURABLES
@@ -79,8 +85,36 @@ _REGISTERED = {
 
 
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
-    """A function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration."""
-    return _REGISTERED[item.__name__]
+    """A function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
+
+    An argument that nothing binds and whose default is configurable is made of the configuration, too:
+    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
+    """
+
+    def call(**given: Any) -> Any:
+        unbound = {name: parameter.default for name, parameter in signature(item).parameters.items()}
+        for name, default in unbound.items():
+            if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
+                given[name] = configured(type(default))()
+        return _REGISTERED[item.__name__](**given)
+
+    return call
+
+
+def argument(item: Callable[..., Any], name: str) -> Any:
+    """What `configured(item)` is going to get as that argument, whose default is configurable."""
+    bound = _bound(item, name)
+    if isinstance(bound, ConfigurableReference):
+        return bound.scoped_configurable_fn()
+    return configured(type(signature(item).parameters[name].default))() if bound is _UNBOUND else bound
+
+
+def _bound(item: Callable[..., Any], parameter: str) -> Any:
+    """What a parameter is bound to, or `_UNBOUND`."""
+    try:
+        return gin.query_parameter(f"{_module(item)}.{item.__name__}.{parameter}")
+    except ValueError:
+        return _UNBOUND
 
 
 def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths: Sequence[str] = ()) -> None:
@@ -103,13 +137,11 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
         raise PadirError(f"a gin file is missing: {str(error).splitlines()[0]}") from error
     except (ValueError, TypeError, SyntaxError, ImportError, AttributeError, tokenize.TokenError) as error:
         raise PadirError(_explain(str(error))) from error
+    _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         for parameter, hint in typing.get_type_hints(item).items():
-            try:
-                value = gin.query_parameter(f"{item.__module__}.{item.__name__}.{parameter}")
-            except ValueError:  # nothing binds it
-                continue
-            if not _fits(value, hint):
+            value = _bound(item, parameter)
+            if value is not _UNBOUND and not _fits(value, hint):
                 expected = hint.__name__ if isinstance(hint, type) else str(hint)
                 remedy = ": write an instance as @Name()" if "padir." in f"{hint}" else ""
                 raise PadirError(f"{item.__name__}.{parameter} must be of type {expected}, got {value!r}{remedy}")
@@ -130,6 +162,10 @@ def _fits(value: Any, hint: Any) -> bool:
     return not isinstance(hint, type) or isinstance(value, hint)
 
 
+_UNBOUND = object()
+_overrides: list[str] = []  # names of the bindings that the command line gave
+
+
 def macro(name: str) -> Any:
     """The value of a macro such as `DATASET = "data/toy"`, or None."""
     try:
@@ -139,13 +175,36 @@ def macro(name: str) -> Any:
 
 
 def operative() -> str:
-    """What the configuration came to: every parameter that a configured function used."""
+    """What the configuration came to: every parameter that a configured function used.
+
+    Raises:
+      PadirError: a binding of the command line is not among them.
+    """
+    check_overrides()
     return gin.operative_config_str()
+
+
+def check_overrides() -> None:
+    """Checks, once everything is configured, that each binding of the command line was of use.
+
+    Raises:
+      PadirError: one had no effect.
+    """
+    used = {line.partition(" =")[0].split("/")[-1] for line in gin.operative_config_str().splitlines()}
+    for name in _overrides:
+        owner, dot, parameter = name.split("/")[-1].strip().rpartition(".")
+        short = f"{owner.rpartition('.')[2]}.{parameter}"
+        if dot and short not in used:
+            raise PadirError(
+                f"--gin.{name} has no effect, because nothing here uses {short.partition('.')[0]}: bind an instance of"
+                f" it, such as --gin.Objective.corruption=@{short.partition('.')[0]}(), or leave it out"
+            )
 
 
 def clear() -> None:
     """Forgets all bindings, for tests that parse several configurations."""
     gin.clear_config()
+    _overrides.clear()
 
 
 def _quoted(binding: str) -> str:

@@ -271,4 +271,4 @@ def noise_kinds(corruption: Corruption) -> frozenset[str] | None:
         return frozenset(kind for kind, share in shares.items() if share > 0)
     kinds = {Uniform: "pieces", UniformRate: "pieces", Mask: "mask", Cmlm: "mask", MaskRange: "mask_range"}
     kind = kinds.get(type(corruption))
-    return kind and frozenset({kind})
+    return frozenset({kind}) if kind else None

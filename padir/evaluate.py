@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,11 @@ class TestSet:
     split: str = "test"
 
     __test__ = False  # its name makes pytest look for tests in it
+
+    @property
+    def sha256(self) -> str:
+        """Of all sentences and references: what tells test sets of one name apart."""
+        return hashlib.sha256("\n".join([*self.sources, *self.references]).encode()).hexdigest()
 
     @staticmethod
     def of_source(source: Source, split: str) -> TestSet:
@@ -122,10 +128,10 @@ def evaluate(
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
     """Compiles what `evaluate` is going to run: one step for every batch, as shapes do not depend on their number.
 
-    An autoregressive model translates all.
+    An autoregressive model, and hypotheses that another model reads, take all steps.
     """
     lengths, _ = _target_lengths(translator, test_set, oracle_lengths)
-    if not translator.card.config.causal:
+    if not translator.card.config.causal and not decoding.rerank.reads_text:
         decoding = dataclasses.replace(decoding, num_steps=1)
     translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
 
@@ -147,6 +153,7 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
     """
     if translator.card.config.length_head != "token":
         return {}
+    ks = [k for k in ks if k <= translator.card.config.max_length]
     predicted = translator.predict_lengths(test_set.sources, max(ks))
     true = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
     names = {k: f"length_recall_{k}" for k in ks}

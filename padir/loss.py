@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Between, Corruption, forbid, from_tokens, veil
+from padir.canvas import Between, Corruption, Strategy, forbid, from_tokens, veil
 from padir.corruption import RandomVisible, Uniform, noise_kinds
 from padir.errors import PadirError
 from padir.length import LengthOutput
 from padir.model import Transformer
-from padir.strategies import Lifted
+from padir.strategies import Lifted, Padir
 from padir.tokens import positions_in_segment, segment_lengths
 
 STAGE_WEIGHTS = ("all", "noised", "masked", "none")
@@ -121,6 +121,11 @@ class Objective:
             )
         if not 0 <= self.label_smoothing < 1:
             raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+
+    @property
+    def strategy(self) -> Strategy:
+        """What a model of this objective is decoded with unless told otherwise."""
+        return getattr(self.between, "strategy", Padir())
 
     def __call__(
         self, key, params, batch: Batch, *, model: Transformer, num_segments: int, packed: bool, dropout: bool, progress

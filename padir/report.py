@@ -32,7 +32,11 @@ def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) ->
     tables.show(f"{models} on {len(test_set.sources):,} sentences", columns, lines)
     for line in (*tables.facts(described), *tables.signatures(described)):
         print(line)
-    truncated = {row.model: int(row.evaluation.figures["truncated"]) for row in rows if row.evaluation}
+    truncated = {
+        row.model: int(row.evaluation.figures["truncated"])
+        for row in rows
+        if row.evaluation and not row.oracle_lengths  # there cut references count, too
+    }
     for model, count in truncated.items():
         if count:
             warn(f"{count} sentences are longer than {model} takes and were cut")
@@ -58,6 +62,8 @@ def write(
       skipped: metrics that could not be computed, and why.
     """
     output = Path(output)
+    for stale in Path(_beside(output, ".rows")).glob("[0-9]*.txt"):  # of an earlier table
+        stale.unlink()
     measured = [
         (i, row.evaluation, entry)
         for i, (row, entry) in enumerate(zip(rows, described, strict=True), 1)

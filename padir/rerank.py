@@ -99,17 +99,27 @@ class Rescore:
       score_fn: (sources, targets) -> (log-probability, tokens) of each target.
       brevity: exponent of the number of tokens, in that model's pieces; 1 is the mean.
       name: of the model, for tables.
+      target_language: that it knows; "" for any.
+
+    Raises:
+      PadirError: a negative exponent; when called, texts of another language.
     """
 
     score_fn: ScoreFn
     brevity: float = 1.0
     name: str = ""
+    target_language: str = ""
     reads_text = True
 
     def __post_init__(self):
         _check_brevity(self.brevity)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
+        if self.target_language not in ("", target_language):
+            raise PadirError(
+                f"{self.name} rescores translations into {self.target_language!r}, got {target_language!r}: name a"
+                " model of the same languages"
+            )
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
         texts = [hypothesis.text for row in hypotheses for hypothesis in row]
         scored = iter(self.score_fn(repeated, texts))

@@ -9,8 +9,8 @@ where canvas_1 is pure noise of the target's length (the model's corruption at r
 model's own strategy makes of canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
 decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax; the later ones
 are pseudo-log-likelihoods: how well the target is predicted from the model's own draft, which may not resemble it. Each
-is minus the training loss of that stage at rate 1. EOS, which the length places, does not count (an autoregressive
-model's does); the length's own log-probability is given apart.
+is, but for EOS, minus the training loss of that stage at rate 1. EOS, which the length places, does not count (an
+autoregressive model's does); the length's own log-probability is given apart.
 """
 
 from __future__ import annotations

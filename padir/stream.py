@@ -19,8 +19,14 @@ _CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorti
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
 
-def lines(file: Iterable[bytes], warn: Callable[[str], None]) -> Iterator[str]:
-    """The lines of a file without line ends (LF or CRLF) and without a byte-order mark."""
+def lines(file: Iterable[bytes], warn: Callable[[str], None], name: str = "") -> Iterator[str]:
+    """The lines of a file without line ends (LF or CRLF) and without a byte-order mark.
+
+    Args:
+      warn: told of each line that holds what is seldom meant.
+      name: of the file, for warnings.
+    """
+    where = f"{name}, line" if name else "line"
     for number, raw in enumerate(file, 1):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         if number == 1:
@@ -28,10 +34,10 @@ def lines(file: Iterable[bytes], warn: Callable[[str], None]) -> Iterator[str]:
         try:
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            warn(f"line {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
+            warn(f"{where} {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
             line = raw.decode("utf-8", errors="replace")
         if odd := _ODD.search(line):
-            warn(f"line {number} holds {odd[0]!r}: it is translated as ordinary text")
+            warn(f"{where} {number} holds {odd[0]!r}: it is taken as ordinary text")
         yield line
 
 

@@ -55,10 +55,21 @@ def evaluate_all(
       progress: told of each row when it is done.
 
     Raises:
-      PadirError: an empty test set, or no combination has a meaning.
+      PadirError: an empty test set, two models of one name, a model of other languages, or no combination that has a
+        meaning.
     """
     if not test_set.sources:
         raise PadirError("expected at least one sentence to score, got none: check the files or the split")
+    names = [name for name, _ in models]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise PadirError(f"two models are called {twice[0]!r}: name them apart, as NAME=DIR")
+    for name, translator in models:
+        languages = translator.card.source_language, translator.card.target_language
+        if languages != (test_set.source_language, test_set.target_language):
+            raise PadirError(
+                f"{name} translates {'-'.join(languages)}, and the test set is"
+                f" {test_set.source_language}-{test_set.target_language}: evaluate it on its own languages"
+            )
     rows: list[Row] = []
     for name, translator in models:
         recall = length_recall(translator, test_set)
@@ -104,11 +115,11 @@ def _without(decoding: Decoding, names: Sequence[str]) -> Decoding:
 
 def _one_length(decoding: Decoding) -> Decoding:
     """The same for the one length that the reference has."""
-    return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, top_k=1))
+    return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, top_k=1, offsets=(0,)))
 
 
 def _row(name, translator, test_set, decoding, oracle, metrics, recall, warm) -> Row:
-    key = (dataclasses.replace(decoding, num_steps=1), oracle)
+    key = (decoding if decoding.rerank.reads_text else dataclasses.replace(decoding, num_steps=1), oracle)
     causal, weights = translator.card.config.causal, str(translator.card.weights)
     try:
         if key not in warm:

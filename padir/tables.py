@@ -41,7 +41,8 @@ _RECALL = "length_recall_"
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
     """A row as JSON; what means nothing for an autoregressive model is null."""
     decoding, lengths = row.decoding, row.decoding.lengths
-    refining: dict[str, Any] = dict.fromkeys(("strategy", "canvas", "num_steps", "top_k", "offsets", "draws"))
+    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "drop_repeats", "rerank", "oracle_lengths")
+    refining: dict[str, Any] = dict.fromkeys(names)
     if not row.causal:
         assert decoding.strategy is not None and decoding.canvas is not None
         refining = {
@@ -51,6 +52,9 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
             "top_k": lengths.top_k,
             "offsets": list(lengths.offsets),
             "draws": lengths.draws,
+            "drop_repeats": decoding.drop_repeats,
+            "rerank": _describe_rerank(decoding.rerank),
+            "oracle_lengths": row.oracle_lengths,
         }
     scores = row.evaluation.scores if row.evaluation else {}
     return {
@@ -59,12 +63,11 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "split": test_set.split,
         "languages": f"{test_set.source_language}-{test_set.target_language}",
         "sentences": len(test_set.sources),
+        "sha256": test_set.sha256,
         "causal": row.causal,
         "weights": row.weights,
         **refining,
         "search": describe(decoding.search, SEARCHES) if row.causal else None,
-        "rerank": _describe_rerank(decoding.rerank),
-        "oracle_lengths": row.oracle_lengths,
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
         "note": row.note,
@@ -92,6 +95,8 @@ def read_rows(paths: Iterable[str]) -> Rows:
             for row in read:
                 {name: float(score["value"]) for name, score in row["scores"].items()}
                 rows.append({"model": path.stem, "task": path.stem, **row})
+                system_columns(rows[-1:])
+                [text(rows[-1]) for text in _SYSTEM.values()]
         except OSError as error:
             raise PadirError(
                 f"cannot read {path} ({error.strerror}): give what `padir evaluate --json` wrote"
@@ -103,8 +108,8 @@ def read_rows(paths: Iterable[str]) -> Rows:
 
 def system_columns(rows: Rows) -> list[str]:
     """The columns that tell the rows apart: model, hypotheses and steps always, the others where they differ."""
-    optional = {"strategy": _strategy, "rerank": _rerank, "lengths": _lengths}
-    return ["model", *(n for n, text in optional.items() if len(set(map(text, rows))) > 1), "hypotheses", "steps"]
+    differ = [name for name in _OPTIONAL if len({text for row in rows if (text := _SYSTEM[name](row)) != "-"}) > 1]
+    return ["model", *differ, "hypotheses", "steps"]
 
 
 def _strategy(row) -> str:
@@ -113,7 +118,15 @@ def _strategy(row) -> str:
 
 
 def _rerank(row) -> str:
-    return _with_settings(row.get("rerank") or {"name": "own"})
+    return "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"})
+
+
+def _canvas(row) -> str:
+    return _with_settings(row["canvas"]) if row.get("canvas") else "-"
+
+
+def _drop_repeats(row) -> str:
+    return {True: "yes", False: "no"}.get(row.get("drop_repeats"), "-")
 
 
 def _with_settings(description: dict[str, Any]) -> str:
@@ -127,11 +140,19 @@ def _with_settings(description: dict[str, Any]) -> str:
 
 
 def _test_set(row) -> str:
-    return row["task"] if row.get("split", "test") == "test" else f"{row['task']} {row['split']}"
+    return row["task"] if row.get("split", "test") in ("test", row["task"]) else f"{row['task']} {row['split']}"
 
 
 def _lengths(row) -> str:
-    return "oracle" if row.get("oracle_lengths") else "predicted"
+    """Where hypotheses' lengths are from, what is added to them, and how many drafts each has."""
+    if row.get("causal"):
+        return "-"
+    words = ["oracle" if row.get("oracle_lengths") else "predicted"]
+    if row["offsets"] != [0]:
+        words.append("offsets " + " ".join(map(str, row["offsets"])))
+    if row["draws"] > 1:
+        words.append(f"{row['draws']} draws")
+    return ", ".join(words)
 
 
 def _steps(row) -> str:
@@ -139,9 +160,9 @@ def _steps(row) -> str:
 
 
 def _hypotheses(row) -> str:
-    """How many were asked for; of an autoregressive model how many it kept."""
+    """How many were asked for."""
     if row.get("causal"):
-        return f"{_value(row, 'hypotheses'):.3g}" if row["scores"] else "-"
+        return str((row.get("search") or {}).get("size", 1))
     return str((1 if row.get("oracle_lengths") else row["top_k"]) * len(row["offsets"]) * row["draws"])
 
 
@@ -150,15 +171,26 @@ _SYSTEM = {
     "strategy": _strategy,
     "rerank": _rerank,
     "lengths": _lengths,
+    "canvas": _canvas,
+    "drop_repeats": _drop_repeats,
+    "batch": lambda row: str(row.get("batch_size", "-")),
+    "seed": lambda row: str(row.get("seed", "-")),
     "hypotheses": _hypotheses,
     "steps": _steps,
 }
+_OPTIONAL = [name for name in _SYSTEM if name not in ("model", "hypotheses", "steps")]  # shown where rows differ
 
 
 def label(row: dict[str, Any], rows: Rows) -> str:
     """What tells a row apart from others, in a few words."""
     words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "{} lengths"}
     return ", ".join(words.get(c, "{}").format(_SYSTEM[c](row)) for c in system_columns(rows))
+
+
+def summary(row: dict[str, Any]) -> str:
+    """A row in one line, for those who wait."""
+    system = ", ".join(f"{name} {text}" for name in _SYSTEM if (text := _SYSTEM[name](row)) != "-")
+    return f"{system}: {row['note'] or 'BLEU ' + _cell(row, 'bleu') + ', ' + _cell(row, 'seconds') + ' s'}"
 
 
 def _value(row: dict[str, Any], name: str) -> float:
@@ -251,9 +283,15 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
       across: "test_set" or "steps".
 
     Raises:
-      PadirError: no row has any of the metrics, or rows of several test sets with the steps across.
+      PadirError: no row has any of the metrics, two rows are the same system on the same test set, a name stands for
+        two test sets, or rows of several test sets with the steps across.
     """
     rows = [row for row in rows if row["scores"]]
+    texts: dict[str, set[str]] = {}
+    for row in rows:
+        texts.setdefault(_test_set(row), set()).add(row.get("sha256", ""))
+    if twice := [name for name, found in texts.items() if len(found - {""}) > 1]:
+        raise PadirError(f"the rows call different sentences {twice[0]!r}: make a table of each test set")
     if across == "steps" and len(set(map(_test_set, rows))) > 1:
         raise PadirError("the steps can stand across for one test set only: give files of one, or --across test_set")
     column_of = {"test_set": _test_set, "steps": _steps}[across]
@@ -262,7 +300,10 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
     system = [column for column in system_columns(rows) if column != across]
     table: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: [r["model"] for r in rows].index(row["model"])):
-        table.setdefault(tuple(_SYSTEM[c](row) for c in system), {})[column_of(row)] = row
+        cell = table.setdefault(tuple(_SYSTEM[c](row) for c in system), {})
+        if column_of(row) in cell:
+            raise PadirError(f"two rows are {label(row, rows)} on {_test_set(row)}: leave one of their files out")
+        cell[column_of(row)] = row
     parts = []
     for metric in metrics:
         if not any(metric in row["scores"] for row in rows):

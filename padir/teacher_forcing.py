@@ -28,6 +28,7 @@ class TeacherForcing:
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     length_weight = 0.0  # EOS says where a sentence ends; there is no length head
+    corruption = strategy = None  # nor a draft
 
     def __post_init__(self):
         if not 0 <= self.label_smoothing < 1:

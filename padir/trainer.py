@@ -31,7 +31,6 @@ from padir.errors import PadirError
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
-from padir.strategies import Padir
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
@@ -201,14 +200,11 @@ def train(
     step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
 
     manifest = manifests[0]
-    corruption, strategy = None, None  # of a causal model
-    if isinstance(objective, Objective):
-        corruption, strategy = objective.corruption, getattr(objective.between, "strategy", Padir())
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
-        corruption=corruption,
-        strategy=strategy,
+        corruption=objective.corruption,
+        strategy=objective.strategy,
         source_language=manifest["source"]["source_language"],
         target_language=manifest["source"]["target_language"],
         task=manifest["source"]["name"],

@@ -55,7 +55,7 @@ class Decoding:
       n_best: how many of them a `Translation` lists, best first; 0 lists none.
 
     Raises:
-      PadirError: a number is too small.
+      PadirError: a number is too small, or a field is of another kind.
     """
 
     num_steps: int = 4
@@ -78,6 +78,12 @@ class Decoding:
             raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         if self.n_best < 0:
             raise PadirError(f"n_best must be at least 0, got {self.n_best}")
+        kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
+        for name, kind in (kinds | {"lengths": LengthSearch}).items():
+            value = getattr(self, name)
+            optional = value is None and name in ("strategy", "canvas")
+            if not optional and (isinstance(value, type) or not isinstance(value, kind)):
+                raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
 
     def check(self, config: ModelConfig) -> None:
         """Compares what differs from the defaults with the kind of the model.
@@ -105,6 +111,32 @@ def foreign_option(name: str, causal: bool) -> PadirError:
         f"the model refines drafts: {name} is for autoregressive models, which write from left to right; choose"
         " num_steps, strategy and lengths instead"
     )
+
+
+def resolve(
+    decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
+) -> Decoding:
+    """A decoding with a model's own strategy and canvas where it leaves them open.
+
+    Args:
+      corruption, strategy: those that the model was trained with; None for a causal model.
+
+    Raises:
+      PadirError: the options do not fit the model.
+    """
+    decoding.check(config)
+    if config.causal:
+        return decoding
+    chosen, canvas = decoding.strategy or strategy, decoding.canvas or corruption
+    assert chosen is not None and canvas is not None and corruption is not None
+    canvas, lengths = canvas.full(), decoding.lengths
+    check_strategy(chosen, canvas=canvas, trained=corruption, config=config)
+    if lengths.draws > 1 and canvas.deterministic:
+        raise PadirError(
+            f"draws must be 1 for a canvas without randomness, got {lengths.draws}: all would be equal, try more"
+            " lengths instead"
+        )
+    return dataclasses.replace(decoding, strategy=chosen, canvas=canvas)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,19 +294,7 @@ class Translator:
         Raises:
           PadirError: the options do not fit the model.
         """
-        decoding.check(self.card.config)
-        if self.card.config.causal:
-            return decoding
-        strategy, canvas = decoding.strategy or self.card.strategy, decoding.canvas or self.card.corruption
-        assert strategy is not None and canvas is not None and self.card.corruption is not None
-        canvas = canvas.full()
-        check_strategy(strategy, canvas=canvas, trained=self.card.corruption, config=self.card.config)
-        if decoding.lengths.draws > 1 and canvas.deterministic:
-            raise PadirError(
-                f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal,"
-                " try more lengths instead"
-            )
-        return dataclasses.replace(decoding, strategy=strategy, canvas=canvas)
+        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
 
     def predict_lengths(self, texts: Sequence[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
@@ -575,7 +595,7 @@ def lay_out(
     return key_R, canvas, logits_fn
 
 
-@functools.lru_cache(maxsize=1)  # several rows of a table share it
+@functools.lru_cache  # rows of a table share it
 def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
     """Rescoring by the autoregressive model of a directory.
 
@@ -586,4 +606,5 @@ def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
     if not translator.card.config.causal:
         raise PadirError(f"{model_dir} holds no autoregressive model, which rescoring needs: give one, or own or mbr")
     # A hypothesis may have more pieces in that model's vocabulary than it takes.
-    return Rescore(functools.partial(translator.score, truncate=True), brevity, model_dir)
+    score_fn = functools.partial(translator.score, truncate=True)
+    return Rescore(score_fn, brevity, model_dir, translator.card.target_language)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from padir import config
+from padir import config, trainer
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.length import LengthSearch
@@ -12,6 +12,7 @@ from padir.loss import Objective
 from padir.model import ModelConfig
 from padir.optimizer import Adafactor, Adam, Cosine
 from padir.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
+from padir.teacher_forcing import TeacherForcing
 from padir.trainer import Batching, Intervals
 from padir.translate import Decoding
 
@@ -57,10 +58,29 @@ class TestOrder:
         assert config.configured(ModelConfig)() == ModelConfig()
 
     def test_operative_says_what_was_used(self):
-        config.parse([], ["ModelConfig.width=8", "Batching.rows=5"])
+        config.parse([], ["ModelConfig.width=8"])
         config.configured(ModelConfig)()
         assert "ModelConfig.width = 8" in config.operative()
-        assert "Batching.rows" not in config.operative()
+
+    def test_a_binding_that_nothing_uses_is_refused(self):
+        config.parse([], ["ModelConfig.width=8", "corruption.Mask.rate=0.5"])
+        config.configured(ModelConfig)()
+        with pytest.raises(PadirError, match="corruption.Mask.rate has no effect, because nothing here uses Mask"):
+            config.operative()
+        config.configured(Mask)()
+        config.check_overrides()
+
+    def test_what_nothing_binds_is_made_of_the_configuration_too(self, tmp_path):
+        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "LengthSearch.top_k=3"]
+        config.parse([], bindings)
+        objective = config.argument(trainer.train, "objective")
+        assert objective == Objective(Uniform(0.5), length_weight=2.0)
+        assert config.configured(Decoding)().lengths == LengthSearch(top_k=3)
+        assert config.configured(Decoding)(lengths=LengthSearch(top_k=7)).lengths == LengthSearch(top_k=7)
+        config.check_overrides()
+        config.clear()
+        config.parse([], [*bindings, "train.objective=@TeacherForcing()"])
+        assert config.argument(trainer.train, "objective") == TeacherForcing()
 
 
 class TestInstances:

@@ -268,6 +268,18 @@ class TestTranslate:
         lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
         assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0]
 
+    def test_what_is_no_regular_file_is_written_to_and_not_replaced(self, built, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("eins\n")
+        (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
+        os.mkfifo(tmp_path / "pipe")
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", "--num_steps", 2]
+        for name in ("link.txt", "pipe"):
+            assert run(capsys, *command, "--output", tmp_path / name)[0] == 0
+        assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "pipe").is_fifo()
+        assert os.read(reader, 1_000) == (tmp_path / "target.txt").read_bytes() != b""
+        os.close(reader)
+
     def test_options_reach_the_decoder(self, built, tmp_path, capsys):
         content = b"eins zwei drei\nvier\n"
         figures = tmp_path / "figures.json"
@@ -443,6 +455,36 @@ class TestRefused:
         files = ["--languages", "de-en", "--test", tmp_path / "test.tsv"]
         assert "is empty: give a file" in refused(capsys, "evaluate", "--model", built / "model", *files)
         assert "test" in refused(capsys, "evaluate", "--model", built / "model", "--data", built / "data")
+
+    def test_training_checks_how_it_will_validate(self, built, tmp_path, capsys):
+        command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model"]
+        assert "rejecter needs a rejecter head" in refused(capsys, *command, "--strategy", "rejecter")
+        assert "--beam is for autoregressive models" in refused(capsys, *command, "--beam", 2)
+        gin = ["--gin.ModelConfig.width=8", "--gin.Mask.rate=0.5"]
+        assert "--gin.Mask.rate has no effect" in refused(capsys, *command, *gin)
+        assert not (tmp_path / "model" / "checkpoints").exists()
+
+    def test_two_test_sets(self, built, capsys):
+        command = ["evaluate", "--model", built / "model", "--data", built / "data"]
+        message = "give either --data, or --task or files, not both"
+        assert message in refused(capsys, *command, "--task", "toy_de_en")
+        assert message in refused(capsys, *command, "--languages", "de-en", "--test", "a.de", "a.en")
+
+    def test_figures_that_no_file_has(self, tmp_path, capsys):
+        row = {
+            "num_steps": 1,
+            "top_k": 1,
+            "offsets": [0],
+            "draws": 1,
+            "scores": {"bleu": {"value": 1, "signature": ""}},
+        }
+        (tmp_path / "rows.json").write_text(json.dumps([row]))
+        assert "no row has 'chrff': name figures that the files have (bleu)" in refused(
+            capsys, "tables", tmp_path / "rows.json", "--metrics", "bleu", "chrff"
+        )
+        del row["top_k"]
+        (tmp_path / "rows.json").write_text(json.dumps([row]))
+        assert "holds no rows" in refused(capsys, "tables", tmp_path / "rows.json")
 
     def test_evaluating_checks_every_number_first(self, built, capsys):
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]

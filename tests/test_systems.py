@@ -12,6 +12,7 @@ from padir.evaluate import TestSet, length_recall
 from padir.length import LengthSearch
 from padir.metrics import Score
 from padir.model import ModelConfig
+from padir.rerank import MinimumBayesRisk
 from padir.strategies import MaskPredict, Padir
 from padir.systems import evaluate_all
 from padir.translate import Decoding, Translation, Translator
@@ -25,7 +26,12 @@ class Fake(Translator):
     def __init__(self, causal=False, length_head="token", refuses=()):
         config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
         self.card = types.SimpleNamespace(
-            config=config, strategy=Padir(), corruption=Uniform(0.5), weights=Weights(steps=(7,))
+            config=config,
+            strategy=Padir(),
+            corruption=Uniform(0.5),
+            weights=Weights(steps=(7,)),
+            source_language="de",
+            target_language="en",
         )
         self.tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [text.split() for text in texts])
         self.refuses, self.calls = refuses, []
@@ -64,11 +70,23 @@ def test_each_way_is_compiled_once_by_one_step():
     fake = Fake()
     evaluate_all([("a", fake)], TEST_SET, [Decoding(num_steps=n) for n in (2, 4)])
     assert [decoding.num_steps for decoding, _ in fake.calls] == [1, 2, 4]
+    fake.calls.clear()  # what another model reads has other shapes after other numbers of steps
+    evaluate_all([("a", fake)], TEST_SET, [Decoding(num_steps=n, rerank=MinimumBayesRisk()) for n in (2, 4)])
+    assert [decoding.num_steps for decoding, _ in fake.calls] == [2, 2, 4, 4]
+
+
+def test_models_are_told_apart_and_translate_the_languages_of_the_test_set():
+    with pytest.raises(PadirError, match="two models are called 'a': name them apart, as NAME=DIR"):
+        evaluate_all([("a", Fake()), ("b", Fake()), ("a", Fake())], TEST_SET, [Decoding()])
+    other = dataclasses.replace(TEST_SET, source_language="en", target_language="de")
+    with pytest.raises(PadirError, match="a translates de-en, and the test set is en-de"):
+        evaluate_all([("a", Fake())], other, [Decoding()])
 
 
 def test_reference_lengths_are_rows_of_their_own_and_a_gap():
-    decodings = [Decoding(num_steps=2, lengths=LengthSearch(top_k=k)) for k in (1, 5)]
+    decodings = [Decoding(num_steps=2, lengths=LengthSearch(top_k=k, offsets=(0, k))) for k in (1, 5)]
     rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
+    assert rows[-1].decoding.lengths == LengthSearch()  # nothing is added to a true length
     assert [(row.oracle_lengths, row.decoding.lengths.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
     short, _, oracle = (row.evaluation.figures for row in rows)
     assert oracle["exact_match"] == 100 and "oracle_gap" not in oracle

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from padir import tables
-from padir.corruption import Mask
+from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.evaluate import Evaluation, TestSet
 from padir.length import LengthSearch
@@ -106,6 +106,17 @@ def test_steps_may_stand_across():
         tables.paper_tables([row(), row() | {"split": "validation"}], ["bleu"], across="steps")
 
 
+def test_no_row_is_lost_where_two_have_the_same_place():
+    with pytest.raises(PadirError, match="two rows are m, 1 hyp., T=4 on toy: leave one of their files out"):
+        tables.paper_tables([row(), row(bleu=31.0)], ["bleu"])
+    with pytest.raises(PadirError, match="the rows call different sentences 'toy'"):
+        tables.paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])
+    lengths = LengthSearch(top_k=3), LengthSearch(draws=3)
+    several = [row(lengths=lengths[0]), row(lengths=lengths[1]), row(seed=1), row(canvas=Uniform())]
+    lines = tables.paper_tables(several, ["bleu"]).splitlines()
+    assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 10
+
+
 def test_splits_of_a_corpus_are_test_sets_of_their_own():
     lines = tables.paper_tables([row(), row() | {"split": "validation"}], ["bleu"]).splitlines()
     assert lines[2] == "| Model | # Hyp. | Steps | toy | toy validation |"
@@ -123,7 +134,7 @@ def test_files_are_read_older_ones_too(tmp_path):
     (tmp_path / "new.json").write_text(json.dumps([row()]))
     rows = tables.read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
     assert [r["model"] for r in rows] == ["old", "m"]
-    assert "| old | - | 5 | 1 | 22.00 | - |" in tables.paper_tables(rows, ["bleu"])
+    assert "| old | 5 | 1 | 22.00 | - |" in tables.paper_tables(rows, ["bleu"])
     (tmp_path / "bad.json").write_text('{"a": 1}')
     with pytest.raises(PadirError, match="holds no rows"):
         tables.read_rows([str(tmp_path / "bad.json")])

@@ -81,7 +81,6 @@ def plot(curves: Mapping[str, Sequence[Bucket]], path: str | Path, title: str = 
                 range(len(buckets)),
                 values,
                 marker="os^Dv"[i % 5],
-                linestyle=("-", "--", ":")[i // 10 % 3],
                 label=system,
             )
         buckets = next(iter(curves.values()))
