@@ -4,7 +4,7 @@
     translator.translate(["Der Hund schläft."], num_steps=4)
 
 The modules are the library: `padir.refine` (the loop), `padir.strategies`, `padir.corruption`, `padir.canvas`,
-`padir.model`, `padir.translate`; `padir.trainer` and `padir.evaluate` bring more with them and are imported by name.
+`padir.model`, `padir.translate`; `padir.trainer` and `padir.evaluation` bring more with them and are imported by name.
 """
 
 from padir.errors import PadirError

@@ -313,7 +313,7 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_splits(title: str, manifest: dict[str, Any]) -> None:
-    from padir import tables
+    from padir.evaluation import tables
 
     rows = [
         [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
@@ -329,7 +329,7 @@ def _counts(dropped: dict[str, int]) -> str:
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.data.mixture import Mixture
-    from padir.evaluate import validation_fn
+    from padir.evaluation.evaluate import validation_fn
     from padir.translate import resolve
 
     folders = args.data or config.macro("DATASET")
@@ -459,9 +459,9 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     import dataclasses
     import itertools
 
-    from padir import report, tables
-    from padir.evaluate import TestSet
-    from padir.systems import Row, evaluate_all
+    from padir.evaluation import report, tables
+    from padir.evaluation.evaluate import TestSet
+    from padir.evaluation.systems import Row, evaluate_all
     from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
@@ -515,7 +515,7 @@ def _bleurt(folder: str | None) -> tuple[list[Any], list[str]]:
     """The metrics of --bleurt, and what of them is skipped."""
     if not folder:
         return [], []
-    from padir.bleurt import Bleurt, MissingPackage
+    from padir.evaluation.bleurt import Bleurt, MissingPackage
 
     try:
         return [Bleurt.load(folder)], []
@@ -525,7 +525,7 @@ def _bleurt(folder: str | None) -> tuple[list[Any], list[str]]:
 
 
 def _tables(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.tables import paper_tables, read_rows
+    from padir.evaluation.tables import paper_tables, read_rows
 
     rows = read_rows(args.files)
     known = {name for row in rows for name in row["scores"]}
@@ -545,7 +545,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
 def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     import dataclasses
 
-    from padir import significance, tables
+    from padir.evaluation import significance, tables
 
     systems = [(path, _lines(path)) for path in args.hypotheses]
     results = significance.compare(_lines(args.references), systems, args.target_language, args.samples)

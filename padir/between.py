@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.canvas import Canvas, Output, best_tokens, count_in_segment, hide, write
 from padir.corruption import choose, choose_some
 from padir.errors import PadirError
-from padir.rewriting import MaskPredict
-from padir.samplers import sample_tokens
+from padir.strategies.rewriting import MaskPredict
+from padir.strategies.samplers import sample_tokens
 
 
 @dataclasses.dataclass(frozen=True)

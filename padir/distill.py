@@ -39,7 +39,7 @@ from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifes
 from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.errors import PadirError
-from padir.evaluate import TestSet, evaluate
+from padir.evaluation.evaluate import TestSet, evaluate
 from padir.tokens import EOS
 from padir.translate import Decoding, Translator
 

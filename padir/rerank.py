@@ -148,7 +148,7 @@ class MinimumBayesRisk:
             raise PadirError(f"utility must be chrf or bleu, got {self.utility!r}")
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        from padir.metrics import sentence_metric  # SacreBLEU is only wanted by those who score
+        from padir.evaluation.metrics import sentence_metric  # SacreBLEU is only wanted by those who score
 
         metric = sentence_metric(self.utility, target_language)
         results = []

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from padir.bleurt import Bleurt, MissingPackage, Pieces, read_config
 from padir.errors import PadirError
+from padir.evaluation.bleurt import Bleurt, MissingPackage, Pieces, read_config
 
 CHECKPOINT = Path("/work/shared/data/bleurt_test_checkpoint")
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "dog", "##s", "bark", "."]

@@ -6,10 +6,10 @@ import pytest
 from fakes import IDS, canvas, conditionals, keys, moody, output, unseen
 
 from padir.canvas import Output, draft
-from padir.confidence import EasyFirst, EntropyBound, Threshold
 from padir.corruption import Mask
 from padir.errors import PadirError
 from padir.refine import refine
+from padir.strategies.confidence import EasyFirst, EntropyBound, Threshold
 
 EOS, MASK = IDS.eos, IDS.mask
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from padir.analysis.curves import Bucket, by_length, edges, plot
 from padir.errors import PadirError
-from padir.evaluate import Evaluation, TestSet
+from padir.evaluation.curves import Bucket, by_length, edges, plot
+from padir.evaluation.evaluate import Evaluation, TestSet
 
 TEST_SET = TestSet(
     "listed",

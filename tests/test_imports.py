@@ -17,15 +17,17 @@ ROOT = Path(padir.__file__).parent
 
 # A module may import from those before it. Whoever adds a module gives it its place.
 ORDER = """
-    errors tokens tokenizer canvas corruption rewriting confidence samplers strategies between layers length model
-    refine loss teacher_forcing searches autoregressive wordpiece
-    data.toy_nouns data.toy_phrases data.toy_verbs data.toy_grammar data.toy_parser data.toy_sampler data.toy
-    metrics bleurt rerank
+    errors tokens tokenizer canvas corruption
+    strategies.rewriting strategies.confidence strategies.samplers strategies
+    between layers length model refine loss teacher_forcing searches autoregressive
+    data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
+    evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
-    checkpoint optimizer training_log averaging trainer translate stream score evaluate systems significance tables
-    chunks distill analysis.trace_style analysis.trace analysis.curves report config __main__
+    checkpoint optimizer training_log averaging trainer translate stream score
+    evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
+    evaluation.report chunks distill analysis.trace_style analysis.trace config __main__
 """.split()
-PACKAGES = {"", "data", "analysis"}  # their __init__ files; padir's own gathers what users call
+PACKAGES = {"", "analysis", "data", "evaluation"}  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.
 HEAVY = {
@@ -79,7 +81,7 @@ def test_imports_point_one_way(name):
     ("package", "allowed"),
     [
         ("gin", {"config"}),
-        ("tensorflow", {"bleurt", "data.tasks"}),
+        ("tensorflow", {"data.tasks", "evaluation.bleurt"}),
         ("seqio", {"data.tasks"}),
         ("tensorflow_datasets", set()),
         ("t5x", set()),

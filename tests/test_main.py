@@ -13,7 +13,7 @@ from small_corpus import Numbers
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir.__main__ import main
-from padir.bleurt import MissingPackage
+from padir.evaluation.bleurt import MissingPackage
 
 ROOT = Path(__file__).parents[1]
 
@@ -133,7 +133,7 @@ def report(built, tmp_path_factory):
     command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
     command += ["--num_steps", 2, "--oracle_lengths", "--bleurt", "bleurt", "--rerank", "mbr", "--draws", 2]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("padir.bleurt.Bleurt.load", missing)
+        patch.setattr("padir.evaluation.bleurt.Bleurt.load", missing)
         assert main([str(argument) for argument in command]) == 0
     return output
 

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from padir import metrics
 from padir.errors import PadirError
+from padir.evaluation import metrics
 
 REFERENCE = "the cat sat on the mat"
 
@@ -154,7 +154,7 @@ def test_unequal_or_no_lines_are_refused(score, fake_toy):
 
 
 def test_sacrebleu_is_imported_only_to_score():
-    code = "import padir.metrics, sys; sys.exit('sacrebleu' in sys.modules)"
+    code = "import padir.evaluation.metrics, sys; sys.exit('sacrebleu' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,7 +7,7 @@ from padir.canvas import Output, draft, from_tokens
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.refine import refine
-from padir.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
 
 EOS = IDS.eos
 

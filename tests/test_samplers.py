@@ -9,7 +9,7 @@ from padir.canvas import Output, draft, forbid, write
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
 from padir.refine import refine
-from padir.samplers import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens
+from padir.strategies.samplers import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens
 
 EOS, MASK, FIRST = IDS.eos, IDS.mask, 10
 ROWS = 6_000

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from padir.errors import PadirError
-from padir.significance import compare
+from padir.evaluation.significance import compare
 
 WORDS = "the a dog cat house runs sleeps on in old red sun".split()
 

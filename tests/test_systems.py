@@ -8,13 +8,13 @@ import pytest
 from padir.checkpoint import Weights
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
-from padir.evaluate import TestSet, length_recall
+from padir.evaluation.evaluate import TestSet, length_recall
+from padir.evaluation.metrics import Score
+from padir.evaluation.systems import evaluate_all
 from padir.length import LengthSearch
-from padir.metrics import Score
 from padir.model import ModelConfig
 from padir.rerank import MinimumBayesRisk
 from padir.strategies import MaskPredict, Padir
-from padir.systems import evaluate_all
 from padir.translate import Decoding, Translation, Translator
 
 TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one two three four", "five"])

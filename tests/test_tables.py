@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from padir import tables
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
-from padir.evaluate import Evaluation, TestSet
+from padir.evaluation import tables
+from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation.metrics import Score
+from padir.evaluation.systems import Row
 from padir.length import LengthSearch
-from padir.metrics import Score
 from padir.rerank import MinimumBayesRisk
 from padir.strategies import MaskPredict, Padir
-from padir.systems import Row
 from padir.translate import Decoding
 
 TEST_SET = TestSet("toy", "de", "en", ["a", "b"], ["c", "d"])

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from padir.data.toy import ToyDeEn, has_unseen_pair, judge, references
-from padir.data.toy_grammar import NounPhrase
-from padir.data.toy_nouns import ADJECTIVES, CASES, DEFINITE, INDEFINITE, NOUNS, PLURAL, SINGULAR
-from padir.data.toy_parser import parse
-from padir.data.toy_sampler import MAX_WORDS, MIN_WORDS, sample
+from padir.data.toy.grammar import NounPhrase
+from padir.data.toy.nouns import ADJECTIVES, CASES, DEFINITE, INDEFINITE, NOUNS, PLURAL, SINGULAR
+from padir.data.toy.parser import parse
+from padir.data.toy.sampler import MAX_WORDS, MIN_WORDS, sample
 from padir.errors import PadirError
 
 NUM_TRAIN = 6_000

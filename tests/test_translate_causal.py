@@ -11,7 +11,7 @@ from padir.autoregressive import length_limits
 from padir.checkpoint import ModelCard, save_model
 from padir.corruption import Mask, Uniform
 from padir.errors import PadirError
-from padir.evaluate import TestSet, evaluate
+from padir.evaluation.evaluate import TestSet, evaluate
 from padir.length import LengthSearch
 from padir.model import Transformer
 from padir.searches import Beam, Greedy, Sampling

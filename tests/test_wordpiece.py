@@ -3,7 +3,7 @@
 import pytest
 
 from padir.errors import PadirError
-from padir.wordpiece import WordPiece, split_words
+from padir.evaluation.wordpiece import WordPiece, split_words
 
 PIECES = [
     "[PAD]",

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from padir.errors import PadirError
-from padir.evaluate import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
-from padir.metrics import Score
+from padir.evaluation.evaluate import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
+from padir.evaluation.metrics import Score
 from padir.translate import OF_CAUSAL, OF_REFINING, Decoding, Translator
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from padir.data.toy_nouns import NUMBERS, variety
+from padir.data.toy.nouns import NUMBERS, variety
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

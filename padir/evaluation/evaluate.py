@@ -11,13 +11,13 @@ from typing import Any
 from padir.checkpoint import ModelCard
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
-from padir.metrics import Score, score_all
+from padir.evaluation.metrics import Score, score_all
 from padir.tokenizer import Tokenizer
 from padir.translate import Decoding, Translator
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]
-"""(hypotheses, references) -> Score: a metric beside those that `padir.metrics` always computes."""
+"""(hypotheses, references) -> Score: a metric beside those that `padir.evaluation.metrics` always computes."""
 
 
 @dataclasses.dataclass(frozen=True)

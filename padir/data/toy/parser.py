@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from padir.data.toy_grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
-from padir.data.toy_nouns import (
+from padir.data.toy.grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
+from padir.data.toy.nouns import (
     ADJECTIVE_ENDINGS,
     ADJECTIVES,
     BARE,
@@ -26,8 +26,8 @@ from padir.data.toy_nouns import (
     Determiner,
     Noun,
 )
-from padir.data.toy_phrases import CONJUNCTIONS, LONGEST_PHRASE, PHRASES
-from padir.data.toy_verbs import TENSES, VERBS, Verb
+from padir.data.toy.phrases import CONJUNCTIONS, LONGEST_PHRASE, PHRASES
+from padir.data.toy.verbs import TENSES, VERBS, Verb
 
 
 @dataclasses.dataclass(frozen=True)

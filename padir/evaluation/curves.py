@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.evaluate import Evaluation, TestSet
-from padir.metrics import bleu, chrf, count_words
+from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation.metrics import bleu, chrf, count_words
 
 
 @dataclasses.dataclass(frozen=True)

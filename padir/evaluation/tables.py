@@ -17,11 +17,11 @@ from typing import Any
 from padir.checkpoint import describe
 from padir.corruption import CORRUPTIONS
 from padir.errors import PadirError
-from padir.evaluate import TestSet
+from padir.evaluation.evaluate import TestSet
+from padir.evaluation.systems import Row
 from padir.rerank import MinimumBayesRisk, OwnScore, Rescore
 from padir.searches import SEARCHES
 from padir.strategies import STRATEGIES
-from padir.systems import Row
 
 Rows = list[dict[str, Any]]
 

@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from padir.data.toy_grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
-from padir.data.toy_nouns import (
+from padir.data.toy.grammar import PRONOUNS, Clause, NounPhrase, Pronoun, Sentence
+from padir.data.toy.nouns import (
     ADJECTIVES,
     BARE,
     DEFINITE,
@@ -30,7 +30,7 @@ from padir.data.toy_nouns import (
     Determiner,
     Noun,
 )
-from padir.data.toy_phrases import (
+from padir.data.toy.phrases import (
     CONJUNCTIONS,
     FREQUENCIES,
     GOALS,
@@ -41,7 +41,7 @@ from padir.data.toy_phrases import (
     Conjunction,
     Phrase,
 )
-from padir.data.toy_verbs import MODALS, VERBS, Verb
+from padir.data.toy.verbs import MODALS, VERBS, Verb
 
 T = TypeVar("T")
 

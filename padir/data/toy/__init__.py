@@ -21,9 +21,9 @@ import zlib
 from collections.abc import Iterator
 from typing import ClassVar
 
-from padir.data.toy_grammar import Clause, NounPhrase, Reference, Sentence
-from padir.data.toy_parser import parse
-from padir.data.toy_sampler import sample
+from padir.data.toy.grammar import Clause, NounPhrase, Reference, Sentence
+from padir.data.toy.parser import parse
+from padir.data.toy.sampler import sample
 from padir.errors import PadirError
 
 

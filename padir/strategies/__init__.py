@@ -15,11 +15,11 @@ from typing import Any
 from jaxtyping import Array, Bool, Int, Key
 
 from padir.canvas import Canvas, Corruption, Output, Strategy
-from padir.confidence import EasyFirst, EntropyBound, Threshold
 from padir.corruption import noise_kinds
 from padir.errors import PadirError
-from padir.rewriting import Constant, MaskPredict, Padir, Rejecter
-from padir.samplers import BlockGibbs, IndependentParallel, SundaeSampling
+from padir.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.strategies.samplers import BlockGibbs, IndependentParallel, SundaeSampling
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "padir": Padir,

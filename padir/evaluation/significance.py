@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from padir.errors import PadirError
-from padir.metrics import bleu_metric
+from padir.evaluation.metrics import bleu_metric
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from padir.data.toy_nouns import with_s
+from padir.data.toy.nouns import with_s
 
 THIRD_SINGULAR, THIRD_PLURAL = 2, 5  # persons are numbered ich 0, du 1, er 2, wir 3, ihr 4, sie 5
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir import tables
-from padir.analysis.curves import by_length, plot
 from padir.errors import PadirError
-from padir.evaluate import TestSet
-from padir.systems import Row
+from padir.evaluation import tables
+from padir.evaluation.curves import by_length, plot
+from padir.evaluation.evaluate import TestSet
+from padir.evaluation.systems import Row
 
 MAX_CURVES = 10  # more lines than that nobody tells apart
 

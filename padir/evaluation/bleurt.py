@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from padir.errors import PadirError
-from padir.metrics import Score
-from padir.wordpiece import WordPiece
+from padir.evaluation.metrics import Score
+from padir.evaluation.wordpiece import WordPiece
 
 _CONFIG = "bleurt_config.json"
 

@@ -10,9 +10,9 @@ import dataclasses
 import functools
 import itertools
 
-from padir.data.toy_nouns import CASES, PLURAL, SINGULAR, Adjective, Determiner, Noun, variety
-from padir.data.toy_phrases import Conjunction, Phrase
-from padir.data.toy_verbs import THIRD_PLURAL, THIRD_SINGULAR, Verb
+from padir.data.toy.nouns import CASES, PLURAL, SINGULAR, Adjective, Determiner, Noun, variety
+from padir.data.toy.phrases import Conjunction, Phrase
+from padir.data.toy.verbs import THIRD_PLURAL, THIRD_SINGULAR, Verb
 
 
 @dataclasses.dataclass(frozen=True)
