@@ -11,8 +11,9 @@ padir() { .venv/bin/python -m padir "$@"; }
 make_environment
 steps="${STEPS:-3000}"
 objectives=(padir one_stage rejecter sundae cmlm smart glat disco autoregressive)
-strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0 rejecter threshold entropy_bound
-    block_gibbs:temperature=0,order=margin independent_parallel:temperature=0 easy_first)
+strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0
+    sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound block_gibbs:temperature=0,order=margin
+    independent_parallel:temperature=0 easy_first)
 
 if [[ ! -f data/toy_de_en/manifest.json ]]; then
     padir vocab --task toy_de_en --size 2400 --output data/toy.model
@@ -26,7 +27,7 @@ for objective in "${objectives[@]}"; do
     models+=("$objective=runs/toy_objectives/$objective")
 done
 
-padir evaluate --model "${models[@]}" --data data/toy_de_en --strategy "${strategies[@]}" --num_steps 1 2 4 10 --top_k 3 \
+padir evaluate --model "${models[@]}" --data data/toy_de_en --strategy "${strategies[@]}" --num_steps 1 2 4 10 --top_k 1 \
     --json results/toy_objectives.json
 padir tables results/toy_objectives.json --metrics toy_right toy_mixed bleu passes --across steps \
     --output results/toy_objectives.md
