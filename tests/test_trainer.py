@@ -23,6 +23,7 @@ from padir.model import Transformer
 from padir.optimizer import Adam, Cosine
 from padir.tokens import Ids
 from padir.trainer import Batching, Intervals, TrainState, init_params, make_step, train
+from padir.training_log import TrainingLog, read_rows
 
 SETTINGS = {
     "model": TINY,
@@ -249,3 +250,14 @@ def _losses(folder):
         row = json.loads(line)
         if "loss" in row:
             yield row["step"], row["loss"]
+def test_rows_of_metrics_are_never_half_written(tmp_path):
+    """The rows that stay are written beside the file, which a kill would leave as it was."""
+    rows = [{"step": step, "loss": 0.5} for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.link(tmp_path / "metrics.jsonl", tmp_path / "as it was")
+    with TrainingLog(tmp_path, num_steps=9, start=2, parameters=1):
+        pass
+    assert read_rows(tmp_path / "metrics.jsonl") == rows[:2]
+    assert read_rows(tmp_path / "as it was") == rows
+
+
