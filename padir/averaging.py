@@ -115,21 +115,26 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
 
 
 def mean(trees: Iterable[Any]) -> Any:
-    """The mean of trees of arrays, summed in float64, in the first one's dtypes; one tree is held at a time.
+    """The mean of trees of arrays, summed in float64, in the first one's dtypes.
+
+    The float64 sum and one tree are held at a time.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
     """
-    first = total = None
+    dtypes = total = None
     count = 0
     for tree in trees:
-        first = tree if first is None else first
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
-        total = wide if total is None else jax.tree.map(np.add, total, wide)
+        if total is None:
+            dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
+            total = jax.tree.map(lambda leaf: np.array(leaf, np.float64), tree)
+        else:
+            jax.tree.map(lambda summed, leaf: np.add(summed, np.asarray(leaf, np.float64), out=summed), total, tree)
         count += 1
-    if first is None:
+        del tree  # before the next one is read
+    if total is None:
         raise PadirError("a mean needs at least one checkpoint, got none")
-    return jax.tree.map(lambda leaf, summed: (summed / count).astype(leaf.dtype), first, total)
+    return jax.tree.map(lambda dtype, summed: (summed / count).astype(dtype), dtypes, total)
 
 
 def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,21 @@ class TestMean:
         """In float32 the ones would be lost beside 2^25."""
         values = (2.0**25, 1.0, 1.0, -(2.0**25))
         assert mean([{"x": np.float32([value])} for value in values])["x"].tolist() == [0.5]
+
+    def test_holds_one_tree_at_a_time(self):
+        seen = []
+
+        def array(value):
+            fresh = np.full(3, value, np.float32)
+            seen.append(weakref.ref(fresh))
+            return fresh
+
+        def trees():
+            for value in (1, 2, 6):
+                assert not [reference for reference in seen if reference() is not None]
+                yield {"x": array(value)}
+
+        assert mean(trees())["x"].tolist() == [3.0] * 3 and len(seen) == 3
 
     def test_a_damaged_checkpoint_is_not_averaged(self, tmp_path):
         checkpoints = save_three(tmp_path)
