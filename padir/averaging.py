@@ -153,7 +153,7 @@ def mean_of_checkpoints(checkpoints: Checkpoints, kind: str, count: int) -> tupl
     Raises:
       PadirError: no checkpoint, none with a measured BLEU, or one is damaged.
     """
-    steps: Sequence[int] = checkpoints.steps()
+    steps: Sequence[int] = checkpoints.regular_steps()
     if kind == "best":
         log = checkpoints.folder.parent / "metrics.jsonl"
         steps = best_steps((row for row in read_rows(log) if row["step"] in steps), count)

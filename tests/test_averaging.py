@@ -174,7 +174,7 @@ def test_numbers_without_sense(wrong, message):
 class TestTraining:
     """BLEU is what the tests say, so that it is known which checkpoints are the best."""
 
-    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0)  # of steps 0 to 5: 2 and 4 are the best
+    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
 
     def evaluate_fn(self, stop_at=None):
         seen = []
@@ -210,6 +210,24 @@ class TestTraining:
         # What was measured last is what the directory holds.
         assert straight.seen[-1][0] == 5
         assert_same(straight.seen[-1][1], params)
+
+    @pytest.mark.parametrize("stop_at", [3, 5])
+    def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, tmp_path, stop_at):
+        intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
+        settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
+        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
+        stopping = self.evaluate_fn(stop_at=stop_at - 1)  # the signal comes while the step before is measured
+        with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
+            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
+        assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
+        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
+        params, card, _ = load_model(tmp_path / "straight")
+        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
+        assert resumed_card == card and card.weights == Weights("last", (2, 4, 6))
+        assert_same(resumed, params)
+        assert Checkpoints(tmp_path / "stopped" / "checkpoints").steps() == [2, 4, 6]
+        average_run(tmp_path / "stopped", tmp_path / "mean", kind="last", count=3)
+        assert_same(load_model(tmp_path / "mean")[0], params)
 
     def test_an_average_is_not_the_last_weights(self, data, tmp_path):
         train(data, str(tmp_path / "plain"), **SETTINGS | {"intervals": Intervals(evaluate=0, checkpoint=1, keep=5)})
