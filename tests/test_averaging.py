@@ -242,6 +242,24 @@ class TestTraining:
         assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(plain), strict=True))
         assert card.weights == Weights("last", (3, 4, 5)) and card.step == 5 and card.metrics == {}
 
+    def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, data, tmp_path):
+        """They are what BLEU was measured with."""
+        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=5)
+        settings = SETTINGS | {"averaging": Averaging("ema", decay=0.5), "intervals": intervals}
+        measure = self.evaluate_fn()
+        train(data, str(tmp_path / "run"), **settings, evaluate_fn=measure)
+        card = average_run(tmp_path / "run", tmp_path / "best", kind="best", count=2)
+        assert card.weights == Weights("best", (2, 4), 0.5)
+        assert str(card.weights) == "mean of moving averages (decay 0.5) of the best 2 checkpoints, steps 2, 4"
+        measured = dict(measure.seen)
+        by_hand = jax.tree.map(
+            lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), measured[2], measured[4]
+        )
+        assert_same(load_model(tmp_path / "best")[0], by_hand)
+        raw, weights = mean_of_checkpoints(Checkpoints(tmp_path / "run" / "checkpoints"), "last", 1, decay=0.5)
+        assert_same(raw, Checkpoints(tmp_path / "run" / "checkpoints").params(5))
+        assert weights == Weights("last", (5,))
+
     def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, tmp_path):
         settings = SETTINGS | {"intervals": Intervals(evaluate=0), "num_steps": 1}
         train(data, str(tmp_path / "model"), **settings)
@@ -275,6 +293,12 @@ class TestAverageRun:
         }
         assert (tmp_path / "out" / "config.gin").read_text() == "train.seed = 3\n"
         assert str(card.weights) == "mean of the best 2 checkpoints, steps 10, 30"
+
+    def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
+        params, card, tokenizer = load_model(run)
+        save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
+        with pytest.raises(PadirError, match="10 holds no moving average.*: average the --last ones"):
+            average_run(run, tmp_path / "out", kind="best", count=2)
 
     def test_what_it_refuses(self, run, tmp_path):
         with pytest.raises(PadirError, match=r"has 3 checkpoints to average \(10, 20, 30\), got --last 4"):
