@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     average.add_argument("--checkpoints", required=True, metavar="DIR", help="the --model_dir of a finished training")
     which = average.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="K", help="the last K checkpoints")
-    which.add_argument("--best", type=int, metavar="K", help="the K with the highest validation BLEU")
+    which.add_argument("--best", type=int, metavar="K", help="the K of highest BLEU that Intervals.keep has left")
     average.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     average.set_defaults(run=_average)
 

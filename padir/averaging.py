@@ -115,21 +115,26 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
 
 
 def mean(trees: Iterable[Any]) -> Any:
-    """The mean of trees of arrays, summed in float64, in the first one's dtypes; one tree is held at a time.
+    """The mean of trees of arrays, summed in float64, in the first one's dtypes.
+
+    The float64 sum and one tree are held at a time.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
     """
-    first = total = None
+    dtypes = total = None
     count = 0
     for tree in trees:
-        first = tree if first is None else first
-        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
-        total = wide if total is None else jax.tree.map(np.add, total, wide)
+        if total is None:
+            dtypes = jax.tree.map(lambda leaf: leaf.dtype, tree)
+            total = jax.tree.map(lambda leaf: np.array(leaf, np.float64), tree)
+        else:
+            jax.tree.map(lambda summed, leaf: np.add(summed, np.asarray(leaf, np.float64), out=summed), total, tree)
         count += 1
-    if first is None:
+        del tree  # before the next one is read
+    if total is None:
         raise PadirError("a mean needs at least one checkpoint, got none")
-    return jax.tree.map(lambda leaf, summed: (summed / count).astype(leaf.dtype), first, total)
+    return jax.tree.map(lambda dtype, summed: (summed / count).astype(dtype), dtypes, total)
 
 
 def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
@@ -142,13 +147,20 @@ def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
     return sorted(sorted(measured, key=lambda step: (measured[step], step))[-count:])
 
 
-def mean_of_checkpoints(checkpoints: Checkpoints, kind: str, count: int) -> tuple[Any, Weights]:
-    """The mean of the parameters of the last or best checkpoints of a run (fewer than `count` if there are not more).
+def mean_of_checkpoints(
+    checkpoints: Checkpoints, kind: str, count: int, decay: float | None = None
+) -> tuple[Any, Weights]:
+    """The mean of the last or best regular checkpoints of a run (fewer than `count` if there are not more).
+
+    Args:
+      kind: "last" or "best".
+      decay: of the moving average that the run was validated with, if any: the best are ranked by its BLEU, so it is
+        moving averages that their mean is made of. That of the last is of the parameters in any case.
 
     Raises:
-      PadirError: no checkpoint, none with a measured BLEU, or one is damaged.
+      PadirError: no checkpoint, none with a measured BLEU, or one is damaged or lacks its moving average.
     """
-    steps: Sequence[int] = checkpoints.steps()
+    steps: Sequence[int] = checkpoints.regular_steps()
     if kind == "best":
         log = checkpoints.folder.parent / "metrics.jsonl"
         steps = best_steps((row for row in read_rows(log) if row["step"] in steps), count)
@@ -156,14 +168,19 @@ def mean_of_checkpoints(checkpoints: Checkpoints, kind: str, count: int) -> tupl
     if not steps:
         measured = f" with a {MEASURE} in metrics.jsonl" if kind == "best" else ""
         raise PadirError(f"{checkpoints.folder} has no checkpoint{measured}: nothing to average")
-    return mean(checkpoints.params(step) for step in steps), Weights(kind, tuple(steps))
+    decay = decay if kind == "best" else None
+    trees = (checkpoints.params(step, moving_average=decay is not None) for step in steps)
+    return mean(trees), Weights(kind, tuple(steps), decay)
 
 
 def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count: int) -> ModelCard:
     """Writes the mean of a finished training's last or best checkpoints as a model directory of its own.
 
+    Only checkpoints that `Intervals.keep` has left count: one with a higher BLEU that is gone is not among the best.
+    Of a training with a moving average the best are means of moving averages, the last of the parameters themselves.
+
     Args:
-      run_dir: the model directory of `padir train`, with the checkpoints that `Intervals.keep` has left.
+      run_dir: the model directory of `padir train`, with its checkpoints.
       kind: "last" or "best".
       count: how many checkpoints.
 
@@ -176,7 +193,7 @@ def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise PadirError(f"{output_dir} is not an empty folder: give another --output")
     _, card, tokenizer = load_model(run_dir)
-    params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count)
+    params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count, card.weights.decay)
     if len(weights.steps) < count:
         raise PadirError(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"

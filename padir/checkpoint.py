@@ -1,8 +1,9 @@
 """Training checkpoints (Orbax) and model directories (safetensors), each with a manifest of sha256 sums.
 
-A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, and `manifest.json`. It is
-written beside its place, in a background thread, and renamed when everything and the manifest are on disk, so that a
-folder with a step's name is whole. A model directory is what `Translator.load` reads:
+A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, the operative `config.gin`, an
+empty file `extra` if it is not one of the regular ones, and `manifest.json`. It is written beside its place, in a
+background thread, and renamed when everything and the manifest are on disk, so that a folder with a step's name is
+whole. A model directory is what `Translator.load` reads:
 
     weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel")
     vocab.model           the SentencePiece file
@@ -37,6 +38,7 @@ from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
 
 MANIFEST = "manifest.json"
+EXTRA = "extra"
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
 FORMAT = 1
 
@@ -79,9 +81,16 @@ def check_manifest(folder: Path) -> None:
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged ones.
 
+    Regular ones come at the run's intervals and are what averages are made of. One that a stop makes in between is an
+    extra: it serves to go on from, and is removed by the next save, so that a run which was stopped has the regular
+    checkpoints of one which was not.
+
+    As a context manager it waits for the last save, also when an exception leaves: Orbax cannot finish a save in the
+    background of a process that ends.
+
     Attributes:
       folder: holds one folder a step.
-      keep: how many of the newest are kept.
+      keep: how many of the newest regular ones are kept.
       protected: steps that are kept, however old.
     """
 
@@ -91,29 +100,56 @@ class Checkpoints:
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
 
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, exception_type, *_) -> None:
+        try:
+            self.wait()
+        except Exception as error:
+            if exception_type is None:
+                raise
+            print(f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr)  # beside what came first
+
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
 
-    def save(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+    def regular_steps(self) -> list[int]:
+        """Steps that have a checkpoint which is no extra, oldest first."""
+        return [step for step in self.steps() if not (self.folder / str(step) / EXTRA).exists()]
+
+    def config(self, step: int) -> str:
+        """The configuration that a checkpoint was made with; "" if it is not known."""
+        path = self.folder / str(step) / "config.gin"
+        return path.read_text() if path.exists() else ""
+
+    def save(
+        self, step: int, state: Any, loader_state: dict[str, Any], *, config: str = "", extra: bool = False
+    ) -> None:
         """Copies the state to the host and writes it in the background; waits for the save before it, if any.
+
+        Args:
+          config: the text of the operative configuration.
+          extra: it is not one of the regular ones.
 
         Raises:
           OSError: the save before it failed.
         """
         self.wait()
         host_state = jax.tree.map(np.asarray, jax.device_get(state))
-        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state))
+        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state), config, extra)
 
     def wait(self) -> None:
         """Returns when the last save is on disk; raises what went wrong with it."""
         if self._pending is not None:
+            concurrent.futures.wait([self._pending])  # interrupted here, it is still pending for the next call
             pending, self._pending = self._pending, None
             pending.result()
 
-    def _write(self, step: int, state: Any, loader_state: dict[str, Any]) -> None:
+    def _write(self, step: int, state: Any, loader_state: dict[str, Any], config: str, extra: bool) -> None:
         import orbax.checkpoint as ocp  # slow to import, and decoding does without
 
         final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
@@ -122,10 +158,14 @@ class Checkpoints:
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(unfinished.absolute() / "state", state)
         (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
+        (unfinished / "config.gin").write_text(config)
+        if extra:
+            (unfinished / EXTRA).touch()
         write_manifest(unfinished)
         shutil.rmtree(final, ignore_errors=True)
         unfinished.rename(final)
-        for old in set(self.steps()[: -self.keep]) - self.protected:
+        regular = self.regular_steps()
+        for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -166,11 +206,11 @@ class Checkpoints:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
         return None
 
-    def params(self, step: int) -> Any:
-        """The parameters in a checkpoint, whatever its optimizer was.
+    def params(self, step: int, *, moving_average: bool = False) -> Any:
+        """The parameters in a checkpoint, whatever its optimizer was, or its moving average of them.
 
         Raises:
-          PadirError: it is missing, damaged, or holds no parameters.
+          PadirError: it is missing, damaged, or holds no parameters or no moving average.
         """
         import orbax.checkpoint as ocp
 
@@ -180,7 +220,14 @@ class Checkpoints:
             state = checkpointer.restore(folder.absolute() / "state")
         if "params" not in state:
             raise PadirError(f"{folder} holds {', '.join(state)}, but no params: give a checkpoint of `padir train`")
-        return state["params"]
+        if not moving_average:
+            return state["params"]
+        opt_state = state.get("opt_state")
+        if not isinstance(opt_state, dict) or "average" not in opt_state:
+            raise PadirError(
+                f"{folder} holds no moving average, which the training was validated with: average the --last ones"
+            )
+        return opt_state["average"]
 
 
 def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
@@ -218,7 +265,7 @@ class Weights:
       kind: "none" (no average: those of a step), "ema" (a moving average up to a step), "last" or "best" (the mean of
         checkpoints: of the last ones, or of those with the highest validation BLEU).
       steps: that step, or those of the checkpoints.
-      decay: of the moving average.
+      decay: of the moving average; with "best", it is moving averages that the mean is of.
     """
 
     kind: str = "none"
@@ -231,7 +278,8 @@ class Weights:
             return f"of step {steps}"
         if self.kind == "ema":
             return f"moving average (decay {self.decay}) up to step {steps}"
-        return f"mean of the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
+        moving = "" if self.decay is None else f" moving averages (decay {self.decay}) of"
+        return f"mean of{moving} the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
 
 
 @dataclasses.dataclass(frozen=True)

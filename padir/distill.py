@@ -40,6 +40,7 @@ from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
+from padir.rerank import Rescore
 from padir.tokens import EOS
 from padir.translate import Decoding, Translator
 
@@ -88,16 +89,18 @@ def distill(
       output_dir: the folder to write.
       decoding: how the teacher translates (what is None is the teacher's own); the manifest has all of it, since the
         batch size and the seed can change a translation, too.
-      overwrite: replace a prepared folder, or unfinished chunks, of something else.
+      overwrite: replace a prepared folder, or unfinished chunks, of something else, and a damaged folder; a whole one
+        of the same is kept in any case, since it would become the same again.
       progress: show progress on stderr.
 
     Raises:
-      PadirError: the data are not whole or of other languages, the output folder holds something else, or the teacher
-        cannot translate without being told the lengths.
+      PadirError: the data are not whole or of other languages, the output folder holds something else, the teacher
+        cannot translate without being told the lengths, or the decoding does not fit it.
     """
     data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
     manifest = load_manifest(data_dir, verify=True)
     _check_teacher(teacher, manifest, data_dir)
+    teacher.translator.resolved(decoding)  # refused now, it leaves no chunks that are in the way of the right one
     card = teacher.translator.card
     inputs = {
         "prepared": file_sha256(data_dir / MANIFEST),
@@ -111,9 +114,12 @@ def distill(
         "splits": [SPLIT],
     }
     kept = _check_output(output_dir, inputs, overwrite)
+    unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if kept is not None:
+        if Chunks(unfinished).read("inputs") == inputs:  # it was killed when all was done but this
+            shutil.rmtree(unfinished)
         return kept
-    chunks = Chunks.open(output_dir.with_name(f".{output_dir.name}.unfinished"), inputs, overwrite)
+    chunks = Chunks.open(unfinished, inputs, overwrite)
     distilled = {**inputs, "validation": chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))}
     sources = _Sources(data_dir, manifest)
     results = _translations(teacher.translator, sources, decoding, chunks, progress)
@@ -201,15 +207,28 @@ def _write(
 
 
 def to_json(value: Any) -> Any:
-    """A frozen dataclass as JSON, with the names of the classes in it.
+    """A frozen dataclass as JSON, with the names of the classes in it; of a model that rescores, what tells it apart.
 
     >>> to_json(Decoding())["lengths"]
     {'class': 'LengthSearch', 'top_k': 1, 'offsets': [0], 'draws': 1}
     """
+    if isinstance(value, Rescore):
+        return {"class": "Rescore", "name": value.name, "brevity": value.brevity, "sha256": _rescorer_sha256(value)}
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
     return [to_json(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _rescorer_sha256(rescore: Rescore) -> str:
+    """The sha256 of its model directory's manifest, so that a retrained one is another one."""
+    path = Path(rescore.name) / MODEL_MANIFEST
+    if not rescore.name or not path.is_file():
+        raise PadirError(
+            f"the name of a Rescore must be its model's directory, got {rescore.name!r}: make it with"
+            " padir.translate.rescorer"
+        )
+    return sha256(path)
 
 
 def _check_teacher(teacher: Teacher, manifest: dict[str, Any], data_dir: Path) -> None:
@@ -230,12 +249,17 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
         return None
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds what padir did not make: give another folder")
-    if overwrite:
-        return None
-    manifest = load_manifest(output_dir, verify=True)
+    try:
+        manifest = load_manifest(output_dir, verify=True)
+    except PadirError:
+        if overwrite:
+            return None
+        raise
     distilled = manifest.get("distilled", {})
     if {name: distilled.get(name) for name in inputs} == inputs:
         return manifest
+    if overwrite:
+        return None
     raise PadirError(
         f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or --overwrite"
     )

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +25,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.averaging import Averaging, best_steps, mean_of_checkpoints
-from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, save_model
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, save_model
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
@@ -151,6 +154,9 @@ def train(
 ) -> dict[str, float]:
     """Trains a model on prepared pairs and writes its model directory; goes on where an earlier call stopped.
 
+    With another configuration than the earlier call's it goes on, too, where model and data allow it, and prints on
+    stderr what differs. If all steps are done and the model is written, it says so and changes nothing.
+
     Args:
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
@@ -161,10 +167,11 @@ def train(
       describe_config: gives the text of config.gin, which is printed and goes into the model directory.
 
     Returns:
-      The last figures.
+      The last figures; of a training that was finished already, those in its model card.
 
     Raises:
-      PadirError: the data or the model directory do not fit the configuration.
+      PadirError: the data or the model directory do not fit the configuration, or the directory holds a model without
+        the checkpoints of its training.
       KeyboardInterrupt: after SIGINT or SIGTERM, when the state is saved.
     """
     if num_steps < 1:
@@ -178,6 +185,14 @@ def train(
     averaging.check(num_steps, intervals.evaluate, intervals.checkpoint)
     if averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
+    folder = Path(model_dir)
+    keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
+    checkpoints = Checkpoints(folder / "checkpoints", keep)
+    if (folder / MANIFEST).exists() and not checkpoints.steps():
+        raise PadirError(
+            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
+            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
+        )
     mixture = Mixture.of(data)
     manifests = mixture.manifests("train")
     check_lengths(mixture, manifests, model, batching)
@@ -189,13 +204,24 @@ def train(
     transformation = averaging.transformation(optimizer.transformation(num_steps))
     params = init_params(transformer, seed)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
-    folder = Path(model_dir)
-    keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
-    checkpoints = Checkpoints(folder / "checkpoints", keep)
     restored = checkpoints.restore_latest(state)
     if restored is not None:
         state, loader_state = restored
         loader.set_state(loader_state)
+    start, latest, config_text = int(state.step), {}, describe_config()
+    if start > num_steps:
+        raise PadirError(
+            f"num_steps must be at least {start}, the step of the last checkpoint in {checkpoints.folder}, got"
+            f" {num_steps}: raise it, or give another model_dir"
+        )
+    _warn_of_changes(checkpoints.config(start), config_text, start)
+    if start == num_steps and (finished := _finished(folder, start)) is not None:
+        print(
+            f"padir: {folder} is finished: it has all {num_steps:,} steps, and nothing was done. Raise num_steps to go"
+            " on, give another model_dir to train anew, or make averages of its checkpoints with `padir average`",
+            file=sys.stderr,
+        )
+        return finished
     state = jax.device_put(state, replicated)
     step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
 
@@ -210,8 +236,8 @@ def train(
         task=manifest["source"]["name"],
     )
 
-    start, latest, config_text = int(state.step), {}, describe_config()
-    with TrainingLog(folder, num_steps, start, count_parameters(params)) as log, _graceful_stop() as stop:
+    log = TrainingLog(folder, num_steps, start, count_parameters(params))
+    with log, _graceful_stop() as stop, checkpoints:
         log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
         run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
         run.protect_best()
@@ -232,9 +258,10 @@ def train(
                 sums, since, mark = None, step, time.perf_counter()
             else:
                 log.advance(step)
-            if stopping or step % intervals.checkpoint == 0 or step == num_steps:
+            regular = step % intervals.checkpoint == 0 or step == num_steps
+            if regular or stopping:
                 run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
-                checkpoints.save(step, state, loader.get_state())
+                checkpoints.save(step, state, loader.get_state(), config=config_text, extra=not regular)
             if stopping:
                 checkpoints.wait()
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
@@ -243,9 +270,35 @@ def train(
                 latest = {**latest, **run.validate(state)}
                 mark += time.perf_counter() - began
         checkpoints.wait()
-        if start < num_steps or not (folder / MANIFEST).exists():
-            latest = {**latest, **run.write_model(state, config_text)}
+        latest = {**latest, **run.write_model(state, config_text)}
     return latest
+
+
+def _finished(folder: Path, step: int) -> dict[str, float] | None:
+    """The figures in the model card, if the folder has the model of that step."""
+    if not (folder / MANIFEST).exists():
+        return None
+    check_manifest(folder)
+    card = json.loads((folder / "model.json").read_text())
+    return card["metrics"] if card["step"] == step else None
+
+
+def _warn_of_changes(before: str, now: str, step: int) -> None:
+    """Prints the bindings in which two operative configurations differ, but for num_steps; "" is one not known."""
+    if not before or not now:
+        return
+    old, new = _bindings(before), _bindings(now)
+    changes = [f"  was  {line}" for line in old if line not in new]
+    changes += [f"  is   {line}" for line in new if line not in old]
+    if changes:
+        print(f"padir: warning: the configuration differs from that of the checkpoint of step {step}:", file=sys.stderr)
+        print("\n".join(changes), file=sys.stderr)
+
+
+def _bindings(config: str) -> list[str]:
+    """The bindings of an operative configuration, a line each (gin continues long ones on indented lines)."""
+    lines = re.sub(r" *\\?\n +", " ", config).splitlines()
+    return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
 
 
 def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: ModelConfig, batching: Batching) -> None:
@@ -332,7 +385,7 @@ class _Stop:
 
 @contextlib.contextmanager
 def _graceful_stop() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step; a second one stops at once."""
+    """SIGINT and SIGTERM ask for a stop at the end of the step; a second one at once, but for a save under way."""
     stop, previous = _Stop(), {}
 
     def request(number, frame):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,9 @@ class TrainingLog:
         history = folder / "metrics.jsonl"
         # What came after the checkpoint comes again.
         self._rows = [row for row in read_rows(history) if row["step"] <= start]
-        history.write_text("".join(json.dumps(row) + "\n" for row in self._rows))
+        partial = history.with_suffix(".partial")  # a kill in between leaves the old rows
+        partial.write_text("".join(json.dumps(row) + "\n" for row in self._rows))
+        os.replace(partial, history)
         self.file = history.open("a")
         self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.began = time.time()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import signal
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +105,21 @@ class TestMean:
         values = (2.0**25, 1.0, 1.0, -(2.0**25))
         assert mean([{"x": np.float32([value])} for value in values])["x"].tolist() == [0.5]
 
+    def test_holds_one_tree_at_a_time(self):
+        seen = []
+
+        def array(value):
+            fresh = np.full(3, value, np.float32)
+            seen.append(weakref.ref(fresh))
+            return fresh
+
+        def trees():
+            for value in (1, 2, 6):
+                assert not [reference for reference in seen if reference() is not None]
+                yield {"x": array(value)}
+
+        assert mean(trees())["x"].tolist() == [3.0] * 3 and len(seen) == 3
+
     def test_a_damaged_checkpoint_is_not_averaged(self, tmp_path):
         checkpoints = save_three(tmp_path)
         (tmp_path / "checkpoints" / "20" / "loader.json").write_text("{} ")
@@ -158,7 +174,7 @@ def test_numbers_without_sense(wrong, message):
 class TestTraining:
     """BLEU is what the tests say, so that it is known which checkpoints are the best."""
 
-    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0)  # of steps 0 to 5: 2 and 4 are the best
+    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
 
     def evaluate_fn(self, stop_at=None):
         seen = []
@@ -195,6 +211,24 @@ class TestTraining:
         assert straight.seen[-1][0] == 5
         assert_same(straight.seen[-1][1], params)
 
+    @pytest.mark.parametrize("stop_at", [3, 5])
+    def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, tmp_path, stop_at):
+        intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
+        settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
+        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
+        stopping = self.evaluate_fn(stop_at=stop_at - 1)  # the signal comes while the step before is measured
+        with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
+            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
+        assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
+        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
+        params, card, _ = load_model(tmp_path / "straight")
+        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
+        assert resumed_card == card and card.weights == Weights("last", (2, 4, 6))
+        assert_same(resumed, params)
+        assert Checkpoints(tmp_path / "stopped" / "checkpoints").steps() == [2, 4, 6]
+        average_run(tmp_path / "stopped", tmp_path / "mean", kind="last", count=3)
+        assert_same(load_model(tmp_path / "mean")[0], params)
+
     def test_an_average_is_not_the_last_weights(self, data, tmp_path):
         train(data, str(tmp_path / "plain"), **SETTINGS | {"intervals": Intervals(evaluate=0, checkpoint=1, keep=5)})
         plain, card, _ = load_model(tmp_path / "plain")
@@ -207,6 +241,24 @@ class TestTraining:
         assert_same(plain, saved[-1])
         assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(plain), strict=True))
         assert card.weights == Weights("last", (3, 4, 5)) and card.step == 5 and card.metrics == {}
+
+    def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, data, tmp_path):
+        """They are what BLEU was measured with."""
+        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=5)
+        settings = SETTINGS | {"averaging": Averaging("ema", decay=0.5), "intervals": intervals}
+        measure = self.evaluate_fn()
+        train(data, str(tmp_path / "run"), **settings, evaluate_fn=measure)
+        card = average_run(tmp_path / "run", tmp_path / "best", kind="best", count=2)
+        assert card.weights == Weights("best", (2, 4), 0.5)
+        assert str(card.weights) == "mean of moving averages (decay 0.5) of the best 2 checkpoints, steps 2, 4"
+        measured = dict(measure.seen)
+        by_hand = jax.tree.map(
+            lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), measured[2], measured[4]
+        )
+        assert_same(load_model(tmp_path / "best")[0], by_hand)
+        raw, weights = mean_of_checkpoints(Checkpoints(tmp_path / "run" / "checkpoints"), "last", 1, decay=0.5)
+        assert_same(raw, Checkpoints(tmp_path / "run" / "checkpoints").params(5))
+        assert weights == Weights("last", (5,))
 
     def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, tmp_path):
         settings = SETTINGS | {"intervals": Intervals(evaluate=0), "num_steps": 1}
@@ -241,6 +293,12 @@ class TestAverageRun:
         }
         assert (tmp_path / "out" / "config.gin").read_text() == "train.seed = 3\n"
         assert str(card.weights) == "mean of the best 2 checkpoints, steps 10, 30"
+
+    def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
+        params, card, tokenizer = load_model(run)
+        save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
+        with pytest.raises(PadirError, match="10 holds no moving average.*: average the --last ones"):
+            average_run(run, tmp_path / "out", kind="best", count=2)
 
     def test_what_it_refuses(self, run, tmp_path):
         with pytest.raises(PadirError, match=r"has 3 checkpoints to average \(10, 20, 30\), got --last 4"):

@@ -61,6 +61,32 @@ class TestCheckpoints:
         assert checkpoints.steps() == [9, 10]  # by number: "10" would come before "9"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["10", "9"]
 
+    def test_an_extra_one_counts_as_none_of_the_newest_and_goes_with_the_next(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path, keep=2)
+        save_all(checkpoints, 2, 4)
+        checkpoints.save(5, state_at(5), {}, extra=True)
+        checkpoints.wait()
+        assert checkpoints.steps() == [2, 4, 5] and checkpoints.regular_steps() == [2, 4]
+        assert_equal(checkpoints.restore_latest(state_at(0))[0], state_at(5))
+        checkpoints.save(6, state_at(6), {})
+        checkpoints.wait()
+        assert checkpoints.steps() == checkpoints.regular_steps() == [4, 6]
+
+    def test_leaving_by_an_exception_waits_and_says_that_a_save_failed(self, tmp_path, capsys):
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(ZeroDivisionError), Checkpoints(tmp_path / "file") as checkpoints:
+            checkpoints.save(1, state_at(1), {})
+            raise ZeroDivisionError
+        assert "the last checkpoint could not be saved" in capsys.readouterr().err
+        with pytest.raises(OSError), Checkpoints(tmp_path / "file") as checkpoints:
+            checkpoints.save(1, state_at(1), {})
+
+    def test_the_configuration_is_part_of_it(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(1, state_at(1), {}, config="train.seed = 3\n")
+        checkpoints.wait()
+        assert checkpoints.config(1) == "train.seed = 3\n" and checkpoints.config(2) == ""
+
     def test_what_is_saved_is_the_state_at_that_time_though_its_buffers_are_donated(self, tmp_path):
         advance = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
         checkpoints = Checkpoints(tmp_path)

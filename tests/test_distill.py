@@ -3,13 +3,16 @@
 import dataclasses
 import hashlib
 import json
+import shutil
 import types
+from pathlib import Path
 
 import pytest
 from small_corpus import ENGLISH, GERMAN, Listed, Numbers, small_tokenizer
 from tiny_model import TINY, random_model_dir
 
 from padir.chunks import Chunks
+from padir.corruption import Mixed
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
@@ -18,9 +21,10 @@ from padir.data.prepared import load_manifest, read_text
 from padir.distill import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.errors import PadirError
 from padir.length import LengthSearch
-from padir.strategies import MaskPredict
+from padir.rerank import Rescore
+from padir.strategies import MaskPredict, Padir, Rejecter
 from padir.tokenizer import train
-from padir.translate import Decoding, Translation, Translator
+from padir.translate import Decoding, Translation, Translator, rescorer
 
 TRAIN = (
     ("eins zwei drei", "one"),
@@ -42,7 +46,13 @@ class Dictionary(Translator):
         config = dataclasses.replace(TINY, length_head=length_head)
         source, target = languages
         self.card = types.SimpleNamespace(
-            config=config, source_language=source, target_language=target, task="words", weights="of step 3"
+            config=config,
+            corruption=Mixed(),
+            strategy=Padir(),
+            source_language=source,
+            target_language=target,
+            task="words",
+            weights="of step 3",
         )
 
     def translate(self, texts, decoding, *, target_lengths=None, truncate=False, first_number=0):
@@ -216,6 +226,70 @@ def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(
     (tmp_path / "letters" / "dear.txt").write_text("dear")
     with pytest.raises(PadirError, match="holds what padir did not make"):
         run(again, data, tmp_path / "letters", overwrite=True)
+
+
+def test_a_whole_folder_of_the_same_is_kept_even_if_it_may_be_overwritten(data, tmp_path, tokenizer):
+    first = run(teacher(tokenizer), data, tmp_path / "out")
+    again = teacher(tokenizer)
+    assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls == []
+    (tmp_path / "out" / "train.lengths.npy").write_bytes(b"damaged")
+    with pytest.raises(PadirError, match="train.lengths.npy must have"):
+        run(again, data, tmp_path / "out")
+    assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls != []
+    assert load_manifest(tmp_path / "out", verify=True) == first
+
+
+def test_chunks_that_outlived_their_folder_go_with_the_next_call(data, tmp_path, tokenizer, monkeypatch):
+    """It was killed between giving the folder its name and removing the chunks."""
+    remove = shutil.rmtree
+
+    def killed(path, **arguments):
+        if Path(path).name == ".out.unfinished":
+            raise KeyboardInterrupt
+        remove(path, **arguments)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer), data, tmp_path / "out")
+    monkeypatch.undo()
+    assert (tmp_path / ".out.unfinished").exists()
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
+
+
+def test_chunks_of_something_else_beside_a_whole_folder_stay(data, tmp_path, tokenizer):
+    run(teacher(tokenizer), data, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=2), data, tmp_path / "out", Decoding(seed=1), overwrite=True)
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert (tmp_path / ".out.unfinished").exists()
+
+
+def test_a_decoding_that_is_refused_is_in_nobodys_way(data, tmp_path, tokenizer):
+    with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
+        run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Rejecter()))
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Padir()))
+
+
+def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, tokenizer):
+    folder = random_model_dir(tmp_path / "causal", causal=True)
+    decoding = Decoding(rerank=rescorer(str(folder), brevity=0.5))
+    first = run(teacher(tokenizer), data, tmp_path / "out", decoding)
+    manifest = folder / "manifest.json"
+    assert first["distilled"]["decoding"]["rerank"] == {
+        "class": "Rescore",
+        "name": str(folder),
+        "brevity": 0.5,
+        "sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+    }
+    again = teacher(tokenizer)
+    assert run(again, data, tmp_path / "out", decoding) == first and again.translator.calls == []
+    manifest.write_text(manifest.read_text() + "\n")  # as if it were trained anew
+    with pytest.raises(PadirError, match="holds other pairs"):
+        run(again, data, tmp_path / "out", decoding)
+    with pytest.raises(PadirError, match="the name of a Rescore must be its model's directory, got 'me'"):
+        to_json(Rescore(lambda sources, targets: [], name="me"))
 
 
 def test_teachers_that_cannot(data, tmp_path, tokenizer):

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -142,6 +143,20 @@ def test_nothing_half_written_is_left(tmp_path, tokenizer):
     with pytest.raises(KeyboardInterrupt):
         prepare(Breaks(), tokenizer, tmp_path / "out", progress=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path, tokenizer):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    gone = tmp_path / f".out.{killed.pid}.partial"
+    stay = [tmp_path / f".out.{os.getppid()}.partial", tmp_path / f".out.b.{killed.pid}.partial"]
+    for folder in (gone, *stay):
+        folder.mkdir()
+        (folder / "train").touch()
+    for _ in range(2):  # a folder that is kept removes them, too
+        prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+        assert sorted(tmp_path.iterdir()) == sorted([*stay, tmp_path / "out"])
+        gone.mkdir()
 
 
 def test_a_failed_overwrite_leaves_the_old_folder(tmp_path, tokenizer):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tiny_model import TINY, prepared_numbers
 
-from padir.checkpoint import load_model
+from padir.checkpoint import Checkpoints, load_model
 from padir.corruption import Mask
 from padir.errors import PadirError
 from padir.loss import Batch, Objective
@@ -23,6 +23,7 @@ from padir.model import Transformer
 from padir.optimizer import Adam, Cosine
 from padir.tokens import Ids
 from padir.trainer import Batching, Intervals, TrainState, init_params, make_step, train
+from padir.training_log import TrainingLog, read_rows
 
 SETTINGS = {
     "model": TINY,
@@ -85,11 +86,30 @@ class TestRun:
         assert first["loss"] > first["stage_1_loss"] + first["stage_2_loss"]  # and the length loss
         assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
 
-    def test_run_again_when_finished_it_changes_nothing(self, data, finished):
+    def test_run_again_when_finished_it_changes_nothing(self, data, finished, capsys):
         before = {path: path.stat().st_mtime_ns for path in finished.glob("*") if path.is_file()}
-        before.pop(finished / "metrics.jsonl")
-        assert train(data, str(finished), **SETTINGS) == {}
+        assert train(data, str(finished), **SETTINGS) == load_model(finished)[1].metrics != {}
         assert {path: path.stat().st_mtime_ns for path in before} == before
+        errors = capsys.readouterr().err
+        assert "is finished: it has all 6 steps, and nothing was done. Raise num_steps" in errors
+        assert "padir average" in errors and "warning" not in errors
+
+    def test_fewer_steps_than_were_taken_are_refused(self, data, finished):
+        with pytest.raises(PadirError, match="num_steps must be at least 6, the step of the last checkpoint .* got 5"):
+            train(data, str(finished), **SETTINGS | {"num_steps": 5})
+
+    @pytest.mark.parametrize("num_steps", [6, 7])
+    def test_another_configuration_than_the_checkpoints_is_told(self, data, finished, capsys, num_steps):
+        text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
+        train(data, str(finished), **SETTINGS | {"num_steps": num_steps}, describe_config=lambda: text)
+        lines = capsys.readouterr().err.splitlines()
+        first = lines.index("padir: warning: the configuration differs from that of the checkpoint of step 6:")
+        assert lines[first + 1 : first + 4] == [
+            "  was  train.seed = 3",
+            "  is   train.seed = 4",
+            "  is   ModelConfig.width = 16",
+        ]
+        assert "num_steps = " not in "".join(lines[: first + 4])
 
     def test_more_steps_go_on_from_the_last(self, data, finished):
         train(data, str(finished), **SETTINGS | {"num_steps": 7})
@@ -101,6 +121,15 @@ class TestRun:
         (finished / "manifest.json").unlink()
         train(data, str(finished), **SETTINGS)
         assert_same_params(finished, straight[0])
+
+    def test_a_finished_run_with_an_earlier_steps_model_writes_its_own(self, data, finished, tmp_path):
+        """It was killed between its last checkpoint and its model."""
+        earlier = shutil.copytree(finished, tmp_path / "earlier", ignore=shutil.ignore_patterns("checkpoints"))
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        shutil.copytree(earlier, finished, dirs_exist_ok=True)
+        assert load_model(finished)[1].step == 6
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        assert load_model(finished)[1].step == 7
 
 
 class TestResume:
@@ -139,7 +168,63 @@ class TestResume:
             train(data, str(finished), **SETTINGS | {"batching": Batching(rows=8, row_length=32), "num_steps": 9})
 
 
+class TestLeavingByAnException:
+    """What was being saved is saved when the exception arrives."""
+
+    def test_of_the_validation(self, data, tmp_path):
+        def wrong(params, card, tokenizer):
+            raise PadirError("no such metric")
+
+        settings = SETTINGS | {"intervals": Intervals(log=2, evaluate=4, checkpoint=4)}
+        with pytest.raises(PadirError, match="no such metric"):
+            train(data, str(tmp_path / "model"), **settings, evaluate_fn=wrong)
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
+
+    def test_of_a_second_signal_while_it_waits_for_a_save(self, data, tmp_path, monkeypatch):
+        write = Checkpoints._write
+
+        def write_slowly(self, step, *rest):
+            signal.raise_signal(signal.SIGINT)  # the main thread gets them, one after the other
+            time.sleep(1)
+            write(self, step, *rest)
+
+        def stop(params, card, tokenizer):
+            signal.raise_signal(signal.SIGINT)
+            return {}
+
+        monkeypatch.setattr(Checkpoints, "_write", write_slowly)
+        with pytest.raises(KeyboardInterrupt):
+            train(data, str(tmp_path / "model"), **SETTINGS, evaluate_fn=stop)
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
+
+    def test_the_process_ends_with_the_message_only(self, data, tmp_path):
+        code = (
+            "import sys; from test_trainer import SETTINGS; from padir.errors import PadirError\n"
+            "from padir.trainer import Intervals, train\n"
+            "def wrong(*_): sys.exit('stopped here')\n"
+            "settings = SETTINGS | {'intervals': Intervals(log=9, evaluate=2, checkpoint=2)}\n"
+            "train(sys.argv[1], sys.argv[2], **settings, evaluate_fn=wrong)"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", code, data, str(tmp_path / "model")],
+            cwd=os.path.dirname(__file__),
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+        )
+        assert process.returncode == 1 and process.stderr.splitlines()[-1] == "stopped here"
+        assert "Traceback" not in process.stderr
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["2"]
+
+
 class TestWrong:
+    def test_a_model_without_the_checkpoints_of_its_training_is_not_overwritten(self, data, finished):
+        shutil.rmtree(finished / "checkpoints")
+        before = {path: path.read_bytes() for path in finished.glob("*") if path.is_file()}
+        with pytest.raises(PadirError, match="model_dir must be new.* got .* no checkpoints.*: give another one"):
+            train(data, str(finished), **SETTINGS)
+        assert {path: path.read_bytes() for path in before} == before
+
     @pytest.mark.parametrize("log", [1, 100], ids=["seen in the loss", "seen when saving"])
     def test_a_loss_that_is_not_finite(self, data, tmp_path, log):
         settings = SETTINGS | {
@@ -242,6 +327,17 @@ def test_two_devices_train_as_one(data, straight, tmp_path):
     assert one.keys() == two.keys() and len(one) == 3
     for step, loss in one.items():
         np.testing.assert_allclose(two[step], loss, rtol=1e-4)
+
+
+def test_rows_of_metrics_are_never_half_written(tmp_path):
+    """The rows that stay are written beside the file, which a kill would leave as it was."""
+    rows = [{"step": step, "loss": 0.5} for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.link(tmp_path / "metrics.jsonl", tmp_path / "as it was")
+    with TrainingLog(tmp_path, num_steps=9, start=2, parameters=1):
+        pass
+    assert read_rows(tmp_path / "metrics.jsonl") == rows[:2]
+    assert read_rows(tmp_path / "as it was") == rows
 
 
 def _losses(folder):

@@ -20,6 +20,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,7 @@ def prepare(
     """Tokenises every split of `source` into `output_dir` and returns the manifest.
 
     The folder appears whole or not at all. One that already holds the same pairs, vocabulary and limits is kept, unless
-    `overwrite` is set.
+    `overwrite` is set. What killed processes have left half-written beside it is removed.
 
     Args:
       max_source_tokens, max_target_tokens, max_length_ratio: see `Limits`.
@@ -91,6 +92,7 @@ def prepare(
         "limits": dataclasses.asdict(limits),
         "records_per_shard": records_per_shard,
     }
+    _remove_leftovers(output_dir)
     replaces = _check_output(output_dir, source, inputs, overwrite)
     if isinstance(replaces, dict):
         return replaces
@@ -119,6 +121,25 @@ def prepare(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return manifest
+
+
+def _remove_leftovers(output_dir: Path) -> None:
+    """Removes what processes that were killed had half-written of this folder."""
+    pattern = re.compile(rf"\.{re.escape(output_dir.name)}\.(\d{{1,9}})\.partial")
+    for path in output_dir.parent.iterdir() if output_dir.parent.is_dir() else ():
+        match = pattern.fullmatch(path.name)
+        if match and not _is_running(int(match.group(1))):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def _check_output(output_dir: Path, source: Source, inputs: dict, overwrite: bool) -> dict | bool:
