@@ -183,7 +183,7 @@ _OPTIONAL = [name for name in _SYSTEM if name not in ("model", "hypotheses", "st
 
 def label(row: dict[str, Any], rows: Rows) -> str:
     """What tells a row apart from others, in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "{} lengths"}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}"}
     return ", ".join(words.get(c, "{}").format(_SYSTEM[c](row)) for c in system_columns(rows))
 
 
@@ -248,7 +248,7 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
     """
     columns, lines = cells(rows)
     columns, lines = ["#", *columns], [[str(number), *line] for number, line in enumerate(lines, 1)]
-    shared = {c: text(rows[0]) for c, text in _SYSTEM.items() if c not in columns}
+    shared = {c: said for c, text in _SYSTEM.items() if c not in columns and (said := text(rows[0])) != "-"}
     sets = dict.fromkeys(
         f"{_test_set(row)} ({row['languages']}, {row['sentences']:,} sentences)"
         if "sentences" in row
