@@ -107,9 +107,16 @@ def read_rows(paths: Iterable[str]) -> Rows:
 
 
 def system_columns(rows: Rows) -> list[str]:
-    """The columns that tell the rows apart: model, hypotheses and steps always, the others where they differ."""
-    differ = [name for name in _OPTIONAL if len({text for row in rows if (text := _SYSTEM[name](row)) != "-"}) > 1]
-    return ["model", *differ, "hypotheses", "steps"]
+    """The columns that tell the rows apart: model, hypotheses and steps always, others where rows differ in them."""
+    models = [[row for row in rows if row["model"] == name] for name in dict.fromkeys(row["model"] for row in rows)]
+
+    def differ(name: str, some: Rows) -> bool:
+        return len({text for row in some if (text := _SYSTEM[name](row)) != "-"}) > 1
+
+    between = [name for name in ("strategy", "rerank", "lengths") if differ(name, rows)]
+    # A model brings its own values of these: they are shown where one model has several.
+    within = [n for n in ("canvas", "drop_repeats", "batch", "seed") if any(differ(n, some) for some in models)]
+    return ["model", *between, *within, "hypotheses", "steps"]
 
 
 def _strategy(row) -> str:
@@ -178,7 +185,6 @@ _SYSTEM = {
     "hypotheses": _hypotheses,
     "steps": _steps,
 }
-_OPTIONAL = [name for name in _SYSTEM if name not in ("model", "hypotheses", "steps")]  # shown where rows differ
 
 
 def label(row: dict[str, Any], rows: Rows) -> str:
@@ -248,17 +254,28 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
     """
     columns, lines = cells(rows)
     columns, lines = ["#", *columns], [[str(number), *line] for number, line in enumerate(lines, 1)]
-    shared = {c: said for c, text in _SYSTEM.items() if c not in columns and (said := text(rows[0])) != "-"}
     sets = dict.fromkeys(
         f"{_test_set(row)} ({row['languages']}, {row['sentences']:,} sentences)"
         if "sentences" in row
         else _test_set(row)
         for row in rows
     )
-    notes = [*(f"{name}: {value}" for name, value in shared.items()), *facts(rows), *signatures(rows), *skipped]
+    notes = [*_settings(rows, columns), *facts(rows), *signatures(rows), *skipped]
     head = f"Test set: {'; '.join(sets)}\n\n"
     table = _markdown([_TITLES.get(c, c) for c in columns], lines, words=(*system_columns(rows)[:-2], "note"))
     return head + table + "\n" + "".join(f"- {n}\n" for n in notes)
+
+
+def _settings(rows: Rows, columns: Sequence[str]) -> list[str]:
+    """What the columns do not tell of the systems: one line for all where they agree, else one a model."""
+    lines = []
+    for name in _SYSTEM.keys() - set(columns):
+        said = dict.fromkeys((row["model"], text) for row in rows if (text := _SYSTEM[name](row)) != "-")
+        if len({text for _, text in said}) == 1:
+            lines.append(f"{name}: {next(iter(said))[1]}")
+        else:
+            lines += [f"{name} of {model}: {text}" for model, text in said]
+    return sorted(lines)
 
 
 def to_csv(rows: Rows) -> str:
