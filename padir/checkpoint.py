@@ -104,6 +104,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, exception_type, *_) -> None:
+        self._thread.submit(int).result()  # one after the other: also a save that an interrupt kept from being noted
         try:
             self.wait()
         except Exception as error:

@@ -119,15 +119,14 @@ def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -
     """A log line's figures from sums over some steps."""
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
-    stage_weight_S = np.maximum(sums.stage_weight_S, 1)  # a stage of weight "none" has no loss
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
     if sums.rejecter_loss is not None and isinstance(objective, Objective):
         total += objective.rejecter_weight * float(sums.rejecter_loss)
     row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
     row["length_accuracy"] = float(sums.length_correct) / segments
-    per_stage = zip(stage_loss_S / stage_weight_S, stage_correct_S, strict=True)
-    for stage, (loss, correct) in enumerate(per_stage, 1):
-        row[f"stage_{stage}_loss"] = float(loss)
+    per_stage = zip(stage_loss_S, np.asarray(sums.stage_weight_S), stage_correct_S, strict=True)
+    for stage, (loss, weight, correct) in enumerate(per_stage, 1):
+        row[f"stage_{stage}_loss"] = float(loss) / max(float(weight), 1.0)  # a stage of weight "none" has no loss
         row[f"stage_{stage}_accuracy"] = float(correct) / tokens
     if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
         free = max(tokens - segments, 1.0)  # EOS is not judged

@@ -93,7 +93,7 @@ def test_an_autoregressive_model_is_asked_once():
         asked.append((sources, targets, batch_size))
         return [(-2.5, 3)]
 
-    causal = types.SimpleNamespace(config=ModelConfig(causal=True))
+    causal = types.SimpleNamespace(config=ModelConfig(causal=True), corruption=None, strategy=None)
     translator = object.__new__(__import__("padir").Translator)
     translator.card, translator.score = causal, score
     assert score_pairs(translator, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]
