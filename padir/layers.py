@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
@@ -23,7 +24,7 @@ class Dense(nn.Module):
 
     features: int
     axes: tuple[str, str]
-    dtype: jnp.dtype
+    dtype: DTypeLike
     scale: float = 1.0
 
     @nn.compact
@@ -36,7 +37,7 @@ class Dense(nn.Module):
 class RMSNorm(nn.Module):
     """Scales by the root mean square; no mean is taken away and nothing added."""
 
-    dtype: jnp.dtype
+    dtype: DTypeLike
     epsilon: float = 1e-6
 
     @nn.compact
@@ -52,7 +53,7 @@ class Embed(nn.Module):
 
     num_embeddings: int
     features: int
-    dtype: jnp.dtype
+    dtype: DTypeLike
     axes: tuple[str, str] = ("vocab", "embed")
 
     def setup(self):
@@ -132,7 +133,7 @@ class Attention(nn.Module):
     num_heads: int
     head_dim: int
     features: int
-    dtype: jnp.dtype
+    dtype: DTypeLike
     dropout_rate: float
 
     def setup(self):
@@ -181,7 +182,7 @@ class MLP(nn.Module):
     hidden: int
     features: int
     activations: tuple[str, ...]
-    dtype: jnp.dtype
+    dtype: DTypeLike
     dropout_rate: float
 
     @nn.compact
