@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from padir.errors import PadirError
+from padir.files import whole, write_json, write_text
 
 _GIN = "--gin."
 
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.parse(args.gin_file, bindings, args.gin_search_paths)
         figures = args.run(args)
         if args.json:
-            _write(args.json, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+            write_json(args.json, figures)
     except PadirError as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -233,34 +233,17 @@ def _warn(message: str) -> None:
     print(f"padir: warning: {message}", file=sys.stderr)
 
 
-def _write(path: str, text: str) -> None:
-    with _whole(path) as file:
-        file.write(text)
-
-
-@contextlib.contextmanager
-def _whole(path: str) -> Iterator[TextIO]:
-    """A text file that gets its name when it is whole, and is not left behind otherwise; a pipe or device as it is."""
-    final = Path(os.path.realpath(path))
-    if final.exists() and not final.is_file():
-        with final.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        return
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        os.replace(partial, final)
-    finally:
-        partial.unlink(missing_ok=True)
+def _files(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """The files that the arguments name, by split."""
+    named = {split: getattr(args, split) for split in ("train", "validation", "test")}
+    return {split: tuple(paths) for split, paths in named.items() if paths}
 
 
 def _source(args: argparse.Namespace) -> Any:
     """The corpus that the arguments name, or the one that gin binds."""
     from padir.data.sources import ParallelText, get_source
 
-    files = {split: tuple(getattr(args, split)) for split in ("train", "validation", "test") if getattr(args, split)}
+    files = _files(args)
     if args.task and files:
         raise PadirError("give either --task or files, not both")
     if args.task:
@@ -280,7 +263,7 @@ def _source(args: argparse.Namespace) -> Any:
     for split, paths in files.items():
         if len(paths) > 2:
             raise PadirError(f"--{split} takes one .tsv file or two text files, got {len(paths)}")
-    single = {split: paths[0] if len(paths) == 1 else paths for split, paths in files.items()}
+    single: dict[str, Any] = {split: paths[0] if len(paths) == 1 else paths for split, paths in files.items()}
     return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **single)
 
 
@@ -469,7 +452,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     decodings = [
         _decoding(args, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
     ]
-    files = [getattr(args, split) for split in ("train", "validation", "test") if getattr(args, split)]
+    files = _files(args)
     if args.data and (args.task or files):
         raise PadirError("give either --data, or --task or files, not both")
     if args.data:
@@ -477,7 +460,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     else:
         test_set = TestSet.of_source(_source(args), args.split)
         if files:  # which have no name but theirs
-            test_set = dataclasses.replace(test_set, task=Path(getattr(args, args.split)[0]).name.split(".")[0])
+            test_set = dataclasses.replace(test_set, task=Path(files[args.split][0]).name.split(".")[0])
     metrics, skipped = _bleurt(args.bleurt)
     models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
     _check_kind(args, *(translator.card.config for _, translator in models))
@@ -489,19 +472,19 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         done.append(tables.describe_row(row, test_set))
         print(f"{len(done)}. {tables.summary(done[-1])}", file=sys.stderr)
         if figures:
-            _write(figures, report.to_json(done))
+            write_json(figures, done)
 
     rows = evaluate_all(
         models, test_set, decodings, oracle_lengths=args.oracle_lengths, metrics=metrics, progress=progress
     )
     described = report.show(rows, test_set, _warn)
     if args.output:
-        report.write(args.output, rows, test_set, described, _write, _warn, skipped)
+        report.write(args.output, rows, test_set, described, _warn, skipped)
     if args.hypotheses:
         found = [row for row in rows if row.evaluation]
         last = next((row for row in reversed(found) if not row.oracle_lengths), found[-1]).evaluation
         assert last is not None
-        _write(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
+        write_text(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
     return described
 
 
@@ -536,7 +519,7 @@ def _tables(args: argparse.Namespace) -> dict[str, Any]:
         _warn("no row has BLEURT: it needs `padir evaluate --bleurt DIR`")
     text = paper_tables(rows, metrics, args.across)
     if args.output:
-        _write(args.output, text)
+        write_text(args.output, text)
     else:
         print(text, end="")
     return {"rows": len(rows)}
@@ -577,7 +560,7 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     results = score_pairs(translator, _lines(args.source), _lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
     if args.output:
-        _write(args.output, text)
+        write_text(args.output, text)
     else:
         print(text, end="")
     return summary(results)
@@ -603,11 +586,11 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
 
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
+        out: Any = sys.stdout
         if args.output:
-            out = stack.enter_context(_whole(args.output))
+            out = stack.enter_context(whole(args.output))
         else:
-            out = sys.stdout
-            out.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+            out.reconfigure(encoding="utf-8", newline="\n")
         bar = stack.enter_context(_counter("translate"))
         results = translate_lines(
             translator,
@@ -619,7 +602,7 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
             trace=show if args.trace or args.html else None,
         )
     if args.html:
-        _write(args.html, render_html(traces))
+        write_text(args.html, render_html(traces))
     passes = [r.passes for r in results]
     return {"lines": len(results), "passes": sum(passes) / max(1, len(passes))}
 

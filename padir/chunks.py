@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
+from padir.files import whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +37,20 @@ class Chunks:
 
     def read(self, name: str) -> Any:
         """What was written under a name, or None."""
-        path = self.folder / f"{name}.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return json.loads(self._path(name).read_text(encoding="utf-8")) if name in self else None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What `make` gives, or gave before it was stopped; on disk, whole, before this returns."""
-        path = self.folder / f"{name}.json"
-        if not path.exists():
-            partial = path.with_suffix(f".{os.getpid()}.partial")
-            with partial.open("w", encoding="utf-8") as file:
+        if name not in self:
+            with whole(self._path(name)) as file:
                 json.dump(make(), file, ensure_ascii=False)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, path)
         return self.read(name)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether something was written under a name."""
+        return self._path(name).exists()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"

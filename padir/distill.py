@@ -167,7 +167,7 @@ def _translations(
     with _progress(len(order), progress) as advance:
         for begin in range(0, len(order), size):
             name = f"{begin:010d}"
-            fresh = chunks.read(name) is None
+            fresh = name not in chunks
             rows = chunks.once(name, functools.partial(translate, begin))
             for number, row in zip(order[begin : begin + size], rows, strict=True):
                 results[number] = row

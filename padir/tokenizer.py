@@ -24,6 +24,7 @@ from pathlib import Path
 import sentencepiece
 
 from padir.errors import PadirError
+from padir.files import whole
 from padir.tokens import EOS, NUM_BYTES, PADDING, UNK, Ids
 
 # Training sums floats over threads: a fixed count, not the machine's, makes the vocabulary the same everywhere.
@@ -79,14 +80,8 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the SentencePiece file, atomically."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_bytes(self.model_bytes)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole(path, binary=True) as file:
+            file.write(self.model_bytes)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` without EOS. `</s>` or `<extra_id_0>` in the text are plain characters.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import rich.console
 import rich.progress
 import tensorboardX
+
+from padir.files import write_text
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -35,9 +36,7 @@ class TrainingLog:
         history = folder / "metrics.jsonl"
         # What came after the checkpoint comes again.
         self._rows = [row for row in read_rows(history) if row["step"] <= start]
-        partial = history.with_suffix(".partial")  # a kill in between leaves the old rows
-        partial.write_text("".join(json.dumps(row) + "\n" for row in self._rows))
-        os.replace(partial, history)
+        write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
         self.file = history.open("a")
         self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.began = time.time()

@@ -17,7 +17,7 @@ ROOT = Path(padir.__file__).parent
 
 # A module may import from those before it. Whoever adds a module gives it its place.
 ORDER = """
-    errors tokens tokenizer canvas corruption
+    errors files tokens tokenizer canvas corruption
     strategies.rewriting strategies.confidence strategies.samplers strategies
     between layers length model refine loss teacher_forcing searches autoregressive
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy

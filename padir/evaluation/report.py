@@ -10,16 +10,15 @@ x.rows/       reference.txt, and what each row wrote: 01.txt, 02.txt, ... for `p
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from padir.errors import PadirError
 from padir.evaluation import tables
 from padir.evaluation.curves import by_length, plot
 from padir.evaluation.evaluate import TestSet
 from padir.evaluation.systems import Row
+from padir.files import write_json, write_text
 
 MAX_CURVES = 10  # more lines than that nobody tells apart
 
@@ -48,7 +47,6 @@ def write(
     rows: Sequence[Row],
     test_set: TestSet,
     described: tables.Rows,
-    write_text: Callable[[str, str], None],
     warn: Callable[[str], None],
     skipped: Sequence[str] = (),
 ) -> None:
@@ -57,7 +55,6 @@ def write(
     Args:
       output: what their names begin with.
       described: the rows as JSON, from `show`.
-      write_text: (path, text) -> None, which writes a whole file or none.
       warn: told what could not be drawn.
       skipped: metrics that could not be computed, and why.
     """
@@ -78,7 +75,7 @@ def write(
     write_text(_beside(output, ".rows/reference.txt"), "".join(line + "\n" for line in test_set.references))
     write_text(_beside(output, ".md"), tables.to_markdown(described, skipped))
     write_text(_beside(output, ".csv"), tables.to_csv(described))
-    write_text(_beside(output, ".json"), to_json(described))
+    write_json(_beside(output, ".json"), described)
     if len(curves) > MAX_CURVES:
         warn(f"{_beside(output, '.png')} shows the first {MAX_CURVES} of {len(curves)} rows; the JSON has all")
     try:
@@ -86,10 +83,6 @@ def write(
         plot(drawn, _beside(output, ".png"), f"{test_set.task}, {len(test_set.sources):,} sentences")
     except PadirError as error:
         warn(f"no {_beside(output, '.png')}: {error}")
-
-
-def to_json(figures: Any) -> str:
-    return json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
 
 
 def _beside(output: Path, suffix: str) -> str:
