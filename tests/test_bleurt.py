@@ -12,7 +12,7 @@ import sentencepiece
 from padir.errors import PadirError
 from padir.evaluation.bleurt import Bleurt, MissingPackage, Pieces, read_config
 
-CHECKPOINT = Path("/work/shared/data/bleurt_test_checkpoint")
+CHECKPOINT = Path(__file__).parents[2] / "shared/data/bleurt_test_checkpoint"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "dog", "##s", "bark", "."]
 
 
