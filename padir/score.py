@@ -26,10 +26,11 @@ import numpy as np
 
 from padir.canvas import Canvas, Corruption, Output, Strategy, forbid
 from padir.errors import PadirError
+from padir.length import log_probs
 from padir.model import Transformer
 from padir.refine import refine
 from padir.tokens import EOS, pad_rows, round_up
-from padir.translate import BUCKET, Decoding, Translator, encode, lay_out, padded
+from padir.translate import BUCKET, Decoding, Translator, Tried, encode, in_the_input, lay_out, padded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +93,19 @@ def score_pairs(
         length_B = np.array(lengths + [1] * (rows - len(numbers)), np.int32)
         width = min(round_up(max(lengths), BUCKET), limit)
         encoded, cross_kv = encode(translator.model, translator.params, source_BS)
+        number_B = in_the_input(numbers, first_number, rows)
+        tried = Tried(cross_kv, encoded.segment_BS, number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
         log_prob_BT = _stages(
             translator.model,
             translator.params,
-            cross_kv,
-            encoded.segment_BS,
-            np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number),
-            length_B,
+            tried,
             pad_rows([target_tokens[i] for i in numbers], width, rows),
             strategy=decoding.strategy,
             corruption=decoding.canvas,
             num_stages=decoding.num_steps,
             seed=decoding.seed,
         )
-        length_log_prob_BM = None
-        if encoded.length.logits_BGM is not None:
-            length_log_prob_BM = np.asarray(jax.nn.log_softmax(encoded.length.logits_BGM[:, 0]))
+        length_log_prob_BM = jax.device_get(log_probs(encoded.length))
         for b, (i, log_prob_T) in enumerate(zip(numbers, np.asarray(log_prob_BT).tolist(), strict=False)):
             length = None if length_log_prob_BM is None else float(length_log_prob_BM[b, lengths[b] - 1])
             results[i] = PairScore(log_prob_T[-1], lengths[b] - 1, tuple(log_prob_T), length)
@@ -156,10 +154,7 @@ class _Scored:
 def _stages(
     model: Transformer,
     params,
-    cross_kv,
-    source_segment_BS,
-    number_B,
-    length_B,
+    tried: Tried,
     target_BL,
     *,
     strategy: Strategy,
@@ -169,16 +164,7 @@ def _stages(
 ):
     """log p_s of each row, [B, T]."""
     key_B, canvas, logits_fn = lay_out(
-        model,
-        params,
-        cross_kv,
-        source_segment_BS,
-        number_B,
-        length_B[:, None],
-        jnp.zeros_like(length_B)[:, None],
-        max_target_length=target_BL.shape[1],
-        corruption=corruption,
-        seed=seed,
+        model, params, tried, max_target_length=target_BL.shape[1], corruption=corruption, seed=seed
     )
     scored = _Scored(strategy, target_BL, num_stages)
     # Nothing is forbidden before the target is looked up: a target may hold what a model never writes.

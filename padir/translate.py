@@ -25,7 +25,7 @@ from padir import autoregressive
 from padir.canvas import Canvas, Corruption, Strategy, draft, veil
 from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
-from padir.length import LengthSearch, candidates, top_lengths
+from padir.length import LengthSearch, candidates, log_probs, top_lengths
 from padir.model import ModelConfig, Transformer
 from padir.refine import LogitsFn, refine
 from padir.rerank import Hypothesis, OwnScore, Rerank, Rescore
@@ -85,6 +85,10 @@ class Decoding:
             if not optional and (isinstance(value, type) or not isinstance(value, kind)):
                 raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
 
+    def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
+        """The same with a model's own canvas and strategy where it leaves them open."""
+        return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
+
     def check(self, config: ModelConfig) -> None:
         """Compares what differs from the defaults with the kind of the model.
 
@@ -127,16 +131,16 @@ def resolve(
     decoding.check(config)
     if config.causal:
         return decoding
-    chosen, canvas = decoding.strategy or strategy, decoding.canvas or corruption
-    assert chosen is not None and canvas is not None and corruption is not None
-    canvas, lengths = canvas.full(), decoding.lengths
-    check_strategy(chosen, canvas=canvas, trained=corruption, config=config)
-    if lengths.draws > 1 and canvas.deterministic:
+    assert corruption is not None and strategy is not None
+    decoding = decoding.filled(corruption, strategy)
+    assert decoding.canvas is not None and decoding.strategy is not None
+    check_strategy(decoding.strategy, canvas=decoding.canvas, trained=corruption, config=config)
+    if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
         raise PadirError(
-            f"draws must be 1 for a canvas without randomness, got {lengths.draws}: all would be equal, try more"
-            " lengths instead"
+            f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal, try"
+            " more lengths instead"
         )
-    return dataclasses.replace(decoding, strategy=chosen, canvas=canvas)
+    return decoding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,7 +353,7 @@ class Translator:
             self.model,
             self.params,
             source_BS,
-            _numbers(numbers, first_number, rows),
+            in_the_input(numbers, first_number, rows),
             np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
             search=decoding.search,
             max_length=longest,
@@ -394,14 +398,11 @@ class Translator:
         tried_BN += [tried_BN[0]] * (rows - len(numbers))
         length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
         assert decoding.strategy is not None and decoding.canvas is not None
+        tried_of = Tried(cross_kv, encoded.segment_BS, in_the_input(numbers, first_number, rows), length_BN, draw_BN)
         drafts = _refine(
             self.model,
             self.params,
-            cross_kv,
-            encoded.segment_BS,
-            _numbers(numbers, first_number, rows),
-            length_BN,
-            draw_BN,
+            tried_of,
             max_target_length=min(round_up(int(length_BN.max()), BUCKET), max_length),
             strategy=decoding.strategy,
             corruption=decoding.canvas,
@@ -410,9 +411,7 @@ class Translator:
             traced_steps=decoding.num_steps if trace else None,
         )
         drafts = jax.device_get(drafts)
-        length_log_prob_BM = None
-        if encoded.length.logits_BGM is not None:
-            length_log_prob_BM = np.asarray(jax.nn.log_softmax(encoded.length.logits_BGM[:, 0]))
+        length_log_prob_BM = jax.device_get(log_probs(encoded.length))
         read = decoding.rerank.reads_text or decoding.n_best > 0
         hypotheses = [
             [
@@ -468,6 +467,22 @@ class Translator:
         )
 
 
+class Tried(NamedTuple):
+    """Encoded sentences and the N hypotheses that are tried of each.
+
+    Attributes:
+      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
+      number_B: of each sentence; with the seed, its length and its draw it makes a hypothesis' key.
+      length_BN, draw_BN: of each hypothesis.
+    """
+
+    cross_kv: Any
+    source_segment_BS: Any
+    number_B: Any
+    length_BN: Any
+    draw_BN: Any
+
+
 class _Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
 
@@ -482,7 +497,7 @@ class _Drafts(NamedTuple):
     trace_TRL: tuple[Any, Any] | None
 
 
-def _numbers(numbers: list[int], first_number: int, rows: int) -> np.ndarray:
+def in_the_input(numbers: list[int], first_number: int, rows: int) -> np.ndarray:
     """The sentences' numbers in the whole input; 0, as any, for rows that fill the batch up."""
     return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
 
@@ -522,11 +537,7 @@ def encode(model: Transformer, params, source_BS):
 def _refine(
     model: Transformer,
     params,
-    cross_kv,
-    source_segment_BS,
-    number_B,
-    length_BN,
-    draw_BN,
+    tried: Tried,
     *,
     max_target_length: int,
     strategy: Strategy,
@@ -537,16 +548,7 @@ def _refine(
 ) -> _Drafts:
     """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
     key_R, canvas, logits_fn = lay_out(
-        model,
-        params,
-        cross_kv,
-        source_segment_BS,
-        number_B,
-        length_BN,
-        draw_BN,
-        max_target_length=max_target_length,
-        corruption=corruption,
-        seed=seed,
+        model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
     )
     refined = refine(
         key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
@@ -555,41 +557,25 @@ def _refine(
     traced = None
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (refined.tokens_TBL, refined.scores_TBL)
-    return _Drafts(refined.tokens_BL, canvas.free_BL, length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
+    return _Drafts(refined.tokens_BL, canvas.free_BL, tried.length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
 
 
 def lay_out(
-    model: Transformer,
-    params,
-    cross_kv,
-    source_segment_BS,
-    number_B,
-    length_BN,
-    draw_BN,
-    *,
-    max_target_length: int,
-    corruption: Corruption,
-    seed,
+    model: Transformer, params, tried: Tried, *, max_target_length: int, corruption: Corruption, seed
 ) -> tuple[Any, Canvas, LogitsFn]:
-    """The drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder).
-
-    Args:
-      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
-      number_B: of each sentence; with the seed, its length and its draw it makes a hypothesis' key.
-      length_BN, draw_BN: of each hypothesis.
-    """
-    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
-    length_R = length_BN.reshape(-1)
+    """The drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
+    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(tried.number_B)
+    length_R = tried.length_BN.reshape(-1)
     # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
-    key_R = fold(jnp.repeat(sentence_B, length_BN.shape[1]), length_R, draw_BN.reshape(-1))
+    key_R = fold(jnp.repeat(sentence_B, tried.length_BN.shape[1]), length_R, tried.draw_BN.reshape(-1))
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
 
     def logits_fn(tokens_BL, visible_BLL=None):
         return model.bind({"params": params}).decode(
-            tokens_BL, canvas.segment_BL, cross_kv, source_segment_BS, visible_BLL=visible_BLL
+            tokens_BL, canvas.segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
         )
 
     return key_R, canvas, logits_fn

@@ -18,7 +18,7 @@ from padir.refine import refine
 from padir.score import PairScore, _Scored, score_pairs, summary
 from padir.strategies import Padir
 from padir.tokens import EOS
-from padir.translate import Decoding, encode, lay_out, padded
+from padir.translate import Decoding, Tried, encode, lay_out, padded
 
 SOURCES = ["eins", "zwei drei vier fünf sechs sieben acht neun", "null null eins"]
 TARGETS = ["one", "two three four five six seven eight nine", "zero zero one"]
@@ -63,8 +63,8 @@ def test_the_first_stage_is_the_products_of_the_model_on_its_noise(translator):
         translator.model, translator.params, padded(translator.source_tokens(SOURCES[:1], False)[0], 1)
     )
     _, canvas, logits_fn = lay_out(
-        *(translator.model, translator.params, cross_kv, encoded.segment_BS),
-        *(jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
+        *(translator.model, translator.params),
+        Tried(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
         max_target_length=8,
         corruption=translator.card.corruption.full(),
         seed=0,

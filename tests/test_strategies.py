@@ -28,7 +28,7 @@ from padir.strategies import (
 )
 
 EOS = IDS.eos
-ORDINARY = types.SimpleNamespace()  # a ModelConfig without the fields that some strategies ask for
+ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)
 DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
 JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
 

@@ -95,12 +95,7 @@ def _ways(
         return
     strategy, corruption = card.strategy, card.corruption
     assert strategy is not None and corruption is not None
-    decodings = [
-        dataclasses.replace(
-            _without(d, OF_CAUSAL), strategy=d.strategy or strategy, canvas=(d.canvas or corruption).full()
-        )
-        for d in decodings
-    ]
+    decodings = [_without(decoding, OF_CAUSAL).filled(corruption, strategy) for decoding in decodings]
     head_is_oracle = card.config.length_head == "oracle"
     if not head_is_oracle:
         yield from dict.fromkeys((decoding, False) for decoding in decodings)

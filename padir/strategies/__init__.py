@@ -97,7 +97,7 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     Args:
       canvas: what drafts are made of.
       trained: the corruption of the model's training.
-      config: the model's; a field that it lacks counts as False.
+      config: the model's.
 
     Raises:
       PadirError: something is missing; the message says what and which strategies do without.
@@ -105,18 +105,17 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     needs = getattr(strategy, "needs", frozenset())
     others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
-    has = {field: getattr(config, field, False) for field in ("decontextualised", "rejecter")}
-    if "decontextualised" in needs and not has["decontextualised"]:
+    if "decontextualised" in needs and not config.decontextualised:
         raise PadirError(
             f"{name} needs a decontextualised decoder (ModelConfig.decontextualised = True), in which a position can be"
             f" kept from seeing others, and this model has another: choose one of {others}"
         )
-    if "rejecter" in needs and not has["rejecter"]:
+    if "rejecter" in needs and not config.rejecter:
         raise PadirError(
             f"{name} needs a rejecter head (ModelConfig.rejecter = True), and this model has none: choose one of"
             f" {others}"
         )
-    if has["decontextualised"]:
+    if config.decontextualised:
         return
     kinds, known = noise_kinds(canvas), noise_kinds(trained)
     if "mask" in needs and known == {"pieces"}:
