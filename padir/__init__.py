@@ -1,6 +1,6 @@
 """padir: generative-masked (non-autoregressive) translation in JAX.
 
-    translator = padir.Translator.load("runs/toy")
+    translator = padir.Translator.load()  # German to English; give the directory of a model of your own
     translator.translate(["Der Hund schläft."], num_steps=4)
 
 The modules are the library: `padir.refine` (the loop), `padir.strategies`, `padir.corruption`, `padir.canvas`,

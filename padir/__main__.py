@@ -17,6 +17,7 @@ from typing import Any
 
 from padir.errors import PadirError
 from padir.files import whole, write_json, write_text
+from padir.pretrained import DEFAULT
 
 _GIN = "--gin."
 
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     which = average.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="K", help="the last K checkpoints")
     which.add_argument("--best", type=int, metavar="K", help="the K of highest BLEU that Intervals.keep has left")
+    average.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the file (float32)")
     average.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     average.set_defaults(run=_average)
 
@@ -86,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     distill.set_defaults(run=_distill)
 
     translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
-    translate.add_argument("--model", required=True, metavar="DIR", help="from `padir train`")
+    translate.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
     translate.add_argument("--input", metavar="FILE", help="default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
@@ -339,7 +343,7 @@ def _average(args: argparse.Namespace) -> dict[str, Any]:
     from padir.averaging import average_run
 
     kind = "last" if args.last is not None else "best"
-    card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind))
+    card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind), dtype=args.dtype)
     print(f"{args.output}: {card.weights}", file=sys.stderr)
     return card.to_json()["weights"]
 

@@ -18,6 +18,7 @@ import optax
 
 from padir.checkpoint import Checkpoints, ModelCard, Weights, load_model, save_model
 from padir.errors import PadirError
+from padir.model import DTYPES
 from padir.training_log import read_rows
 
 KINDS = ("none", "ema", "last", "best")
@@ -173,7 +174,9 @@ def mean_of_checkpoints(
     return mean(trees), Weights(kind, tuple(steps), decay)
 
 
-def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count: int) -> ModelCard:
+def average_run(
+    run_dir: str | Path, output_dir: str | Path, *, kind: str, count: int, dtype: str = "float32"
+) -> ModelCard:
     """Writes the mean of a finished training's last or best checkpoints as a model directory of its own.
 
     Only checkpoints that `Intervals.keep` has left count: one with a higher BLEU that is gone is not among the best.
@@ -183,6 +186,7 @@ def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count
       run_dir: the model directory of `padir train`, with its checkpoints.
       kind: "last" or "best".
       count: how many checkpoints.
+      dtype: of the weights in the file, "float32" or "bfloat16".
 
     Raises:
       PadirError: the training is not finished, has fewer checkpoints, or the output folder is not empty.
@@ -190,6 +194,8 @@ def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count
     run_dir, output_dir = Path(run_dir), Path(output_dir)
     if count < 1:
         raise PadirError(f"the number of checkpoints must be at least 1, got {count}")
+    if dtype not in DTYPES:
+        raise PadirError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise PadirError(f"{output_dir} is not an empty folder: give another --output")
     _, card, tokenizer = load_model(run_dir)
@@ -201,5 +207,5 @@ def average_run(run_dir: str | Path, output_dir: str | Path, *, kind: str, count
         )
     # The figures are of other weights.
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
-    save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text())
+    save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text(), dtype=dtype)
     return card

@@ -5,7 +5,7 @@ empty file `extra` if it is not one of the regular ones, and `manifest.json`. It
 background thread, and renamed when everything and the manifest are on disk, so that a folder with a step's name is
 whole. A model directory is what `Translator.load` reads:
 
-    weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel")
+    weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel"), float32 or bfloat16
     vocab.model           the SentencePiece file
     model.json            `ModelCard`: configuration, ids, languages, corruption, strategy, metrics
     config.gin            the operative configuration of the training
@@ -32,7 +32,8 @@ import safetensors.numpy
 from padir.canvas import Corruption, Strategy
 from padir.corruption import CORRUPTIONS
 from padir.errors import PadirError
-from padir.model import ModelConfig
+from padir.model import DTYPES, ModelConfig
+from padir.pretrained import PRETRAINED, model_folder
 from padir.strategies import STRATEGIES
 from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
@@ -350,14 +351,20 @@ class ModelCard:
             raise PadirError(f"model.json does not describe a model of this padir: {error}") from error
 
 
-def save_model(folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str) -> None:
-    """Writes a model directory; its manifest is the last file, so that a half-written one is refused."""
+def save_model(
+    folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
+) -> None:
+    """Writes a model directory; its manifest is the last file, so that a half-written one is refused.
+
+    Args:
+      dtype: of the weights in the file, "float32" or "bfloat16", which takes half the room.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "model.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    arrays = {name: np.ascontiguousarray(value) for name, value in flat.items()}
+    arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
     safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
     tokenizer.save(unfinished / "vocab.model")
     (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
@@ -372,14 +379,20 @@ def save_model(folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer,
 def load_model(
     folder: str | Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[Any, ModelCard, Tokenizer]:
-    """Parameters, card and tokenizer of a model directory, every file checked against its manifest.
+    """Parameters (float32), card and tokenizer of a model directory, every file checked against its manifest.
+
+    Args:
+      folder: the directory, or the name of a model that comes with padir.
 
     Raises:
       PadirError: not a model directory, half-written, or damaged.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     if not folder.is_dir():
-        raise PadirError(f"there is no model directory {folder}: train one with `padir train`")
+        raise PadirError(
+            f"there is no model directory {folder}: train one with `padir train`, or name one that comes with padir"
+            f" ({', '.join(PRETRAINED)})"
+        )
     if not (folder / MANIFEST).is_file():
         unfinished = (folder / "checkpoints").is_dir()
         remedy = "its training has not finished: run the same `padir train` again" if unfinished else "it is not whole"
@@ -398,4 +411,5 @@ def load_model(
             f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
             " the vocabulary that the model was trained with"
         )
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+    params = {name: np.asarray(value, np.float32) for name, value in flat.items()}
+    return flax.traverse_util.unflatten_dict(params, sep="/"), card, tokenizer

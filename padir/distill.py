@@ -40,6 +40,7 @@ from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
+from padir.pretrained import model_folder
 from padir.rerank import Rescore
 from padir.tokens import EOS
 from padir.translate import Decoding, Translator
@@ -58,12 +59,12 @@ class Teacher:
 
     @staticmethod
     def load(folder: PathLike) -> Teacher:
-        """A model directory of any kind of model.
+        """A model directory of any kind of model, or the name of one that comes with padir.
 
         Raises:
           PadirError: not a model directory, half-written, or damaged.
         """
-        return Teacher(Translator.load(Path(folder)), sha256(Path(folder) / MODEL_MANIFEST))
+        return Teacher(Translator.load(folder), sha256(model_folder(folder) / MODEL_MANIFEST))
 
 
 def distill(

@@ -24,7 +24,7 @@ from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMS
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
 from padir.tokens import Ids, positions_in_segment
 
-_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,8 +79,8 @@ class ModelConfig:
                 raise PadirError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.dropout_rate < 1:
             raise PadirError(f"dropout_rate must lie in [0, 1), got {self.dropout_rate}")
-        if self.dtype not in _DTYPES:
-            raise PadirError(f"dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}")
+        if self.dtype not in DTYPES:
+            raise PadirError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         for activation in self.mlp_activations:
             if activation != "linear" and not hasattr(jax.nn, activation):
                 raise PadirError(f"mlp_activations must be names from jax.nn or 'linear', got {activation!r}")
@@ -127,7 +127,7 @@ class EncoderLayer(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, _DTYPES[self.config.dtype]
+        c, dtype = self.config, DTYPES[self.config.dtype]
         self.pre_attention_layer_norm = RMSNorm(dtype)
         self.attention = Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
         self.pre_mlp_layer_norm = RMSNorm(dtype)
@@ -146,7 +146,7 @@ class Encoder(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, _DTYPES[self.config.dtype]
+        c, dtype = self.config, DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads)
         self.layers = [EncoderLayer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
         self.encoder_norm = RMSNorm(dtype)
@@ -166,7 +166,7 @@ class DecoderLayer(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        c, dtype = self.config, _DTYPES[self.config.dtype]
+        c, dtype = self.config, DTYPES[self.config.dtype]
 
         def attention():
             return Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
@@ -224,7 +224,7 @@ class Decoder(nn.Module):
     num_embeddings: int
 
     def setup(self):
-        c, dtype = self.config, _DTYPES[self.config.dtype]
+        c, dtype = self.config, DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads, bidirectional=not c.causal)
         if c.positional_attention or c.decontextualised:
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
@@ -294,7 +294,7 @@ class Transformer(nn.Module):
     ids: Ids
 
     def setup(self):
-        dtype = _DTYPES[self.config.dtype]
+        dtype = DTYPES[self.config.dtype]
         self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, dtype)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.ids.num_embeddings)
@@ -438,7 +438,7 @@ class Transformer(nn.Module):
         """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
         c = self.config
         shape = (batch, length * hypotheses, c.heads, c.head_dim)
-        return tuple(tuple(jnp.zeros(shape, _DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))
+        return tuple(tuple(jnp.zeros(shape, DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))
 
     def _require_causal(self):
         if not self.config.causal:

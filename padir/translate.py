@@ -27,6 +27,7 @@ from padir.checkpoint import ModelCard, load_model
 from padir.errors import PadirError
 from padir.length import LengthSearch, candidates, log_probs, top_lengths
 from padir.model import ModelConfig, Transformer
+from padir.pretrained import DEFAULT
 from padir.refine import LogitsFn, refine
 from padir.rerank import Hypothesis, OwnScore, Rerank, Rescore
 from padir.searches import Beam, Search
@@ -190,11 +191,12 @@ class Translator:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+        cls, path: str | Path = DEFAULT, *, corruption: Corruption | None = None, strategy: Strategy | None = None
     ) -> Translator:
-        """Loads a model directory.
+        """Loads a model directory, or a model that comes with padir (`padir.pretrained`).
 
         Args:
+          path: the directory, or such a model's name.
           corruption, strategy: in place of the model's own, which must be given where it was trained with a class that
             is not padir's.
 
@@ -583,7 +585,7 @@ def lay_out(
 
 @functools.lru_cache  # rows of a table share it
 def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
-    """Rescoring by the autoregressive model of a directory.
+    """Rescoring by the autoregressive model of a directory, or by one that comes with padir.
 
     Raises:
       PadirError: it is no whole model directory, or the model is not autoregressive.

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from safetensors.numpy import load_file
 from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
@@ -294,6 +295,15 @@ class TestAverageRun:
         assert (tmp_path / "out" / "config.gin").read_text() == "train.seed = 3\n"
         assert str(card.weights) == "mean of the best 2 checkpoints, steps 10, 30"
 
+    def test_bfloat16_takes_half_the_room_and_comes_back_as_float32(self, run, tmp_path):
+        for dtype in ("float32", "bfloat16"):
+            average_run(run, tmp_path / dtype, kind="best", count=2, dtype=dtype)
+        (whole, _, _), (rounded, _, _) = (load_model(tmp_path / dtype) for dtype in ("float32", "bfloat16"))
+        assert rounded["kernel"].dtype == np.float32
+        np.testing.assert_allclose(rounded["kernel"], whole["kernel"], rtol=2**-8)
+        stored = {dtype: load_file(tmp_path / dtype / "weights.safetensors") for dtype in ("float32", "bfloat16")}
+        assert stored["float32"]["kernel"].nbytes == 2 * stored["bfloat16"]["kernel"].nbytes
+
     def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
         params, card, tokenizer = load_model(run)
         save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
@@ -305,6 +315,8 @@ class TestAverageRun:
             average_run(run, tmp_path / "out", kind="last", count=4)
         with pytest.raises(PadirError, match="must be at least 1, got 0"):
             average_run(run, tmp_path / "out", kind="last", count=0)
+        with pytest.raises(PadirError, match="dtype must be one of float32, bfloat16, got 'int8'"):
+            average_run(run, tmp_path / "out", kind="last", count=1, dtype="int8")
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
         (run / "manifest.json").unlink()
