@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Between, Corruption, Strategy, forbid, from_tokens, veil
+from padir.canvas import Between, Corruption, Strategy, best_tokens, forbid, from_tokens, veil
 from padir.corruption import RandomVisible, Uniform, noise_kinds
 from padir.errors import PadirError
 from padir.length import LengthOutput
@@ -44,7 +44,9 @@ def cross_entropy(
     vocabulary = logits.shape[-1]
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    at_target = jnp.take_along_axis(logits, jnp.maximum(target, 0)[..., None], axis=-1)[..., 0]
+    # By comparison and not by gather, whose gradient would be a scatter into an array of zeros.
+    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
+    at_target = jnp.where(is_target, logits, 0.0).sum(-1)
     loss = log_z - at_target
     if label_smoothing:
         confidence, rest = 1.0 - label_smoothing, label_smoothing / (vocabulary - 1)
@@ -250,7 +252,7 @@ def refinement_loss(
         loss, z_loss = cross_entropy(
             output.logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
         )
-        correct = ((output.logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
+        correct = ((best_tokens(output.logits_BLV)[0] == batch.target_BL) & present_BL).sum()
         parts.append((loss, z_loss, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)))
         if stage + 1 < len(objective.stage_weights):
             output = jax.lax.stop_gradient(output)

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from padir.canvas import best_tokens
 from padir.errors import PadirError
 from padir.loss import Batch, Sums, cross_entropy
 from padir.model import Transformer
@@ -68,7 +69,7 @@ class TeacherForcing:
         )
         present_BL = batch.target_segment_BL > 0
         loss, z_loss = cross_entropy(logits_BLV, batch.target_BL, present_BL, self.label_smoothing, self.z_loss)
-        correct = ((logits_BLV.argmax(-1) == batch.target_BL) & present_BL).sum()
+        correct = ((best_tokens(logits_BLV)[0] == batch.target_BL) & present_BL).sum()
         length_BG = segment_lengths(batch.target_segment_BL, num_segments)
         sums = Sums(
             stage_loss_S=loss[None],
