@@ -7,10 +7,11 @@ The modules are the library: `padir.refine` (the loop), `padir.strategies`, `pad
 `padir.model`, `padir.translate`; `padir.trainer` and `padir.evaluation` bring more with them and are imported by name.
 """
 
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.searches import Beam, Greedy, Sampling
-from padir.translate import Decoding, Translation, Translator
+from padir.translate import Translation, Translator
 
 __version__ = "0.1.0"
 __all__ = [

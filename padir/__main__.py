@@ -316,8 +316,8 @@ def _counts(dropped: dict[str, int]) -> str:
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.data.mixture import Mixture
+    from padir.decoding import resolve
     from padir.evaluation.evaluate import validation_fn
-    from padir.translate import resolve
 
     folders = args.data or config.macro("DATASET")
     if not folders:
@@ -365,8 +365,8 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     import dataclasses
 
     from padir import strategies
+    from padir.decoding import Decoding
     from padir.length import LengthSearch
-    from padir.translate import Decoding
 
     if args.gin:
         from padir import config
@@ -431,7 +431,7 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
 
 def _check_kind(args: argparse.Namespace, *models: Any) -> None:
     """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
-    from padir.translate import foreign_option
+    from padir.decoding import foreign_option
 
     of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")

@@ -209,7 +209,8 @@ def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], F
     """The argmax of each position and its log-probability, without a softmax over V in memory.
 
     A maximum and the first place that holds it: for XLA on a CPU several times as fast as an argmax, which carries the
-    index through the reduction and is not vectorised. The log-probability is below 0 even where it rounds to it, so that a score of 0 says: not written.
+    index through the reduction and is not vectorised. The log-probability is below 0 even where it rounds to it, so
+    that a score of 0 says: not written.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)

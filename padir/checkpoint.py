@@ -20,6 +20,7 @@ import hashlib
 import json
 import shutil
 import sys
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -377,7 +378,7 @@ def save_model(
 
 
 def load_model(
-    folder: str | Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+    folder: str | PathLike[str], *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[Any, ModelCard, Tokenizer]:
     """Parameters (float32), card and tokenizer of a model directory, every file checked against its manifest.
 

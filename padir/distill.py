@@ -38,12 +38,13 @@ from padir.chunks import Chunks
 from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifest, load_tokenizer
 from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
 from padir.tokens import EOS
-from padir.translate import Decoding, Translator
+from padir.translate import Translator
 
 SPLIT = "train"
 _ENCODE_BATCH = 1024

@@ -25,12 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.canvas import Canvas, Corruption, Output, Strategy, forbid
+from padir.decoding import Decoding
+from padir.drafts import BUCKET, Tried, encode, in_the_input, lay_out, padded
 from padir.errors import PadirError
 from padir.length import log_probs
 from padir.model import Transformer
 from padir.refine import refine
 from padir.tokens import EOS, pad_rows, round_up
-from padir.translate import BUCKET, Decoding, Translator, Tried, encode, in_the_input, lay_out, padded
+from padir.translate import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +95,7 @@ def score_pairs(
         length_B = np.array(lengths + [1] * (rows - len(numbers)), np.int32)
         width = min(round_up(max(lengths), BUCKET), limit)
         encoded, cross_kv = encode(translator.model, translator.params, source_BS)
-        number_B = in_the_input(numbers, first_number, rows)
+        number_B = in_the_input([first_number + i for i in numbers], rows)
         tried = Tried(cross_kv, encoded.segment_BS, number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
         log_prob_BT = _stages(
             translator.model,

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
-from padir.translate import Decoding, Translation, Translator
+from padir.decoding import Decoding
+from padir.translate import Translation, Translator
 
 _CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorting by length saves padding
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")

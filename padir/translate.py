@@ -14,134 +14,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from padir import autoregressive
-from padir.canvas import Canvas, Corruption, Strategy, draft, veil
+from padir.canvas import Corruption, Strategy
 from padir.checkpoint import ModelCard, load_model
+from padir.decoding import Decoding, resolve
+from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, refine_drafts
 from padir.errors import PadirError
-from padir.length import LengthSearch, candidates, log_probs, top_lengths
-from padir.model import ModelConfig, Transformer
+from padir.length import candidates, log_probs, top_lengths
+from padir.model import Encoded, Transformer
 from padir.pretrained import DEFAULT
-from padir.refine import LogitsFn, refine
-from padir.rerank import Hypothesis, OwnScore, Rerank, Rescore
-from padir.searches import Beam, Search
-from padir.strategies import Padir, check_strategy
+from padir.rerank import Hypothesis, Rescore
+from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
-from padir.tokens import EOS, pad_rows, round_up
-
-BUCKET = 8  # lengths are rounded up to it
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """How sentences are translated.
-
-    Attributes:
-      num_steps: decoder passes at most, T.
-      strategy: None takes the model's own.
-      canvas: what drafts are made of; None takes the corruption that the model was trained with.
-      lengths: which lengths are tried, and how many drafts of each.
-      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2); None:
-        only for the strategy "padir".
-      search: of a causal model, which all of the above is not for; nor is this for others.
-      batch_size: sentences decoded at once.
-      seed: of the random drafts, or of sampling.
-      rerank: how one of the hypotheses is chosen; an autoregressive model's search does so itself.
-      n_best: how many of them a `Translation` lists, best first; 0 lists none.
-
-    Raises:
-      PadirError: a number is too small, or a field is of another kind.
-    """
-
-    num_steps: int = 4
-    strategy: Strategy | None = None
-    canvas: Corruption | None = None
-    lengths: LengthSearch = LengthSearch()
-    drop_repeats: bool | None = None
-    search: Search = Beam()
-    batch_size: int = 32
-    seed: int = 0
-    rerank: Rerank = OwnScore()
-    n_best: int = 0
-
-    def __post_init__(self):
-        if self.num_steps < 1:
-            raise PadirError(f"num_steps must be at least 1, got {self.num_steps}: use 1 for one-shot decoding")
-        if self.batch_size < 1:
-            raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
-        if not 0 <= self.seed < 2**31:
-            raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
-        if self.n_best < 0:
-            raise PadirError(f"n_best must be at least 0, got {self.n_best}")
-        kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
-        for name, kind in (kinds | {"lengths": LengthSearch}).items():
-            value = getattr(self, name)
-            optional = value is None and name in ("strategy", "canvas")
-            if not optional and (isinstance(value, type) or not isinstance(value, kind)):
-                raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
-
-    def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
-        """The same with a model's own canvas and strategy where it leaves them open."""
-        return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
-
-    def check(self, config: ModelConfig) -> None:
-        """Compares what differs from the defaults with the kind of the model.
-
-        Raises:
-          PadirError: it is an option of the other kind.
-        """
-        for name in OF_REFINING if config.causal else OF_CAUSAL:
-            if getattr(self, name) != getattr(Decoding, name):
-                raise foreign_option(name, config.causal)
-
-
-OF_CAUSAL = ("search",)  # fields of `Decoding` that mean nothing to the other kind of model
-OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "n_best")
-
-
-def foreign_option(name: str, causal: bool) -> PadirError:
-    """The error that says why a model of a kind has no such option."""
-    if causal:
-        return PadirError(
-            f"the model is autoregressive: it writes each sentence once, from left to right, and refines no draft, so"
-            f" that {name} means nothing to it; choose a search (--beam, --length_penalty or --sample) instead"
-        )
-    return PadirError(
-        f"the model refines drafts: {name} is for autoregressive models, which write from left to right; choose"
-        " num_steps, strategy and lengths instead"
-    )
-
-
-def resolve(
-    decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
-) -> Decoding:
-    """A decoding with a model's own strategy and canvas where it leaves them open.
-
-    Args:
-      corruption, strategy: those that the model was trained with; None for a causal model.
-
-    Raises:
-      PadirError: the options do not fit the model.
-    """
-    decoding.check(config)
-    if config.causal:
-        return decoding
-    assert corruption is not None and strategy is not None
-    decoding = decoding.filled(corruption, strategy)
-    assert decoding.canvas is not None and decoding.strategy is not None
-    check_strategy(decoding.strategy, canvas=decoding.canvas, trained=corruption, config=config)
-    if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
-        raise PadirError(
-            f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal, try"
-            " more lengths instead"
-        )
-    return decoding
+from padir.tokens import EOS, round_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +68,14 @@ class Scored(NamedTuple):
     tokens: int
 
 
+class EncodedBatch(NamedTuple):
+    """Encoded sources, each decoder layer's keys and values of them, and how many of the rows are sentences."""
+
+    encoded: Encoded
+    cross_kv: Any
+    sentences: int
+
+
 class Translator:
     """A loaded model.
 
@@ -191,7 +90,11 @@ class Translator:
 
     @classmethod
     def load(
-        cls, path: str | Path = DEFAULT, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+        cls,
+        path: str | PathLike[str] = DEFAULT,
+        *,
+        corruption: Corruption | None = None,
+        strategy: Strategy | None = None,
     ) -> Translator:
         """Loads a model directory, or a model that comes with padir (`padir.pretrained`).
 
@@ -355,7 +258,7 @@ class Translator:
             self.model,
             self.params,
             source_BS,
-            in_the_input(numbers, first_number, rows),
+            in_the_input([first_number + i for i in numbers], rows),
             np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
             search=decoding.search,
             max_length=longest,
@@ -383,37 +286,74 @@ class Translator:
         self, texts: Sequence[str], numbers, first_number: int, sources, target_lengths, decoding: Decoding, trace: bool
     ) -> list[Translation]:
         """Translates one batch: the sentences at `numbers`."""
-        max_length = self.card.config.max_length
-        source_BS = padded([sources[i] for i in numbers], decoding.batch_size)
-        rows = source_BS.shape[0]
-        encoded, cross_kv = encode(self.model, self.params, source_BS)
+        encoded = self.encode([sources[i] for i in numbers], decoding.batch_size)
+        tried = self.try_lengths(encoded, decoding, target_lengths)
+        drafts = self.refine(encoded, tried, [first_number + i for i in numbers], decoding, trace=trace)
+        return self.choose([str(texts[i]) for i in numbers], encoded, tried, drafts, decoding)
+
+    def encode(self, sources: list[list[int]], batch_size: int) -> EncodedBatch:
+        """The first stage of a batch, for models that refine drafts: what the encoder makes of `source_tokens`."""
+        encoded, cross_kv = encode(self.model, self.params, padded(sources, batch_size))
+        return EncodedBatch(encoded, cross_kv, len(sources))
+
+    def try_lengths(
+        self, batch: EncodedBatch, decoding: Decoding, target_lengths: Sequence[int] | None = None
+    ) -> list[list[tuple[int, int]]]:
+        """The second: the hypotheses of each sentence, as (length, draw), most likely length first."""
+        lengths: list[list[int]]
         if target_lengths is not None:
-            tried = [candidates([length], decoding.lengths, max_length) for length in target_lengths]
+            lengths = [[length] for length in target_lengths]
         else:
-            length_BK, _ = top_lengths(encoded.length, decoding.lengths.top_k)
-            tried = [
-                candidates(row, decoding.lengths, max_length) for row in np.asarray(length_BK)[: len(numbers)].tolist()
-            ]
+            length_BK, _ = top_lengths(batch.encoded.length, decoding.lengths.top_k)
+            lengths = np.asarray(length_BK)[: batch.sentences].tolist()
+        return [candidates(each, decoding.lengths, self.card.config.max_length) for each in lengths]
+
+    def refine(
+        self,
+        batch: EncodedBatch,
+        tried: list[list[tuple[int, int]]],
+        numbers: list[int],
+        decoding: Decoding,
+        *,
+        trace: bool = False,
+    ) -> Drafts:
+        """The third: every hypothesis' draft, refined, on the host; N rows a sentence.
+
+        Args:
+          numbers: the sentences' numbers in the whole input, from which their random drafts are made.
+          decoding: `resolved`.
+        """
+        assert decoding.strategy is not None and decoding.canvas is not None
+        rows = batch.encoded.segment_BS.shape[0]
         num_hypotheses = max(map(len, tried))
         # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
         tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
-        tried_BN += [tried_BN[0]] * (rows - len(numbers))
+        tried_BN += [tried_BN[0]] * (rows - len(tried))
         length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
-        assert decoding.strategy is not None and decoding.canvas is not None
-        tried_of = Tried(cross_kv, encoded.segment_BS, in_the_input(numbers, first_number, rows), length_BN, draw_BN)
-        drafts = _refine(
+        drafts = refine_drafts(
             self.model,
             self.params,
-            tried_of,
-            max_target_length=min(round_up(int(length_BN.max()), BUCKET), max_length),
+            Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN),
+            max_target_length=min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length),
             strategy=decoding.strategy,
             corruption=decoding.canvas,
             num_steps=decoding.num_steps,
             seed=decoding.seed,
             traced_steps=decoding.num_steps if trace else None,
         )
-        drafts = jax.device_get(drafts)
-        length_log_prob_BM = jax.device_get(log_probs(encoded.length))
+        return jax.device_get(drafts)
+
+    def choose(
+        self,
+        texts: list[str],
+        batch: EncodedBatch,
+        tried: list[list[tuple[int, int]]],
+        drafts: Drafts,
+        decoding: Decoding,
+    ) -> list[Translation]:
+        """The last: the best hypothesis of each sentence, as text."""
+        num_hypotheses = max(map(len, tried))
+        length_log_prob_BM = jax.device_get(log_probs(batch.encoded.length))
         read = decoding.rerank.reads_text or decoding.n_best > 0
         hypotheses = [
             [
@@ -427,8 +367,7 @@ class Translator:
             ]
             for b in range(len(tried))
         ]
-        read_texts = [str(texts[i]) for i in numbers]
-        scores = decoding.rerank(read_texts, hypotheses, target_language=self.card.target_language)
+        scores = decoding.rerank(texts, hypotheses, target_language=self.card.target_language)
         results = []
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
             ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
@@ -439,7 +378,7 @@ class Translator:
             )
         return results
 
-    def _text(self, drafts: _Drafts, row: int, decoding: Decoding) -> str:
+    def _text(self, drafts: Drafts, row: int, decoding: Decoding) -> str:
         """What one row of the drafts says."""
         tokens_L, free_L = drafts.tokens_RL[row], drafts.free_RL[row]
         drop = decoding.drop_repeats
@@ -448,7 +387,7 @@ class Translator:
         text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
         return _one_line(text)
 
-    def _translation(self, drafts: _Drafts, row: int, decoding: Decoding) -> Translation:
+    def _translation(self, drafts: Drafts, row: int, decoding: Decoding) -> Translation:
         """One row of the drafts as a translation that has no score yet."""
         length = int(drafts.length_R[row])
         trace = None
@@ -469,41 +408,6 @@ class Translator:
         )
 
 
-class Tried(NamedTuple):
-    """Encoded sentences and the N hypotheses that are tried of each.
-
-    Attributes:
-      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
-      number_B: of each sentence; with the seed, its length and its draw it makes a hypothesis' key.
-      length_BN, draw_BN: of each hypothesis.
-    """
-
-    cross_kv: Any
-    source_segment_BS: Any
-    number_B: Any
-    length_BN: Any
-    draw_BN: Any
-
-
-class _Drafts(NamedTuple):
-    """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
-
-    log_prob_R is the sum of a row's log-probabilities; trace_TRL holds tokens and log-probabilities, or is None.
-    """
-
-    tokens_RL: Any
-    free_RL: Any
-    length_R: Any
-    log_prob_R: Any
-    passes_R: Any
-    trace_TRL: tuple[Any, Any] | None
-
-
-def in_the_input(numbers: list[int], first_number: int, rows: int) -> np.ndarray:
-    """The sentences' numbers in the whole input; 0, as any, for rows that fill the batch up."""
-    return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32) + np.uint32(first_number)
-
-
 def _one_line(text: str) -> str:
     return text.replace("\r", " ")  # most readers of text files take it for the end of a line
 
@@ -516,71 +420,6 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
     """
     tokens = tokens_L[free_L]
     return tokens[np.concatenate([[True], tokens[1:] != tokens[:-1]])[: len(tokens)]].tolist()
-
-
-def padded(sources: list[list[int]], batch_size: int) -> np.ndarray:
-    """Token lists as an array of one of few shapes, so that few programs are compiled."""
-    rows = min(batch_size, 1 << (len(sources) - 1).bit_length())
-    return pad_rows(sources, round_up(max(map(len, sources)), BUCKET), rows)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def encode(model: Transformer, params, source_BS):
-    """The encoder's output for a batch of sources, and each decoder layer's keys and values of it."""
-    segment_BS = (source_BS > 0).astype(jnp.int32)
-    bound = model.bind({"params": params})
-    encoded = bound.encode(source_BS, segment_BS)
-    return encoded, bound.cross_kv(encoded.memory_BSD)
-
-
-@functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "traced_steps")
-)
-def _refine(
-    model: Transformer,
-    params,
-    tried: Tried,
-    *,
-    max_target_length: int,
-    strategy: Strategy,
-    corruption: Corruption,
-    num_steps,
-    seed,
-    traced_steps: int | None,
-) -> _Drafts:
-    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
-    key_R, canvas, logits_fn = lay_out(
-        model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
-    )
-    refined = refine(
-        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
-    )
-    log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
-    traced = None
-    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        traced = (refined.tokens_TBL, refined.scores_TBL)
-    return _Drafts(refined.tokens_BL, canvas.free_BL, tried.length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
-
-
-def lay_out(
-    model: Transformer, params, tried: Tried, *, max_target_length: int, corruption: Corruption, seed
-) -> tuple[Any, Canvas, LogitsFn]:
-    """The drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
-    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(tried.number_B)
-    length_R = tried.length_BN.reshape(-1)
-    # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
-    fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
-    key_R = fold(jnp.repeat(sentence_B, tried.length_BN.shape[1]), length_R, tried.draw_BN.reshape(-1))
-    canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
-    if model.config.decontextualised:
-        canvas = veil(canvas, canvas.free_BL)
-
-    def logits_fn(tokens_BL, visible_BLL=None):
-        return model.bind({"params": params}).decode(
-            tokens_BL, canvas.segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
-        )
-
-    return key_R, canvas, logits_fn
 
 
 @functools.lru_cache  # rows of a table share it

@@ -6,6 +6,7 @@ import pytest
 
 from padir import config, trainer
 from padir.corruption import Mask, Uniform
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.loss import Objective
@@ -14,7 +15,6 @@ from padir.optimizer import Adafactor, Adam, Cosine
 from padir.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
 from padir.teacher_forcing import TeacherForcing
 from padir.trainer import Batching, Intervals
-from padir.translate import Decoding
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs").rglob("*.gin"))

@@ -18,13 +18,14 @@ from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, read_text
+from padir.decoding import Decoding
 from padir.distill import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.rerank import Rescore
 from padir.strategies import MaskPredict, Padir, Rejecter
 from padir.tokenizer import train
-from padir.translate import Decoding, Translation, Translator, rescorer
+from padir.translate import Translation, Translator, rescorer
 
 TRAIN = (
     ("eins zwei drei", "one"),

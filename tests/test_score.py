@@ -12,13 +12,14 @@ from tiny_model import random_translator
 
 from padir.canvas import draft
 from padir.corruption import Mask, Uniform
+from padir.decoding import Decoding
+from padir.drafts import Tried, encode, lay_out, padded
 from padir.errors import PadirError
 from padir.model import ModelConfig
 from padir.refine import refine
 from padir.score import PairScore, _Scored, score_pairs, summary
 from padir.strategies import Padir
 from padir.tokens import EOS
-from padir.translate import Decoding, Tried, encode, lay_out, padded
 
 SOURCES = ["eins", "zwei drei vier fünf sechs sieben acht neun", "null null eins"]
 TARGETS = ["one", "two three four five six seven eight nine", "zero zero one"]

@@ -7,6 +7,7 @@ import pytest
 
 from padir.checkpoint import Weights
 from padir.corruption import Mask, Uniform
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, length_recall
 from padir.evaluation.metrics import Score
@@ -15,7 +16,7 @@ from padir.length import LengthSearch
 from padir.model import ModelConfig
 from padir.rerank import MinimumBayesRisk
 from padir.strategies import MaskPredict, Padir
-from padir.translate import Decoding, Translation, Translator
+from padir.translate import Translation, Translator
 
 TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one two three four", "five"])
 

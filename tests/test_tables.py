@@ -7,6 +7,7 @@ import json
 import pytest
 
 from padir.corruption import Mask, Uniform
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation import tables
 from padir.evaluation.evaluate import Evaluation, TestSet
@@ -15,7 +16,6 @@ from padir.evaluation.systems import Row
 from padir.length import LengthSearch
 from padir.rerank import MinimumBayesRisk
 from padir.strategies import MaskPredict, Padir
-from padir.translate import Decoding
 
 TEST_SET = TestSet("toy", "de", "en", ["a", "b"], ["c", "d"])
 

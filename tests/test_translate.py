@@ -9,11 +9,12 @@ from tiny_model import TINY, random_model_dir, random_translator
 
 from padir.canvas import Strategy
 from padir.corruption import Mask, MaskRange, Mixed
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.rerank import OwnScore, Rescore
 from padir.strategies import BlockGibbs, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter
-from padir.translate import Decoding, Translation, Translator, rescorer, without_repeats
+from padir.translate import Translation, Translator, rescorer, without_repeats
 
 TEXTS = [
     "eins",

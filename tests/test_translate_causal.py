@@ -10,6 +10,7 @@ from tiny_model import TINY, random_translator
 from padir.autoregressive import length_limits
 from padir.checkpoint import ModelCard, save_model
 from padir.corruption import Mask, Uniform
+from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
 from padir.length import LengthSearch
@@ -18,7 +19,7 @@ from padir.searches import Beam, Greedy, Sampling
 from padir.strategies import Padir
 from padir.tokens import EOS
 from padir.trainer import init_params
-from padir.translate import Decoding, Translation, Translator
+from padir.translate import Translation, Translator
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
 SEARCHES = [Greedy(), Beam(3), Sampling(0.8, size=2)]

@@ -11,9 +11,10 @@ from typing import Any
 from padir.checkpoint import ModelCard
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
+from padir.decoding import Decoding
 from padir.evaluation.metrics import Score, score_all
 from padir.tokenizer import Tokenizer
-from padir.translate import Decoding, Translator
+from padir.translate import Translator
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]

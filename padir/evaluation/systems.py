@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+from padir.decoding import OF_CAUSAL, OF_REFINING, Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
 from padir.evaluation.metrics import Score
-from padir.translate import OF_CAUSAL, OF_REFINING, Decoding, Translator
+from padir.translate import Translator
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 
 DEFAULT = "de_en"
@@ -11,7 +12,7 @@ PRETRAINED = {
 }
 
 
-def model_folder(model: str | Path) -> Path:
+def model_folder(model: str | PathLike[str]) -> Path:
     """The folder of a model: the one at that path, or else the one that comes with padir under that name.
 
     >>> model_folder("de_en").parent.name

@@ -1,0 +1,122 @@
+"""A batch on the device, from source tokens to refined drafts.
+
+1. `encode` the sources, once for all hypotheses.
+2. `lay_out` the drafts: N hypotheses of each sentence, each of its own length.
+3. `refine_drafts`: all of them in one jitted loop.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.canvas import Canvas, Corruption, Strategy, draft, veil
+from padir.model import Transformer
+from padir.refine import LogitsFn, refine
+from padir.tokens import pad_rows, round_up
+
+BUCKET = 8  # lengths are rounded up to it
+
+
+class Tried(NamedTuple):
+    """Encoded sentences and the N hypotheses that are tried of each.
+
+    Attributes:
+      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
+      number_B: of each sentence; with the seed, its length and its draw it makes a hypothesis' key.
+      length_BN, draw_BN: of each hypothesis.
+    """
+
+    cross_kv: Any
+    source_segment_BS: Any
+    number_B: Any
+    length_BN: Any
+    draw_BN: Any
+
+
+class Drafts(NamedTuple):
+    """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
+
+    log_prob_R is the sum of a row's log-probabilities; trace_TRL holds tokens and log-probabilities, or is None.
+    """
+
+    tokens_RL: Any
+    free_RL: Any
+    length_R: Any
+    log_prob_R: Any
+    passes_R: Any
+    trace_TRL: tuple[Any, Any] | None
+
+
+def in_the_input(numbers: list[int], rows: int) -> np.ndarray:
+    """The sentences' numbers in the whole input; 0, as any, for rows that fill the batch up."""
+    return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32)
+
+
+def padded(sources: list[list[int]], batch_size: int) -> np.ndarray:
+    """Token lists as an array of one of few shapes, so that few programs are compiled."""
+    rows = min(batch_size, 1 << (len(sources) - 1).bit_length())
+    return pad_rows(sources, round_up(max(map(len, sources)), BUCKET), rows)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def encode(model: Transformer, params, source_BS):
+    """The encoder's output for a batch of sources, and each decoder layer's keys and values of it."""
+    segment_BS = (source_BS > 0).astype(jnp.int32)
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, segment_BS)
+    return encoded, bound.cross_kv(encoded.memory_BSD)
+
+
+@functools.partial(
+    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "traced_steps")
+)
+def refine_drafts(
+    model: Transformer,
+    params,
+    tried: Tried,
+    *,
+    max_target_length: int,
+    strategy: Strategy,
+    corruption: Corruption,
+    num_steps,
+    seed,
+    traced_steps: int | None,
+) -> Drafts:
+    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
+    key_R, canvas, logits_fn = lay_out(
+        model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
+    )
+    refined = refine(
+        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
+    )
+    log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
+    traced = None
+    if refined.tokens_TBL is not None and refined.scores_TBL is not None:
+        traced = (refined.tokens_TBL, refined.scores_TBL)
+    return Drafts(refined.tokens_BL, canvas.free_BL, tried.length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
+
+
+def lay_out(
+    model: Transformer, params, tried: Tried, *, max_target_length: int, corruption: Corruption, seed
+) -> tuple[Any, Canvas, LogitsFn]:
+    """The drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
+    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(tried.number_B)
+    length_R = tried.length_BN.reshape(-1)
+    # A hypothesis is its length and its draw: a key of these does not change when other candidates come or go.
+    fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
+    key_R = fold(jnp.repeat(sentence_B, tried.length_BN.shape[1]), length_R, tried.draw_BN.reshape(-1))
+    canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
+    if model.config.decontextualised:
+        canvas = veil(canvas, canvas.free_BL)
+
+    def logits_fn(tokens_BL, visible_BLL=None):
+        return model.bind({"params": params}).decode(
+            tokens_BL, canvas.segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
+        )
+
+    return key_R, canvas, logits_fn
