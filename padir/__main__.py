@@ -123,6 +123,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     evaluate.set_defaults(run=_evaluate)
 
+    benchmark = commands.add_parser(
+        "benchmark",
+        parents=[decodings, corpus, common],
+        conflict_handler="resolve",  # batch sizes, too, may be several
+        help="time several ways of translating, in turns",
+        description="Times every model, strategy, number of steps and of hypotheses, in turns in one run, text to text;"
+        " ratios are to the first row. Sentences are drawn from a test set and batched as they come. Models of random"
+        " weights get numbers for words, and are made to write as many tokens as they read.",
+    )
+    benchmark.add_argument(
+        "--model", nargs="+", metavar="[NAME=]DIR", help="from `padir train` (the models that come with padir)"
+    )
+    benchmark.add_argument("--random", nargs="+", metavar="NAME=GIN", help="random weights; a gin file of ModelConfig")
+    benchmark.add_argument("--vocab_size", type=int, default=32_100, help="of --random, sentinels included (32,100)")
+    benchmark.add_argument("--tokens", type=int, default=30, help="of each sentence of --random, EOS included (30)")
+    benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
+    benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
+    benchmark.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
+    benchmark.add_argument(
+        "--batch_size", type=int, nargs="+", default=[1, 8, 32], help="several make several (1 8 32)"
+    )
+    benchmark.add_argument("--sentences", type=int, default=64, help="that are drawn (64)")
+    benchmark.add_argument("--repeats", type=int, default=5, help="of all sentences (5)")
+    benchmark.add_argument("--quick", action="store_true", help="16 sentences, 3 repeats")
+    benchmark.add_argument("--output", metavar="NAME", help="write NAME.md, .json and .png (quality over speed)")
+    benchmark.set_defaults(run=_benchmark)
+
     tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
     tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
     tables.add_argument("--metrics", nargs="+", help="a table each (of bleu, bleurt, stutter those there are)")
@@ -443,28 +471,13 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-    import dataclasses
-    import itertools
-
     from padir.evaluation import report, tables
-    from padir.evaluation.evaluate import TestSet
     from padir.evaluation.systems import Row, evaluate_all
     from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
-    axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
-    decodings = [
-        _decoding(args, **dict(zip(axes, values, strict=True))) for values in itertools.product(*axes.values())
-    ]
-    files = _files(args)
-    if args.data and (args.task or files):
-        raise PadirError("give either --data, or --task or files, not both")
-    if args.data:
-        test_set = TestSet.of_prepared(args.data, args.split)
-    else:
-        test_set = TestSet.of_source(_source(args), args.split)
-        if files:  # which have no name but theirs
-            test_set = dataclasses.replace(test_set, task=Path(files[args.split][0]).name.split(".")[0])
+    decodings = _decodings(args)
+    test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
     models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
     _check_kind(args, *(translator.card.config for _, translator in models))
@@ -490,6 +503,95 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         assert last is not None
         write_text(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
     return described
+
+
+def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
+    """Every combination of what options with several values say."""
+    import itertools
+
+    axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
+    combinations = itertools.product(*axes.values())
+    return [_decoding(args, **dict(zip(axes, values, strict=True)), **chosen) for values in combinations]
+
+
+def _test_set(args: argparse.Namespace) -> Any:
+    """The test set that the arguments name."""
+    import dataclasses
+
+    from padir.evaluation.evaluate import TestSet
+
+    files = _files(args)
+    if args.data and (args.task or files):
+        raise PadirError("give either --data, or --task or files, not both")
+    if args.data:
+        return TestSet.of_prepared(args.data, args.split)
+    test_set = TestSet.of_source(_source(args), args.split)
+    if files:  # which have no name but theirs
+        test_set = dataclasses.replace(test_set, task=Path(files[args.split][0]).name.split(".")[0])
+    return test_set
+
+
+def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.benchmark import decoding as benchmark
+    from padir.benchmark import report
+    from padir.evaluation import tables
+    from padir.pretrained import PRETRAINED
+    from padir.translate import Translator
+
+    if args.random and (args.model or args.data or args.task or _files(args)):
+        raise PadirError("give either --random, or models and a test set: random weights translate numbers only")
+    if args.quick:
+        args.sentences, args.repeats = 16, 3
+    if args.random:
+        translators = [
+            (name, benchmark.random_translator(_model_config(path), args.vocab_size))
+            for name, path in map(_named_file, args.random)
+        ]
+        test_set = benchmark.numbers(args.tokens)
+    else:
+        translators = [(name, Translator.load(folder)) for name, folder in map(_named, args.model or PRETRAINED)]
+        test_set = _test_set(args)
+    _check_kind(args, *(translator.card.config for _, translator in translators))
+    rows = []
+    for size in args.batch_size:
+        systems = benchmark.systems(translators, _decodings(args, batch_size=size))
+        sentences = max(size, args.sentences)
+        if args.random:
+            batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)
+        else:
+            batches = benchmark.batches_of(test_set, size, sentences)
+        for row, details in benchmark.measure(systems, batches, repeats=args.repeats):
+            rows.append(tables.describe_row(row, test_set) | {"details": details})
+            print(f"{len(rows)}. {tables.label(rows[-1], rows)}: {report.summary(rows[-1])}", file=sys.stderr)
+    where = report.environment()
+    report.show(rows, where)
+    figures = {"environment": where, "rows": rows}
+    if args.output:
+        write_text(f"{args.output}.md", report.to_markdown(rows, where))
+        write_json(f"{args.output}.json", figures)
+        try:
+            report.plot(rows, f"{args.output}.png", report.describe(where))
+        except PadirError as error:
+            _warn(f"no {args.output}.png: {error}")
+    return figures
+
+
+def _named_file(argument: str) -> tuple[str, str]:
+    """NAME=FILE."""
+    name, separator, path = argument.partition("=")
+    if not separator or not name or not path:
+        raise PadirError(f"--random takes NAME=GIN, a name and a gin file of ModelConfig, got {argument!r}")
+    return name, path
+
+
+def _model_config(path: str) -> Any:
+    """The ModelConfig that a gin file binds."""
+    from padir import config
+    from padir.model import ModelConfig
+
+    config.clear()
+    config.parse([path], [], [])
+    return config.configured(ModelConfig)()
 
 
 def _named(model: str) -> tuple[str, str]:

@@ -76,6 +76,15 @@ class EncodedBatch(NamedTuple):
     sentences: int
 
 
+class Written(NamedTuple):
+    """What a causal model's search ended with: N rows a sentence, the scores, and the passes of each sentence."""
+
+    tokens_BNL: Any
+    length_BN: Any
+    score_BN: Any
+    passes_B: Any
+
+
 class Translator:
     """A loaded model.
 
@@ -155,7 +164,8 @@ class Translator:
         for begin in range(0, len(order), decoding.batch_size):
             numbers = order[begin : begin + decoding.batch_size]
             if causal:
-                batch = self._written(numbers, first_number, sources, decoding)
+                written = self.write([sources[i] for i in numbers], [first_number + i for i in numbers], decoding)
+                batch = self.read(written, len(numbers))
             else:
                 given = None if target_lengths is None else [target_lengths[i] for i in numbers]
                 batch = self._batch(texts, numbers, first_number, sources, given, decoding, trace)
@@ -248,36 +258,47 @@ class Translator:
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
 
-    def _written(self, numbers, first_number: int, sources, decoding: Decoding) -> list[Translation]:
-        """Translates one batch from left to right."""
-        source_BS, max_length = padded([sources[i] for i in numbers], decoding.batch_size), self.card.config.max_length
+    def write(
+        self, sources: list[list[int]], numbers: list[int], decoding: Decoding, limits: Sequence[int] | None = None
+    ) -> Written:
+        """What a causal model writes for a batch of `source_tokens`, on the host; B rows, those that fill it up last.
+
+        Args:
+          numbers: the sentences' numbers in the whole input, which random draws depend on.
+          limits: most target tokens of each sentence, EOS included; None: by the length of the source.
+        """
+        source_BS, max_length = padded(sources, decoding.batch_size), self.card.config.max_length
         rows = source_BS.shape[0]
-        (longest,) = autoregressive.length_limits([source_BS.shape[1]], max_length)
-        limits = autoregressive.length_limits([len(sources[i]) for i in numbers], max_length)
+        if limits is None:
+            (longest,) = autoregressive.length_limits([source_BS.shape[1]], max_length)
+            limits = autoregressive.length_limits([len(source) for source in sources], max_length)
+        else:
+            longest = min(round_up(max(limits), BUCKET), max_length)
         written, score_BN, passes_B = autoregressive.translate(
             self.model,
             self.params,
             source_BS,
-            in_the_input([first_number + i for i in numbers], rows),
-            np.array(limits + [2] * (rows - len(numbers)), np.int32),  # rows that fill the batch up end at once
+            in_the_input(numbers, rows),
+            np.array([*limits, *[2] * (rows - len(sources))], np.int32),  # rows that fill the batch up end at once
             search=decoding.search,
             max_length=longest,
             seed=decoding.seed,
         )
-        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(
-            (written.tokens_BNL, written.length_BN, score_BN, passes_B)
-        )
+        return Written(*jax.device_get((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
+
+    def read(self, written: Written, sentences: int) -> list[Translation]:
+        """The best row of each sentence as text."""
         results = []
-        for b, best in enumerate(score_BN.argmax(-1)[: len(numbers)]):
-            length = int(length_BN[b, best])
-            text = self.tokenizer.decode(tokens_BNL[b, best, : length - 1].tolist())
+        for b, best in enumerate(written.score_BN.argmax(-1)[:sentences]):
+            length = int(written.length_BN[b, best])
+            text = self.tokenizer.decode(written.tokens_BNL[b, best, : length - 1].tolist())
             results.append(
                 Translation(
                     text=_one_line(text),
-                    score=float(score_BN[b, best]),
+                    score=float(written.score_BN[b, best]),
                     length=length,
-                    passes=int(passes_B[b]),
-                    hypotheses=decoding.search.size,
+                    passes=int(written.passes_B[b]),
+                    hypotheses=written.score_BN.shape[1],
                 )
             )
         return results

@@ -25,9 +25,16 @@ ORDER = """
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
     pretrained checkpoint optimizer training_log averaging trainer decoding drafts translate stream score
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
-    evaluation.report chunks distill analysis.trace_style analysis.trace config __main__
+    evaluation.report benchmark.timing benchmark.decoding benchmark.report
+    chunks distill analysis.trace_style analysis.trace config __main__
 """.split()
-PACKAGES = {"", "analysis", "data", "evaluation"}  # their __init__ files; padir's own gathers what users call
+PACKAGES = {
+    "",
+    "analysis",
+    "benchmark",
+    "data",
+    "evaluation",
+}  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.
 HEAVY = {

@@ -76,7 +76,7 @@ def evaluate_all(
         recall = length_recall(translator, test_set)
         warm: set[tuple[Decoding, bool]] = set()
         own: list[Row] = []
-        for decoding, oracle in _ways(translator, decodings, oracle_lengths):
+        for decoding, oracle in ways(translator, decodings, oracle_lengths):
             row = _row(name, translator, test_set, decoding, oracle, metrics, recall, warm)
             own.append(row)
             progress(row)
@@ -86,7 +86,7 @@ def evaluate_all(
     return rows
 
 
-def _ways(
+def ways(
     translator: Translator, decodings: Sequence[Decoding], oracle_lengths: bool
 ) -> Iterator[tuple[Decoding, bool]]:
     """What of the decodings is different for this model, and whether it is given the references' lengths."""

@@ -262,7 +262,7 @@ def to_markdown(rows: Rows, skipped: Sequence[str] = ()) -> str:
     )
     notes = [*_settings(rows, columns), *facts(rows), *signatures(rows), *skipped]
     head = f"Test set: {'; '.join(sets)}\n\n"
-    table = _markdown([_TITLES.get(c, c) for c in columns], lines, words=(*system_columns(rows)[:-2], "note"))
+    table = markdown([_TITLES.get(c, c) for c in columns], lines, words=(*system_columns(rows)[:-2], "note"))
     return head + table + "\n" + "".join(f"- {n}\n" for n in notes)
 
 
@@ -336,7 +336,7 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
         words = [head for head in heads if head not in counts]
         computed = [line for line in signatures(rows) if line.startswith(f"{metric}: ")]
         parts.append(
-            f"**{_TITLES.get(metric, metric)}**\n\n{_markdown([*heads, *heads_across], lines, words)}\n"
+            f"**{_TITLES.get(metric, metric)}**\n\n{markdown([*heads, *heads_across], lines, words)}\n"
             + "".join(f"{line}\n" for line in computed)
         )
     if not parts:
@@ -344,8 +344,8 @@ def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutte
     return "\n".join(parts)
 
 
-def _markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[str]) -> str:
-    """A table; the columns that hold `words` are aligned to the left, numbers to the right."""
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], words: Sequence[str]) -> str:
+    """A table in Markdown; the columns that hold `words` are aligned to the left, numbers to the right."""
     rule = ["---" if column in words else "---:" for column in columns]
     return "".join("| " + " | ".join(c.replace("|", "\\|") for c in line) + " |\n" for line in (columns, rule, *lines))
 

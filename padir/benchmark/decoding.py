@@ -1,0 +1,247 @@
+"""Decoding, text to text: systems, what they are given, and the rows of figures that come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from padir.benchmark.timing import Ratio, Timed, interleave
+from padir.decoding import Decoding
+from padir.errors import PadirError
+from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation.metrics import Score, bleu, chrf
+from padir.evaluation.systems import Row, ways
+from padir.model import ModelConfig, Transformer, count_parameters
+from padir.tokens import Ids
+from padir.translate import Translation, Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Sentences that are translated by one call.
+
+    Attributes:
+      texts: the sentences.
+      references: their translations, if quality is to be measured.
+      target_lengths: tokens of each target, EOS included, that every system is made to write, for models whose weights
+        are random; None lets each choose its own.
+    """
+
+    texts: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+    target_lengths: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A model and a way of decoding.
+
+    Attributes:
+      model: its name.
+      decoding: resolved for the model.
+    """
+
+    model: str
+    translator: Translator
+    decoding: Decoding
+
+    @property
+    def causal(self) -> bool:
+        return self.translator.card.config.causal
+
+    def __call__(self, batch: Batch) -> list[Translation]:
+        """Translates a batch as `Translator.translate` does; of given lengths where the batch has some."""
+        if self.causal and batch.target_lengths is not None:
+            return self._run(batch, lambda stage: None)
+        decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
+        return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
+
+    def stages(self, batch: Batch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+        """Seconds of each stage, which here waits for the one before it."""
+        seconds: dict[str, float] = {}
+        last = clock()
+
+        def mark(stage: str) -> None:
+            nonlocal last
+            now = clock()
+            seconds[stage], last = now - last, now
+
+        self._run(batch, mark)
+        return seconds
+
+    def _run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+        translator, numbers = self.translator, list(range(len(batch.texts)))
+        decoding = dataclasses.replace(self.decoding, batch_size=len(numbers))
+        sources, _ = translator.source_tokens(batch.texts, truncate=True)
+        mark("tokenise")
+        if self.causal:
+            written = translator.write(sources, numbers, decoding, batch.target_lengths)
+            mark("encode and write")
+            results = translator.read(written, len(numbers))
+            mark("detokenise")
+            return results
+        encoded = jax.block_until_ready(translator.encode(sources, decoding.batch_size))
+        mark("encode")
+        tried = translator.try_lengths(encoded, decoding, batch.target_lengths)
+        mark("lengths")
+        drafts = translator.refine(encoded, tried, numbers, decoding)
+        mark("refine")
+        results = translator.choose(list(batch.texts), encoded, tried, drafts, decoding)
+        mark("choose and detokenise")
+        return results
+
+
+def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0) -> list[Batch]:
+    """Batches of sentences drawn from a test set, each as they come: nothing is sorted by length.
+
+    Raises:
+      PadirError: there are fewer sentences with text than that.
+    """
+    with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
+    if sentences > len(with_text):
+        raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
+    drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
+    return [
+        Batch(tuple(test_set.sources[i] for i in part), tuple(test_set.references[i] for i in part))
+        for part in _parts(drawn, batch_size)
+    ]
+
+
+def numbers(tokens: int) -> TestSet:
+    """What models of random weights are said to translate."""
+    return TestSet(f"{tokens} tokens", "numbers", "numbers", [], [])
+
+
+def batches_of_numbers(tokens: int, batch_size: int, sentences: int, ids: Ids, seed: int = 0) -> list[Batch]:
+    """Batches for models of random weights: sentences of random pieces, and targets that are as long.
+
+    Args:
+      tokens: of each source and each target, EOS included.
+      ids: of the vocabulary that the pieces are drawn from.
+    """
+    draw = np.random.RandomState(seed)
+    texts = [" ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, tokens - 1))) for _ in range(sentences)]
+    return [
+        Batch(tuple(texts[i] for i in part), target_lengths=(tokens,) * len(part))
+        for part in _parts(list(range(sentences)), batch_size)
+    ]
+
+
+def _parts(items: list[int], size: int) -> list[list[int]]:
+    """Whole parts only: a batch that is not full would be timed as one that is."""
+    if len(items) < size:
+        raise PadirError(f"the benchmark needs at least one batch of {size} sentences, got {len(items)}: ask for more")
+    return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]
+
+
+class NumberTokenizer:
+    """Stands for a vocabulary where only the number of ids counts: the text of an id is its number."""
+
+    def __init__(self, ids: Ids):
+        self.ids = ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[int(word) for word in text.split()] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def systems(translators: Sequence[tuple[str, Translator]], decodings: Sequence[Decoding]) -> list[System]:
+    """Every model with every way of decoding that is its own; those of no meaning for it are left out.
+
+    Raises:
+      PadirError: nothing is left.
+    """
+    found, problem = [], PadirError("a benchmark needs at least one model")
+    for name, translator in translators:
+        for decoding, _ in ways(translator, decodings, oracle_lengths=False):
+            try:
+                found.append(System(name, translator, translator.resolved(decoding)))
+            except PadirError as error:
+                problem = error
+    if not found:
+        raise problem
+    return found
+
+
+def measure(
+    systems: Sequence[System],
+    batches: Sequence[Batch],
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[tuple[Row, dict[str, Any]]]:
+    """Times all systems in turns, with every batch. The ratios are to the first.
+
+    Returns:
+      Of each system a row for tables, whose figures are scores with their units in the signature, and what is too much
+      for a table: seconds of every call, quartiles, stages.
+
+    Raises:
+      PadirError: nothing to time.
+    """
+    timed = interleave({str(i): system for i, system in enumerate(systems)}, batches, repeats=repeats, clock=clock)
+    return [_row(system, batches, timed[str(i)], timed["0"], clock) for i, system in enumerate(systems)]
+
+
+def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed, clock) -> tuple[Row, dict[str, Any]]:
+    results = [result for batch in batches for result in system(batch)]
+    stages = [system.stages(batch, clock) for batch in batches]
+    sentences, tokens = len(results), sum(result.length for result in results)
+    size, (repeats, _) = len(batches[0].texts), timed.seconds_RB.shape
+    rate_R, ratio = sentences / timed.total_R, Ratio.of(baseline, timed)
+    how = f"what:text-to-text|batch:{size}|calls:{timed.seconds_RB.size}|compile:no"
+    every = f"what:text-to-text|batch:{size}|repeats:{repeats}|of:median|compile:no"
+    scores = [
+        *(Score(f"{name}_ms", 1e3 * seconds, how) for name, seconds in timed.latency().items()),
+        Score("sentences_per_second", float(np.median(rate_R)), every),
+        Score("tokens_per_second", float(np.median(rate_R)) * tokens / sentences, f"tok:model's own|{every}"),
+        Score("ratio", ratio.median, "sentences per second to those of the first row|repeats:side by side|of:median"),
+        Score("passes", sum(result.passes for result in results) / sentences, ""),
+        Score("tokens", tokens / sentences, ""),
+        Score("compile_seconds", timed.compile_seconds, "first calls less the median of the others"),
+        *_quality(system, batches, results),
+    ]
+    hypotheses = [result.text for result in results]
+    evaluation = Evaluation({score.name: score for score in scores}, hypotheses, [result.passes for result in results])
+    card = system.translator.card
+    decoding = dataclasses.replace(system.decoding, batch_size=size)
+    details = {
+        "parameters": count_parameters(system.translator.params),
+        "dtype": card.config.dtype,
+        "first_seconds": timed.first_B.tolist(),
+        "seconds": timed.seconds_RB.tolist(),
+        "sentences_per_second": np.percentile(rate_R, [25, 50, 75]).tolist(),
+        "ratio": dataclasses.asdict(ratio),
+        "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
+    }
+    return Row(system.model, decoding, False, evaluation, "", system.causal, str(card.weights)), details
+
+
+def _quality(system: System, batches: Sequence[Batch], results: Sequence[Translation]) -> list[Score]:
+    """BLEU and chrF, where the batches have references."""
+    references = [reference for batch in batches for reference in batch.references or ()]
+    if not references:
+        return []
+    texts = [result.text for result in results]
+    return [bleu(texts, references, system.translator.card.target_language), chrf(texts, references)]
+
+
+def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Translator:
+    """A model of random weights, and a vocabulary of numbers: for speed, which does not depend on what they are."""
+    from padir.checkpoint import ModelCard
+    from padir.corruption import Uniform
+    from padir.strategies import Padir
+    from padir.trainer import init_params
+
+    ids = Ids(vocab_size)
+    params = init_params(Transformer(config, ids), seed)
+    own = (None, None) if config.causal else (Uniform(), Padir())
+    card = ModelCard(config, ids, *own, "numbers", "numbers", "random weights")
+    return Translator(params, card, NumberTokenizer(ids))  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""What `padir benchmark` leaves behind: tables, JSON with every measured second, and a plot of quality over speed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from padir.errors import PadirError
+from padir.evaluation import tables
+
+_LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions that figures are of."""
+    device = jax.devices()[0]
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "devices": jax.device_count(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def _processor() -> str:
+    """What Linux calls the processor; "" where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def describe(where: Mapping[str, Any]) -> str:
+    """The machine in a line."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    return f"{where['cores']} cores of {where['processor'] or 'unknown'}, {where['device']}; {versions}"
+
+
+def summary(row: dict[str, Any]) -> str:
+    """A row's figures in a line, for those who wait."""
+    return (
+        f"{_figure(row, 'p50_ms'):.1f} ms a batch of {row['batch_size']}, {_figure(row, 'sentences_per_second'):.1f}"
+        f" sentences/s, {_figure(row, 'ratio'):.2f} times the first"
+    )
+
+
+def show(rows: tables.Rows, where: Mapping[str, Any]) -> None:
+    """Prints the figures and the stages."""
+    columns, lines = tables.cells(rows)
+    tables.show(f"translating, measured on {describe(where)}", columns, lines)
+    tables.show("milliseconds of each stage of a batch", *stage_table(rows))
+
+
+def stage_table(rows: tables.Rows) -> tuple[list[str], list[list[str]]]:
+    """Milliseconds of each stage, a line for each row."""
+    names = list(dict.fromkeys(name for row in rows for name in row["details"]["stages"]))
+    lines = []
+    for i, row in enumerate(rows, 1):
+        stages = row["details"]["stages"]
+        cells = [f"{1e3 * stages[name]:.2f}" if name in stages else "-" for name in names]
+        lines.append([str(i), tables.label(row, rows), *cells])
+    return ["#", "system", *names], lines
+
+
+def to_markdown(rows: tables.Rows, where: Mapping[str, Any]) -> str:
+    """The figures, the stages, and what they were measured on."""
+    columns, lines = stage_table(rows)
+    stages = tables.markdown(columns, lines, words=("system",))
+    return (
+        f"{tables.to_markdown(rows)}\nMilliseconds of each stage of a batch, which here waits for the one before it"
+        f" (medians over the batches):\n\n{stages}\nMeasured on {describe(where)}.\n"
+    )
+
+
+def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
+    """Draws BLEU over sentences per second, a panel for each batch size, with the Pareto front, as a PNG.
+
+    Raises:
+      PadirError: matplotlib is not installed, or no row has BLEU.
+    """
+    measured = [row for row in rows if "bleu" in row["scores"]]
+    if not measured:
+        raise PadirError("a plot of quality over speed needs references: give a test set that has some")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
+    sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
+    figure = Figure(figsize=(6.5 * len(sizes), 5), layout="constrained")
+    for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
+        here = [row for row in measured if row["batch_size"] == size]
+        points = [(_figure(row, "sentences_per_second"), _figure(row, "bleu")) for row in here]
+        for row, point in zip(here, points, strict=True):
+            axes.plot(*point, "s" if row["causal"] else "o", label=tables.label(row, here))
+        front = pareto(points)
+        axes.plot(*zip(*front, strict=True), color="0.6", linewidth=1, zorder=0)
+        axes.set_xscale("log")
+        axes.set_xlabel("sentences per second")
+        axes.set_ylabel("BLEU")
+        axes.set_title(f"batch size {size}")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.suptitle(title)
+    figure.savefig(path, format="png", dpi=120)
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one beats in both, by their first coordinate.
+
+    >>> pareto([(1, 5), (2, 3), (3, 4), (0.5, 4.5)])
+    [(1, 5), (3, 4)]
+    """
+    front: list[tuple[float, float]] = []
+    for point in sorted(set(points), reverse=True):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front[::-1]
+
+
+def _figure(row: dict[str, Any], name: str) -> float:
+    return row["scores"][name]["value"]

@@ -1,0 +1,96 @@
+"""Several callables, timed in turns, so that a ratio of two of them saw the same machine at about the same time."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from padir.errors import PadirError
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Seconds of one callable.
+
+    Attributes:
+      first_B: of its first call with each batch, in which whatever is compiled gets compiled.
+      seconds_RB: of each later call, [repeats, batches].
+    """
+
+    first_B: np.ndarray
+    seconds_RB: np.ndarray
+
+    @property
+    def total_R(self) -> np.ndarray:
+        """Seconds of all batches together, for each repeat."""
+        return self.seconds_RB.sum(1)
+
+    @property
+    def compile_seconds(self) -> float:
+        """By how much the first calls took longer than the median of the others: an upper bound of compiling."""
+        return float(np.maximum(self.first_B - np.median(self.seconds_RB, axis=0), 0).sum())
+
+    def latency(self) -> dict[str, float]:
+        """Percentiles of the seconds of one call, over all repeats and batches."""
+        return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in PERCENTILES}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one callable is as another: median and quartiles over the repeats."""
+
+    median: float
+    lower: float
+    upper: float
+
+    @staticmethod
+    def of(baseline: Timed, other: Timed) -> Ratio:
+        """Above 1 where `other` is faster; repeat by repeat, as both ran side by side in each."""
+        lower, median, upper = np.percentile(baseline.total_R / other.total_R, [25, 50, 75]).tolist()
+        return Ratio(median, lower, upper)
+
+
+def interleave(
+    callables: Mapping[str, Callable[[Any], Any]],
+    batches: Sequence[Any],
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timed]:
+    """Times each callable with each batch, `repeats` times after a first call that does not count.
+
+    All callables take a batch before any takes the next, in an order that turns, so that none always comes first. They
+    must return when their work is done (`jax.block_until_ready`).
+
+    Raises:
+      PadirError: nothing to time.
+    """
+    if not callables or not batches or repeats < 1:
+        raise PadirError(
+            f"a benchmark needs something to time, got {len(callables)} systems, {len(batches)} batches and"
+            f" {repeats} repeats"
+        )
+    names = list(callables)
+    first = {name: np.zeros(len(batches)) for name in names}
+    seconds = {name: np.zeros((repeats, len(batches))) for name in names}
+
+    def timed(name: str, batch: Any) -> float:
+        began = clock()
+        callables[name](batch)
+        return clock() - began
+
+    for name in names:
+        for b, batch in enumerate(batches):
+            first[name][b] = timed(name, batch)
+    for r in range(repeats):
+        for b, batch in enumerate(batches):
+            turn = (r + b) % len(names)
+            for name in names[turn:] + names[:turn]:
+                seconds[name][r, b] = timed(name, batch)
+    return {name: Timed(first[name], seconds[name]) for name in names}
