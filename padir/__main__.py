@@ -554,7 +554,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     _check_kind(args, *(translator.card.config for _, translator in translators))
     rows = []
     for size in args.batch_size:
-        systems = benchmark.systems(translators, _decodings(args, batch_size=size))
+        decodings = _decodings(args, batch_size=size)
+        systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
         sentences = max(size, args.sentences)
         if args.random:
             batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)

@@ -16,7 +16,9 @@ from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
 from padir.evaluation.metrics import Score, bleu, chrf
 from padir.evaluation.systems import Row, ways
+from padir.length import LengthSearch
 from padir.model import ModelConfig, Transformer, count_parameters
+from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
 from padir.translate import Translation, Translator
 
@@ -139,11 +141,11 @@ def _parts(items: list[int], size: int) -> list[list[int]]:
     return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]
 
 
-class NumberTokenizer:
-    """Stands for a vocabulary where only the number of ids counts: the text of an id is its number."""
+class NumberTokenizer(Tokenizer):
+    """A vocabulary of numbers, for models of random weights: the text of an id is its number."""
 
     def __init__(self, ids: Ids):
-        self.ids = ids
+        self.ids = ids  # and no SentencePiece file
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
@@ -152,12 +154,19 @@ class NumberTokenizer:
         return " ".join(map(str, ids))
 
 
-def systems(translators: Sequence[tuple[str, Translator]], decodings: Sequence[Decoding]) -> list[System]:
+def systems(
+    translators: Sequence[tuple[str, Translator]], decodings: Sequence[Decoding], *, given_lengths: bool = False
+) -> list[System]:
     """Every model with every way of decoding that is its own; those of no meaning for it are left out.
+
+    Args:
+      given_lengths: the batches say how long targets are: where several lengths would be tried, as many drafts are.
 
     Raises:
       PadirError: nothing is left.
     """
+    if given_lengths:
+        decodings = [_drafts_of_one_length(decoding) for decoding in decodings]
     found, problem = [], PadirError("a benchmark needs at least one model")
     for name, translator in translators:
         for decoding, _ in ways(translator, decodings, oracle_lengths=False):
@@ -168,6 +177,12 @@ def systems(translators: Sequence[tuple[str, Translator]], decodings: Sequence[D
     if not found:
         raise problem
     return found
+
+
+def _drafts_of_one_length(decoding: Decoding) -> Decoding:
+    lengths = decoding.lengths
+    draws = lengths.top_k * len(lengths.offsets) * lengths.draws
+    return dataclasses.replace(decoding, lengths=LengthSearch(draws=draws))
 
 
 def measure(
@@ -244,4 +259,4 @@ def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Tr
     params = init_params(Transformer(config, ids), seed)
     own = (None, None) if config.causal else (Uniform(), Padir())
     card = ModelCard(config, ids, *own, "numbers", "numbers", "random weights")
-    return Translator(params, card, NumberTokenizer(ids))  # type: ignore[arg-type]
+    return Translator(params, card, NumberTokenizer(ids))
