@@ -147,6 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     benchmark.add_argument("--sentences", type=int, default=64, help="that are drawn (64)")
     benchmark.add_argument("--repeats", type=int, default=5, help="of all sentences (5)")
+    benchmark.add_argument(
+        "--train", type=int, metavar="STEPS", help="instead: time so many training steps of --gin_file on --data"
+    )
     benchmark.add_argument("--quick", action="store_true", help="16 sentences, 3 repeats")
     benchmark.add_argument("--output", metavar="NAME", help="write NAME.md, .json and .png (quality over speed)")
     benchmark.set_defaults(run=_benchmark)
@@ -538,6 +541,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     from padir.pretrained import PRETRAINED
     from padir.translate import Translator
 
+    if args.train is not None:
+        return _benchmark_training(args)
     if args.random and (args.model or args.data or args.task or _files(args)):
         raise PadirError("give either --random, or models and a test set: random weights translate numbers only")
     if args.quick:
@@ -574,6 +579,31 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
             report.plot(rows, f"{args.output}.png", report.describe(where))
         except PadirError as error:
             _warn(f"no {args.output}.png: {error}")
+    return figures
+
+
+def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import config, trainer
+    from padir.benchmark import report, training
+    from padir.evaluation import tables
+
+    if not args.gin:
+        raise PadirError("--train times a configuration: give its --gin_file")
+    folders = args.data or config.macro("DATASET")
+    if not folders:
+        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    named = {name: config.argument(trainer.train, name) for name in ("model", "objective", "optimizer", "batching")}
+    config.check_overrides()
+    measured = training.measure((folders,) if isinstance(folders, str) else folders, steps=args.train, **named)
+    where = report.environment()
+    tables.show(
+        f"training, measured on {report.describe(where)}",
+        ["figure", "value"],
+        [[name, f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"] for name, value in measured.figures.items()],
+    )
+    figures = {"environment": where, "figures": measured.figures, "step_seconds": measured.step_seconds}
+    if args.output:
+        write_json(f"{args.output}.json", figures)
     return figures
 
 

@@ -1,0 +1,173 @@
+"""Training: how many real tokens a second a configuration trains on, and what share of the machine that uses."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from padir.data.loader import make_loader
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.prepared import load_tokenizer
+from padir.errors import PadirError
+from padir.loss import Batch, Objective
+from padir.model import ModelConfig, Transformer, count_parameters
+from padir.optimizer import Adafactor, Optimizer
+from padir.teacher_forcing import TeacherForcing
+from padir.trainer import TrainState, check_lengths, init_params, make_step
+
+_MATMUL = 4096  # side of the square matrices whose product says what the machine can do
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingFigures:
+    """What a run of some steps measured.
+
+    Attributes:
+      step_seconds: of each step, the batch being there already.
+      loader_seconds: of each wait for a batch.
+      tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
+        source_positions likewise.
+      compile_seconds: of the first step, which compiles.
+      parameters: of the model.
+      flops: model FLOPs of a step (`model_flops`).
+      matmul_flops: FLOPs a second that one large matrix product of the model's dtype reached in the same run.
+    """
+
+    step_seconds: tuple[float, ...]
+    loader_seconds: tuple[float, ...]
+    tokens: float
+    positions: float
+    source_tokens: float
+    source_positions: float
+    compile_seconds: float
+    parameters: int
+    flops: float
+    matmul_flops: float
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Medians and shares, by name."""
+        step = float(np.median(self.step_seconds))
+        lower, upper = np.percentile(self.step_seconds, [25, 75]).tolist()
+        return {
+            "parameters": float(self.parameters),
+            "step_ms": 1e3 * step,
+            "step_ms_lower": 1e3 * lower,
+            "step_ms_upper": 1e3 * upper,
+            "tokens_per_second": self.tokens / step,
+            "positions_per_second": self.positions / step,
+            "padding_share": 1 - self.tokens / self.positions,
+            "source_padding_share": 1 - self.source_tokens / self.source_positions,
+            "loader_share": float(np.median(self.loader_seconds)) / step,
+            "compile_seconds": self.compile_seconds,
+            "model_flops_per_second": self.flops / step,
+            "share_of_matmul": self.flops / step / self.matmul_flops,
+        }
+
+
+def measure(
+    data: Sequence[str] | Mixture,
+    *,
+    model: ModelConfig = ModelConfig(),
+    objective: Objective | TeacherForcing = Objective(),
+    optimizer: Optimizer = Adafactor(),
+    batching: Batching = Batching(),
+    steps: int = 20,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> TrainingFigures:
+    """Trains for some steps, as `padir.trainer.train` does, and keeps nothing but the times.
+
+    Args:
+      data: prepared folders, or a mixture of such.
+      model, objective, optimizer, batching, seed: as for `train`.
+      steps: that are timed, after three that are not.
+
+    Raises:
+      PadirError: the data do not fit the configuration.
+    """
+    if steps < 1:
+        raise PadirError(f"steps must be at least 1, got {steps}")
+    mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
+    check_lengths(mixture, mixture.manifests("train"), model, batching)
+    transformer = Transformer(model, load_tokenizer(mixture.folders[0]).ids)
+    mesh = Mesh(np.array(jax.local_devices()), ("data",))
+    replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+    loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
+    transformation = optimizer.transformation(steps + 3)
+    params = init_params(transformer, seed)
+    state = jax.device_put(TrainState(jnp.int32(0), params, transformation.init(params)), replicated)
+    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, steps + 3), donate_argnums=0)
+    seconds: list[float] = []
+    waits: list[float] = []
+    counts: list[tuple[int, int, int, int]] = []
+    flops: list[float] = []
+    for _ in range(steps + 3):
+        began = clock()
+        arrays = next(loader)
+        loaded = clock()
+        batch = jax.block_until_ready(Batch(**jax.device_put(arrays, by_row)))
+        ready = clock()
+        state, _ = jax.block_until_ready(step_fn(state, batch))
+        seconds.append(clock() - ready)
+        waits.append(loaded - began)
+        source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
+        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size))
+        stages = 1 if isinstance(objective, TeacherForcing) else len(objective.stage_weights)
+        flops.append(model_flops(model, transformer.ids.num_embeddings, *source.shape, target.shape[1], stages))
+    tokens, positions, source_tokens, source_positions = np.mean(counts[3:], axis=0).tolist()
+    return TrainingFigures(
+        step_seconds=tuple(seconds[3:]),
+        loader_seconds=tuple(waits[3:]),
+        tokens=tokens,
+        positions=positions,
+        source_tokens=source_tokens,
+        source_positions=source_positions,
+        compile_seconds=seconds[0],
+        parameters=count_parameters(params),
+        flops=float(np.mean(flops[3:])),
+        matmul_flops=_matmul_flops(jnp.dtype(model.dtype), clock),
+    )
+
+
+def model_flops(config: ModelConfig, vocabulary: int, rows: int, source: int, target: int, stages: int) -> float:
+    """The floating-point operations of a step's matrix products, forward and backward (twice the forward).
+
+    Multiplications and additions count apart. What is computed again to save memory does not count, nor do softmax,
+    norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the cross-attention's
+    keys and values are computed once for all stages.
+
+    Args:
+      rows, source, target: B, S and L of the batch, padding included.
+    """
+    c, inner = config, config.heads * config.head_dim
+    attention = 4 * c.width * inner  # projections of one position, multiplications
+    mlp = (len(c.mlp_activations) + 1) * c.width * c.mlp
+    encoder = c.encoder_layers * (source * (attention + mlp) + 2 * source * source * inner)
+    memory = c.decoder_layers * source * 2 * c.width * inner  # keys and values of the memory
+    own = 1 + c.positional_attention
+    layer = target * (own * attention + 2 * c.width * inner + mlp) + 2 * inner * target * (own * target + source)
+    decoder = c.decoder_layers * layer + target * c.width * vocabulary
+    return 3 * 2.0 * rows * (encoder + memory + stages * decoder)
+
+
+def _matmul_flops(dtype: Any, clock: Callable[[], float]) -> float:
+    """FLOPs a second of a large matrix product: the best of five."""
+    side = _MATMUL if jax.default_backend() != "cpu" else _MATMUL // 2
+    a = jnp.ones((side, side), dtype)
+    product = jax.jit(lambda x: x @ x)
+    jax.block_until_ready(product(a))
+    seconds = []
+    for _ in range(5):
+        began = clock()
+        jax.block_until_ready(product(a))
+        seconds.append(clock() - began)
+    return 2.0 * side**3 / min(seconds)

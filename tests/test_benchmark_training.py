@@ -1,0 +1,92 @@
+"""Benchmarks of training: operations counted as in the program, figures as the clock says."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_model import TINY, prepared_numbers
+
+from padir.benchmark import training
+from padir.data.plan import Batching
+from padir.errors import PadirError
+from padir.model import Transformer
+from padir.tokens import Ids
+
+IDS = Ids(vocab_size=400)
+
+
+def products(jaxpr):
+    """The operations of all matrix products of a program."""
+    total = 0
+    for equation in jaxpr.eqns:
+        for inner in equation.params.values():
+            if hasattr(inner, "jaxpr"):
+                total += products(inner.jaxpr)
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _) = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * int(np.prod([left[i] for i in contracted]))
+    return total
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"causal": True},
+        {"positional_attention": False},
+        {"mlp_activations": ("gelu", "linear"), "decoder_layers": 2},
+    ],
+    ids=str,
+)
+def test_model_flops_are_those_of_the_forward_pass_three_times(sizes):
+    config = dataclasses.replace(TINY, **sizes)
+    model = Transformer(config, IDS)
+    params = training.init_params(model, 0)
+    source, target = jnp.ones((3, 10), jnp.int32), jnp.ones((3, 7), jnp.int32)
+
+    def forward(params):
+        return model.apply({"params": params}, source, source, target, target)
+
+    length_head = 0 if config.causal else 2 * 3 * config.width * config.max_length
+    shared = products(jax.make_jaxpr(forward)(params).jaxpr) - length_head
+    if config.positional_attention:  # one row's positions serve all, which a packed row's do not
+        inner = config.heads * config.head_dim
+        row = 2 * 2 * 7 * config.width * inner + 2 * 7 * 7 * inner  # queries, keys, and their logits
+        shared += 2 * config.decoder_layers * row
+    assert training.model_flops(config, 400, 3, 10, 7, stages=1) == 3 * shared
+
+
+def test_the_decoder_counts_once_a_stage():
+    one, two, three = (training.model_flops(TINY, 400, 3, 10, 7, stages) for stages in (1, 2, 3))
+    assert three - two == two - one > 0
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_figures_of_a_short_run(tmp_path):
+    data = prepared_numbers(tmp_path)
+    batching = Batching(rows=4, row_length=32)
+    measured = training.measure([str(data)], model=TINY, batching=batching, steps=2, clock=Clock())
+    figures = measured.figures
+    assert measured.step_seconds == (1.0, 1.0) and measured.loader_seconds == (1.0, 1.0)
+    assert figures["positions_per_second"] == 4 * 32
+    assert 0.5 < figures["tokens_per_second"] / (4 * 32) == pytest.approx(1 - figures["padding_share"])
+    assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
+    assert figures["share_of_matmul"] == pytest.approx(measured.flops / measured.matmul_flops)
+
+
+def test_no_steps():
+    with pytest.raises(PadirError, match="steps must be at least 1, got 0"):
+        training.measure(["data"], steps=0)
