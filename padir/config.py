@@ -26,6 +26,7 @@ from padir import (
     averaging,
     between,
     corruption,
+    decoding,
     length,
     loss,
     model,
@@ -64,7 +65,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     sources.ParallelText,
     trainer.Intervals,
     trainer.train,
-    translate.Decoding,
+    decoding.Decoding,
     translate.rescorer,
 )
 
@@ -103,6 +104,7 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
 
 def argument(item: Callable[..., Any], name: str) -> Any:
     """What `configured(item)` is going to get as that argument, whose default is configurable."""
+    _asked.add(f"{item.__name__}.{name}")
     bound = _bound(item, name)
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
@@ -164,6 +166,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 _UNBOUND = object()
 _overrides: list[str] = []  # names of the bindings that the command line gave
+_asked: set[str] = set()  # parameters that `argument` was asked for
 
 
 def macro(name: str) -> Any:
@@ -191,6 +194,7 @@ def check_overrides() -> None:
       PadirError: one had no effect.
     """
     used = {line.partition(" =")[0].split("/")[-1] for line in gin.operative_config_str().splitlines()}
+    used |= _asked
     for name in _overrides:
         owner, dot, parameter = name.split("/")[-1].strip().rpartition(".")
         short = f"{owner.rpartition('.')[2]}.{parameter}"
@@ -205,6 +209,7 @@ def clear() -> None:
     """Forgets all bindings, for tests that parse several configurations."""
     gin.clear_config()
     _overrides.clear()
+    _asked.clear()
 
 
 def _quoted(binding: str) -> str:

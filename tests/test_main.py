@@ -504,6 +504,58 @@ def command(*arguments, **options):
     return subprocess.Popen([sys.executable, "-m", "padir", *map(str, arguments)], env=environment, **options)
 
 
+class TestBenchmark:
+    def test_models_on_a_test_set(self, built, causal, tmp_path, capsys):
+        command = ["benchmark", "--model", f"refines={built / 'model'}", f"writes={causal}"]
+        command += [*corpus(built, "validation"), "--split", "validation", "--num_steps", 1, 2, "--beam", 1]
+        command += ["--sentences", 4, "--repeats", 1, "--batch_size", 1, 4, "--output", tmp_path / "x"]
+        status, out, errors = run(capsys, *command)
+        assert status == 0 and "milliseconds of each stage" in out and "sentences/s" in errors
+        figures = json.loads((tmp_path / "x.json").read_text())
+        rows = figures["rows"]
+        assert [(row["model"], row["batch_size"], row["num_steps"]) for row in rows] == [
+            (name, size, steps) for size in (1, 4) for name, steps in (("refines", 1), ("refines", 2), ("writes", None))
+        ]
+        assert rows[0]["scores"]["ratio"]["value"] == rows[3]["scores"]["ratio"]["value"] == 1
+        assert all(row["scores"]["bleu"]["signature"].startswith("nrefs:1") for row in rows)
+        assert figures["environment"]["versions"]["jax"] and figures["environment"]["cores"]
+        assert "refines" in (tmp_path / "x.md").read_text() and (tmp_path / "x.png").stat().st_size > 0
+
+    def test_random_weights(self, tmp_path, capsys):
+        sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
+        lines = [f"ModelConfig.{name} = {size}" for name, size in sizes.items()]
+        (tmp_path / "small.gin").write_text("\n".join(lines))
+        (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
+        command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
+        command += ["--vocab_size", 400, "--tokens", 9, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
+        status, _, _ = run(capsys, *command, "--top_k", 2, "--beam", 1, "--json", tmp_path / "x.json")
+        assert status == 0
+        rows = json.loads((tmp_path / "x.json").read_text())["rows"]
+        assert [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in rows] == [
+            ("ar", None, 9),
+            ("padir", 2, 9),
+        ]
+
+    def test_training_steps(self, built, tmp_path, capsys):
+        gin = [f"--gin.ModelConfig.{name}=16" for name in ("width", "mlp")] + ["--gin.ModelConfig.max_length=32"]
+        gin += ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.encoder_layers=1"]
+        gin += ["--gin.train.batching=@Batching()", "--gin.Batching.rows=4", "--gin.Batching.row_length=32"]
+        command = ["benchmark", "--train", 1, "--data", built / "data", *gin, "--output", tmp_path / "x"]
+        status, out, _ = run(capsys, *command)
+        assert status == 0 and "tokens_per_second" in out
+        figures = json.loads((tmp_path / "x.json").read_text())["figures"]
+        assert 0 < figures["padding_share"] < 1 and figures["tokens_per_second"] > 0
+
+    def test_what_it_refuses(self, built, tmp_path, capsys):
+        random = ["benchmark", "--random", "a=b.gin"]
+        assert "give either --random, or models" in refused(capsys, *random, "--model", built / "model")
+        assert "takes NAME=GIN" in refused(capsys, "benchmark", "--random", "b.gin")
+        assert "give its --gin_file" in refused(capsys, "benchmark", "--train", 3)
+        command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
+        assert "wants 64 sentences, got 20" in refused(capsys, *command)
+        assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):
     (tmp_path / "in.txt").write_text("eins zwei\n" * 2000)
     process = command(
@@ -523,7 +575,7 @@ def test_help_names_every_command_and_loads_no_jax():
     process = command("--help", stdout=subprocess.PIPE, text=True)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    names = "vocab prepare train average evaluate tables compare score translate distill"
+    names = "vocab prepare train average evaluate benchmark tables compare score translate distill"
     assert all(name in out for name in names.split())
 
 
