@@ -138,6 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     benchmark.add_argument("--random", nargs="+", metavar="NAME=GIN", help="random weights; a gin file of ModelConfig")
     benchmark.add_argument("--vocab_size", type=int, default=32_100, help="of --random, sentinels included (32,100)")
     benchmark.add_argument("--tokens", type=int, default=30, help="of each sentence of --random, EOS included (30)")
+    benchmark.add_argument(
+        "--ctranslate2",
+        nargs="+",
+        choices=["float32", "int8"],
+        default=[],
+        help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
+    )
     benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -508,13 +515,13 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     return described
 
 
-def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
+def _decodings(args: argparse.Namespace) -> list[Any]:
     """Every combination of what options with several values say."""
     import itertools
 
     axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
     combinations = itertools.product(*axes.values())
-    return [_decoding(args, **dict(zip(axes, values, strict=True)), **chosen) for values in combinations]
+    return [_decoding(args, **dict(zip(axes, values, strict=True))) for values in combinations]
 
 
 def _test_set(args: argparse.Namespace) -> Any:
@@ -537,6 +544,7 @@ def _test_set(args: argparse.Namespace) -> Any:
 def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     from padir.benchmark import decoding as benchmark
     from padir.benchmark import report
+    from padir.benchmark.peers import peers
     from padir.evaluation import tables
     from padir.pretrained import PRETRAINED
     from padir.translate import Translator
@@ -557,10 +565,11 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         translators = [(name, Translator.load(folder)) for name, folder in map(_named, args.model or PRETRAINED)]
         test_set = _test_set(args)
     _check_kind(args, *(translator.card.config for _, translator in translators))
+    decodings = _decodings(args)
+    systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
+    systems += peers(systems, args.ctranslate2)
     rows = []
     for size in args.batch_size:
-        decodings = _decodings(args, batch_size=size)
-        systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
         sentences = max(size, args.sentences)
         if args.random:
             batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)

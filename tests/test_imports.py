@@ -25,7 +25,7 @@ ORDER = """
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
     pretrained checkpoint optimizer training_log averaging trainer decoding drafts translate stream score
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
-    evaluation.report benchmark.timing benchmark.decoding benchmark.training benchmark.report
+    evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
     chunks distill analysis.trace_style analysis.trace config __main__
 """.split()
 PACKAGES = {

@@ -59,7 +59,7 @@ class System:
     def __call__(self, batch: Batch) -> list[Translation]:
         """Translates a batch as `Translator.translate` does; of given lengths where the batch has some."""
         if self.causal and batch.target_lengths is not None:
-            return self._run(batch, lambda stage: None)
+            return self.run(batch, lambda stage: None)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
         return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
 
@@ -73,10 +73,11 @@ class System:
             now = clock()
             seconds[stage], last = now - last, now
 
-        self._run(batch, mark)
+        self.run(batch, mark)
         return seconds
 
-    def _run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+    def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+        """Translates a batch stage by stage; `mark` is told of each that is over."""
         translator, numbers = self.translator, list(range(len(batch.texts)))
         decoding = dataclasses.replace(self.decoding, batch_size=len(numbers))
         sources, _ = translator.source_tokens(batch.texts, truncate=True)
