@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Int8
 
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
@@ -31,7 +31,21 @@ class Dense(nn.Module):
     def __call__(self, x):
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
         kernel = param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes)
+        if kernel.dtype == jnp.int8:
+            return int8_dot(x, kernel, self.get_variable("params", "kernel_scale")).astype(self.dtype)
         return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+
+
+def int8_dot(x: Float[Array, "*B D"], kernel_DF: Int8[Array, "D F"], scale_F: Float[Array, " F"]):
+    """x times a quantised kernel, float32: each row of x is rounded to 255 levels, and products are summed as integers.
+
+    Args:
+      kernel_DF, scale_F: from `quantise`.
+    """
+    x = x.astype(jnp.float32)
+    step = jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1e-30) / 127.0
+    product = jnp.dot(jnp.round(x / step).astype(jnp.int8), kernel_DF, preferred_element_type=jnp.int32)
+    return product.astype(jnp.float32) * step * scale_F
 
 
 class RMSNorm(nn.Module):
@@ -66,9 +80,18 @@ class Embed(nn.Module):
         )
 
     def __call__(self, ids: Int[Array, ...]):
-        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        rows = jnp.take(self.embedding, ids, axis=0)
+        if rows.dtype == jnp.int8:
+            rows = rows * jnp.take(self._scale(), ids)[..., None]
+        return rows.astype(self.dtype)
+
+    def _scale(self):
+        """Of each row of a quantised table."""
+        return self.get_variable("params", "embedding_scale")
 
     def attend(self, x):
+        if self.embedding.dtype == jnp.int8:
+            return int8_dot(x, self.embedding.T, self._scale())
         table = self.embedding.T.astype(self.dtype)
         return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
 

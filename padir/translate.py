@@ -294,7 +294,7 @@ class Translator:
             text = self.tokenizer.decode(written.tokens_BNL[b, best, : length - 1].tolist())
             results.append(
                 Translation(
-                    text=_one_line(text),
+                    text=one_line(text),
                     score=float(written.score_BN[b, best]),
                     length=length,
                     passes=int(written.passes_B[b]),
@@ -406,7 +406,7 @@ class Translator:
         if drop is None:
             drop = isinstance(decoding.strategy, Padir)
         text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
-        return _one_line(text)
+        return one_line(text)
 
     def _translation(self, drafts: Drafts, row: int, decoding: Decoding) -> Translation:
         """One row of the drafts as a translation that has no score yet."""
@@ -429,7 +429,8 @@ class Translator:
         )
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text without a carriage return."""
     return text.replace("\r", " ")  # most readers of text files take it for the end of a line
 
 

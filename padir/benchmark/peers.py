@@ -21,7 +21,7 @@ from padir.errors import PadirError
 from padir.model import ModelConfig
 from padir.searches import Beam, Greedy
 from padir.tokens import EOS
-from padir.translate import Translation, Translator
+from padir.translate import Translation, Translator, one_line
 
 COMPUTE_TYPES = ("float32", "int8")
 _MAX_DISTANCE = 128  # of T5's relative positions
@@ -174,7 +174,7 @@ class Peer(System):
         translations = []
         for result in results:
             ids = [int(word) for word in result.hypotheses[0]]
-            text = self.translator.tokenizer.decode(ids)
+            text = one_line(self.translator.tokenizer.decode(ids))
             length = len(ids) + 1
             translations.append(Translation(text, result.scores[0], length, length, search.size))
         mark("detokenise")
