@@ -515,13 +515,13 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     return described
 
 
-def _decodings(args: argparse.Namespace) -> list[Any]:
+def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
     """Every combination of what options with several values say."""
     import itertools
 
     axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
     combinations = itertools.product(*axes.values())
-    return [_decoding(args, **dict(zip(axes, values, strict=True))) for values in combinations]
+    return [_decoding(args, **dict(zip(axes, values, strict=True)), **chosen) for values in combinations]
 
 
 def _test_set(args: argparse.Namespace) -> Any:
@@ -565,7 +565,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         translators = [(name, Translator.load(folder)) for name, folder in map(_named, args.model or PRETRAINED)]
         test_set = _test_set(args)
     _check_kind(args, *(translator.card.config for _, translator in translators))
-    decodings = _decodings(args)
+    decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
     systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
     systems += peers(systems, args.ctranslate2)
     rows = []

@@ -206,7 +206,7 @@ def test_every_shipped_configuration_parses_and_makes_what_it_names(path, monkey
     for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding, LengthSearch):
         assert isinstance(config.configured(item)(), item)
     if path.parts[1] == "run":
-        assert isinstance(config.macro("DATASET"), str) and isinstance(config.macro("MODEL_DIR"), str)
+        assert isinstance(config.macro("DATASET"), str | tuple) and isinstance(config.macro("MODEL_DIR"), str)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -490,9 +490,7 @@ class TestRefused:
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
         assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
 
-    @pytest.mark.parametrize(
-        "arguments", [[], ["fly"], ["translate"], ["translate", "--model", "m", "--num_steps", "x"]]
-    )
+    @pytest.mark.parametrize("arguments", [[], ["fly"], ["translate", "--model", "m", "--num_steps", "x"]])
     def test_usage(self, capsys, arguments):
         with pytest.raises(SystemExit) as exit_:
             main(arguments)

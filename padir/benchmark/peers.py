@@ -183,7 +183,7 @@ class Peer(System):
 
 def _import() -> Any:
     try:
-        import ctranslate2
+        import ctranslate2  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise PadirError(f"the comparison needs CTranslate2 ({error}): pip install 'padir[peers]'") from None
     return ctranslate2

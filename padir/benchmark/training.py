@@ -122,7 +122,9 @@ def measure(
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
         counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size))
         stages = 1 if isinstance(objective, TeacherForcing) else len(objective.stage_weights)
-        flops.append(model_flops(model, transformer.ids.num_embeddings, *source.shape, target.shape[1], stages))
+        (rows, source_length), target_length = source.shape, target.shape[1]
+        vocabulary = transformer.ids.num_embeddings
+        flops.append(model_flops(model, vocabulary, rows, source_length, target_length, stages))
     tokens, positions, source_tokens, source_positions = np.mean(counts[3:], axis=0).tolist()
     return TrainingFigures(
         step_seconds=tuple(seconds[3:]),
