@@ -351,19 +351,26 @@ def _counts(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
 
 
+def _folders(args: argparse.Namespace) -> tuple[str, ...]:
+    """The prepared folders to train on, of the arguments or of gin."""
+    from padir import config
+
+    folders = args.data or config.macro("DATASET")
+    if not folders:
+        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    return (folders,) if isinstance(folders, str) else tuple(folders)
+
+
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.data.mixture import Mixture
     from padir.decoding import resolve
     from padir.evaluation.evaluate import validation_fn
 
-    folders = args.data or config.macro("DATASET")
-    if not folders:
-        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    folders = _folders(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
-    folders = (folders,) if isinstance(folders, str) else tuple(folders)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
     decoding = _decoding(args)
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
@@ -598,12 +605,10 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
 
     if not args.gin:
         raise PadirError("--train times a configuration: give its --gin_file")
-    folders = args.data or config.macro("DATASET")
-    if not folders:
-        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    folders = _folders(args)
     named = {name: config.argument(trainer.train, name) for name in ("model", "objective", "optimizer", "batching")}
     config.check_overrides()
-    measured = training.measure((folders,) if isinstance(folders, str) else folders, steps=args.train, **named)
+    measured = training.measure(folders, steps=args.train, **named)
     where = report.environment()
     tables.show(
         f"training, measured on {report.describe(where)}",

@@ -97,3 +97,14 @@ def conditionals(joint_VVV, first_id):
         return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
 
     return logits_fn
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now

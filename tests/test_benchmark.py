@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fakes import Clock
 from small_corpus import Numbers, small_tokenizer
 from tiny_model import TINY, random_translator
 
@@ -19,17 +20,6 @@ from padir.strategies import Rejecter
 from padir.tokens import Ids
 
 IDS = Ids(vocab_size=400)
-
-
-class Clock:
-    """Every look at it takes a second."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
 
 
 @pytest.fixture(scope="module")

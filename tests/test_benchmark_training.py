@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import Clock
 from tiny_model import TINY, prepared_numbers
 
 from padir.benchmark import training
@@ -62,17 +63,6 @@ def test_model_flops_are_those_of_the_forward_pass_three_times(sizes):
 def test_the_decoder_counts_once_a_stage():
     one, two, three = (training.model_flops(TINY, 400, 3, 10, 7, stages) for stages in (1, 2, 3))
     assert three - two == two - one > 0
-
-
-class Clock:
-    """Every look at it takes a second."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
 
 
 def test_figures_of_a_short_run(tmp_path):
