@@ -203,6 +203,7 @@ def _decoding_options(**several: Any) -> argparse.ArgumentParser:
     )
     group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
     group.add_argument("--draws", type=int, help="random drafts of each length (1)")
+    group.add_argument("--keep", type=int, help="how many of a sentence's hypotheses go on after the first step (all)")
     group.add_argument(
         "--rerank", **several, metavar="HOW", help="own | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)"
     )
@@ -410,7 +411,7 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     import dataclasses
 
     from padir import strategies
-    from padir.decoding import Decoding
+    from padir.decoding import Decoding, Prune
     from padir.length import LengthSearch
 
     if args.gin:
@@ -428,6 +429,8 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     changes = {name: given[name] for name in ("num_steps", "batch_size", "seed") if name in given}
     if "strategy" in given:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
+    if "keep" in given:
+        changes["prune"] = Prune(given["keep"])
     if {"rerank", "brevity", "length_weight"} & set(given):
         changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
     if {"beam", "length_penalty", "sample"} & set(given):
@@ -478,7 +481,7 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
     """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
     from padir.decoding import foreign_option
 
-    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "rerank", "brevity", "length_weight")
+    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")
     if len({model.causal for model in models}) > 1:
         return

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.canvas import Canvas, Corruption, Strategy, draft, veil
+from padir.decoding import Prune
 from padir.model import Transformer
 from padir.refine import LogitsFn, refine
 from padir.tokens import pad_rows, round_up
@@ -41,7 +42,8 @@ class Tried(NamedTuple):
 class Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
 
-    log_prob_R is the sum of a row's log-probabilities; trace_TRL holds tokens and log-probabilities, or is None.
+    log_prob_R is the sum of a row's log-probabilities; kept_BN says which of a sentence's hypotheses its rows are;
+    trace_TRL holds tokens and log-probabilities, or is None.
     """
 
     tokens_RL: Any
@@ -49,6 +51,7 @@ class Drafts(NamedTuple):
     length_R: Any
     log_prob_R: Any
     passes_R: Any
+    kept_BN: Any
     trace_TRL: tuple[Any, Any] | None
 
 
@@ -73,7 +76,7 @@ def encode(model: Transformer, params, source_BS):
 
 
 @functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "traced_steps")
+    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "prune", "traced_steps")
 )
 def refine_drafts(
     model: Transformer,
@@ -85,20 +88,49 @@ def refine_drafts(
     corruption: Corruption,
     num_steps,
     seed,
+    prune: Prune | None,
     traced_steps: int | None,
 ) -> Drafts:
     """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
     key_R, canvas, logits_fn = lay_out(
         model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
     )
-    refined = refine(
-        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
-    )
+    batch, hypotheses = tried.length_BN.shape
+    kept_BN = jnp.broadcast_to(jnp.arange(hypotheses), (batch, hypotheses))
+    length_R = tried.length_BN.reshape(-1)
+    if prune is None or hypotheses <= prune.keep:
+        refined = refine(
+            key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
+        )
+        passes_R = refined.passes_B
+    else:
+        early = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(0, prune.steps))
+        kept_BN = _best(early.canvas, tried, prune.keep)
+        rows = (kept_BN + hypotheses * jnp.arange(batch)[:, None]).reshape(-1)
+        key_R, canvas, memory, passes_R, length_R = jax.tree.map(
+            lambda x: x[rows], (key_R, early.canvas, early.memory, early.passes_B, length_R)
+        )
+        logits_fn = _decoder(model, params, canvas.segment_BL, tried)
+        refined = refine(
+            key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(prune.steps, num_steps), memory=memory
+        )
+        passes_R = passes_R + refined.passes_B
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
     traced = None
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (refined.tokens_TBL, refined.scores_TBL)
-    return Drafts(refined.tokens_BL, canvas.free_BL, tried.length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
+    return Drafts(refined.tokens_BL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN, traced)
+
+
+def _best(canvas: Canvas, tried: Tried, keep: int):
+    """Which hypotheses of each sentence have the highest mean log-probability, [B, keep], in the order they were in."""
+    free_BL = canvas.free_BL
+    score_R = (canvas.score_BL * free_BL).sum(-1) / jnp.maximum(free_BL.sum(-1), 1)
+    same_BNN = tried.length_BN[:, :, None] == tried.length_BN[:, None]
+    same_BNN &= tried.draw_BN[:, :, None] == tried.draw_BN[:, None]
+    again_BN = (same_BNN & jnp.tri(same_BNN.shape[-1], k=-1, dtype=bool)).any(-1)  # what fills a sentence's rows up
+    score_BN = jnp.where(again_BN, -jnp.inf, score_R.reshape(again_BN.shape))
+    return jnp.sort(jax.lax.top_k(score_BN, keep)[1], axis=-1)
 
 
 def lay_out(
@@ -114,9 +146,15 @@ def lay_out(
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
 
+    return key_R, canvas, _decoder(model, params, canvas.segment_BL, tried)
+
+
+def _decoder(model: Transformer, params, segment_BL, tried: Tried) -> LogitsFn:
+    """The decoder for rows of these segments, as many for each sentence."""
+
     def logits_fn(tokens_BL, visible_BLL=None):
         return model.bind({"params": params}).decode(
-            tokens_BL, canvas.segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
+            tokens_BL, segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
         )
 
-    return key_R, canvas, logits_fn
+    return logits_fn

@@ -60,8 +60,13 @@ def refine(
     num_steps: int | Int[Array, ""],
     banned_ids: tuple[int, ...] | None = None,
     trace: bool = False,
+    span: tuple[int | Int[Array, ""], int | Int[Array, ""]] | None = None,
+    memory: PyTree = None,
 ) -> Refined:
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
+
+    With spans the loop can be left and entered again, with other rows: `span=(0, 1)`, then `span=(1, num_steps)` with
+    the canvas and the memory that the first gave. What a row becomes is the same.
 
     Args:
       key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
@@ -72,9 +77,11 @@ def refine(
         change of it compiles nothing.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
       trace: also return the canvas after every step.
+      span: (first, end): take the steps first .. end - 1 of the num_steps only; passes are of these.
+      memory: the strategy's, from the span before; needed where `first` is not 0.
 
     Raises:
-      PadirError: num_steps is below 1.
+      PadirError: num_steps is below 1, or a span is traced.
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.canvas import draft
@@ -89,6 +96,9 @@ def refine(
     """
     if isinstance(num_steps, int) and num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
+    if span is not None and trace:
+        raise PadirError("a trace is of all steps: refine without a span")
+    first, end = (0, num_steps) if span is None else span
     banned_ids = canvas.ids.special if banned_ids is None else banned_ids
 
     def body(state):
@@ -117,11 +127,13 @@ def refine(
         shape = (int(num_steps) + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
+    if memory is None:
+        key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
+        memory = strategy.init(key_init_B, canvas)
     _, canvas, memory, passes_B, traced = jax.lax.while_loop(
-        lambda state: (state[0] < num_steps) & ~state[1].done_B.all(),
+        lambda state: (state[0] < end) & ~state[1].done_B.all(),
         body,
-        (jnp.int32(0), canvas, strategy.init(key_init_B, canvas), passes_B, traced),
+        (jnp.int32(first), canvas, memory, passes_B, traced),
     )
     if traced:
         tokens_TBL, scores_TBL = traced

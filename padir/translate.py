@@ -360,6 +360,7 @@ class Translator:
             corruption=decoding.canvas,
             num_steps=decoding.num_steps,
             seed=decoding.seed,
+            prune=None if trace else decoding.prune,
             traced_steps=decoding.num_steps if trace else None,
         )
         return jax.device_get(drafts)
@@ -373,29 +374,36 @@ class Translator:
         decoding: Decoding,
     ) -> list[Translation]:
         """The last: the best hypothesis of each sentence, as text."""
-        num_hypotheses = max(map(len, tried))
         length_log_prob_BM = jax.device_get(log_probs(batch.encoded.length))
         read = decoding.rerank.reads_text or decoding.n_best > 0
+        kept_BN = drafts.kept_BN
+        # Of each sentence the rows that are hypotheses of its own: others have filled the batch up.
+        rows = [
+            [b * kept_BN.shape[1] + n for n, number in enumerate(kept_BN[b]) if number < len(tried[b])]
+            for b in range(len(tried))
+        ]
         hypotheses = [
             [
                 Hypothesis(
                     text=self._text(drafts, row, decoding) if read else "",
                     log_prob=float(drafts.log_prob_R[row]),
                     tokens=int(drafts.free_RL[row].sum()),
-                    length_log_prob=None if length_log_prob_BM is None else float(length_log_prob_BM[b, length - 1]),
+                    length_log_prob=None
+                    if length_log_prob_BM is None
+                    else float(length_log_prob_BM[b, drafts.length_R[row] - 1]),
                 )
-                for row, (length, _) in enumerate(tried[b], b * num_hypotheses)
+                for row in own
             ]
-            for b in range(len(tried))
+            for b, own in enumerate(rows)
         ]
         scores = decoding.rerank(texts, hypotheses, target_language=self.card.target_language)
         results = []
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
             ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
-            best = self._translation(drafts, b * num_hypotheses + ranked[0], decoding)
+            best = self._translation(drafts, rows[b][ranked[0]], decoding)
             n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
             results.append(
-                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(candidate), candidates=n_best)
+                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(tried[b]), candidates=n_best)
             )
         return results
 

@@ -203,6 +203,18 @@ class TestStrategy:
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
 
+    def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        whole = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
+        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(0, 2))
+        rows = jnp.array([3, 1])
+        key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
+        late = refine(
+            key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(2, 5), memory=memory
+        )
+        np.testing.assert_array_equal(late.tokens_BL, whole.tokens_BL[rows])
+        np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, whole.passes_B[rows])
+
     def test_makes_a_step_between_two_training_stages(self, strategy, canvas_of):
         """There the numbers of steps are Python's own."""
         canvas = canvas_of(LENGTHS, 12)

@@ -122,6 +122,11 @@ def test_visible_positions_reach_the_decoder():
     assert seen and set(seen) == {(2, 9, 9)}
 
 
+def test_a_span_is_not_traced():
+    with pytest.raises(PadirError, match="without a span"):
+        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=2, span=(0, 1), trace=True)
+
+
 @pytest.mark.parametrize("num_steps", [0, -1])
 def test_no_step_is_refused(num_steps):
     with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):

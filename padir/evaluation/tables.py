@@ -41,8 +41,8 @@ _RECALL = "length_recall_"
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
     """A row as JSON; what means nothing for an autoregressive model is null."""
     decoding, lengths = row.decoding, row.decoding.lengths
-    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "drop_repeats", "rerank", "oracle_lengths")
-    refining: dict[str, Any] = dict.fromkeys(names)
+    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "prune", "drop_repeats", "rerank")
+    refining: dict[str, Any] = dict.fromkeys((*names, "oracle_lengths"))
     if not row.causal:
         assert decoding.strategy is not None and decoding.canvas is not None
         refining = {
@@ -52,6 +52,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
             "top_k": lengths.top_k,
             "offsets": list(lengths.offsets),
             "draws": lengths.draws,
+            "prune": decoding.prune and dataclasses.asdict(decoding.prune),
             "drop_repeats": decoding.drop_repeats,
             "rerank": _describe_rerank(decoding.rerank),
             "oracle_lengths": row.oracle_lengths,
@@ -159,6 +160,8 @@ def _lengths(row) -> str:
         words.append("offsets " + " ".join(map(str, row["offsets"])))
     if row["draws"] > 1:
         words.append(f"{row['draws']} draws")
+    if prune := row.get("prune"):
+        words.append(f"{prune['keep']} go on after step {prune['steps']}")
     return ", ".join(words)
 
 
