@@ -21,6 +21,7 @@ from padir.refine import LogitsFn, refine
 from padir.tokens import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to it
+POSITIONS = 512  # that go through the decoder at once
 
 
 class Tried(NamedTuple):
@@ -76,7 +77,9 @@ def encode(model: Transformer, params, source_BS):
 
 
 @functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "prune", "traced_steps")
+    jax.jit,
+    static_argnums=0,
+    static_argnames=("max_target_length", "strategy", "corruption", "prune", "rows_at_once", "traced_steps"),
 )
 def refine_drafts(
     model: Transformer,
@@ -89,6 +92,7 @@ def refine_drafts(
     num_steps,
     seed,
     prune: Prune | None,
+    rows_at_once: int | None,
     traced_steps: int | None,
 ) -> Drafts:
     """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
@@ -100,11 +104,19 @@ def refine_drafts(
     length_R = tried.length_BN.reshape(-1)
     if prune is None or hypotheses <= prune.keep:
         refined = refine(
-            key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
+            key_R,
+            canvas,
+            logits_fn,
+            strategy,
+            num_steps=traced_steps or num_steps,
+            trace=traced_steps is not None,
+            rows_at_once=rows_at_once,
         )
         passes_R = refined.passes_B
     else:
-        early = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(0, prune.steps))
+        early = refine(
+            key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(0, prune.steps), rows_at_once=rows_at_once
+        )
         kept_BN = _best(early.canvas, tried, prune.keep)
         rows = (kept_BN + hypotheses * jnp.arange(batch)[:, None]).reshape(-1)
         key_R, canvas, memory, passes_R, length_R = jax.tree.map(
@@ -112,7 +124,14 @@ def refine_drafts(
         )
         logits_fn = _decoder(model, params, canvas.segment_BL, tried)
         refined = refine(
-            key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(prune.steps, num_steps), memory=memory
+            key_R,
+            canvas,
+            logits_fn,
+            strategy,
+            num_steps=num_steps,
+            span=(prune.steps, num_steps),
+            memory=memory,
+            rows_at_once=rows_at_once,
         )
         passes_R = passes_R + refined.passes_B
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
@@ -120,6 +139,14 @@ def refine_drafts(
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (refined.tokens_TBL, refined.scores_TBL)
     return Drafts(refined.tokens_BL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN, traced)
+
+
+def rows_together(length: int) -> int | None:
+    """How many rows of a length go through the decoder at once; None: all.
+
+    On a CPU a few hundred positions are enough to keep it busy, and then rows that are done cost nothing.
+    """
+    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
 
 
 def _best(canvas: Canvas, tried: Tried, keep: int):
@@ -152,9 +179,14 @@ def lay_out(
 def _decoder(model: Transformer, params, segment_BL, tried: Tried) -> LogitsFn:
     """The decoder for rows of these segments, as many for each sentence."""
 
-    def logits_fn(tokens_BL, visible_BLL=None):
+    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
+        segments, memory = segment_BL, (tried.cross_kv, tried.source_segment_BS)
+        if rows is not None:
+            segments = segment_BL.at[rows].get(mode="clip")
+            sentences = rows // (segment_BL.shape[0] // tried.source_segment_BS.shape[0])
+            memory = jax.tree.map(lambda x: x.at[sentences].get(mode="clip"), memory)
         return model.bind({"params": params}).decode(
-            tokens_BL, segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
+            tokens_BL, segments, *memory, visible_BLL=visible_BLL, find_best=True
         )
 
     return logits_fn

@@ -5,6 +5,8 @@ Attention logits are not divided by sqrt(K): T5 folds that into the initialisati
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -28,12 +30,18 @@ class Dense(nn.Module):
     scale: float = 1.0
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, only: tuple[Any, int] | None = None):
+        """All features, or (begin, size): so many from one on."""
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
-        kernel = param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes)
+        kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
         if kernel.dtype == jnp.int8:
-            return int8_dot(x, kernel, self.get_variable("params", "kernel_scale")).astype(self.dtype)
+            scale = _part(self.get_variable("params", "kernel_scale"), only)
+            return int8_dot(x, kernel, scale).astype(self.dtype)
         return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+
+
+def _part(array, only: tuple[Any, int] | None, axis: int = -1):
+    return array if only is None else jax.lax.dynamic_slice_in_dim(array, *only, axis=axis)
 
 
 def int8_dot(x: Float[Array, "*B D"], kernel_DF: Int8[Array, "D F"], scale_F: Float[Array, " F"]):
@@ -89,10 +97,12 @@ class Embed(nn.Module):
         """Of each row of a quantised table."""
         return self.get_variable("params", "embedding_scale")
 
-    def attend(self, x):
+    def attend(self, x, only: tuple[Any, int] | None = None):
+        """With all vectors, or (begin, size): so many from one on."""
         if self.embedding.dtype == jnp.int8:
-            return int8_dot(x, self.embedding.T, self._scale())
-        table = self.embedding.T.astype(self.dtype)
+            transposed = self.get_variable("params", "embedding_transposed")
+            return int8_dot(x, _part(transposed, only), _part(self._scale(), only))
+        table = _part(self.embedding, only, axis=0).T.astype(self.dtype)
         return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
 
 

@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.canvas import Output, same_segment
+from padir.canvas import Output, best_by_block, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
 from padir.tokens import Ids, positions_in_segment
 
+MOST_LOGITS = 2**21  # 8 MB: as many as caches hold are faster computed at once
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -338,6 +339,7 @@ class Transformer(nn.Module):
         position_BL: Int[Array, "R L"] | None = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
         deterministic: bool = True,
+        find_best: bool = False,
     ) -> Output:
         """Logits of every target position, float32, and keep logits where the model has a rejecter.
 
@@ -349,6 +351,8 @@ class Transformer(nn.Module):
             attention's logits being computed for every row.
           visible_BLL: which positions [query, key] of its segment each one may see, itself never, where the decoder is
             decontextualised; None: all others.
+          find_best: also find the best tokens, block by block of the vocabulary where the logits are large: inside jit
+            the logits are then never in memory, if nothing reads them.
 
         Raises:
           PadirError: rows are longer than the position table, another decoder is given visible_BLL, or the model is
@@ -377,7 +381,10 @@ class Transformer(nn.Module):
             mask_BLL &= visible_BLL
         cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
         x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
-        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
+        found_BL = None
+        if find_best and tokens_BL.size * self.ids.num_embeddings > MOST_LOGITS:
+            found_BL = best_by_block(lambda *only: self._logits(x, only), self.ids.num_embeddings, self.ids.special)
+        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None, found_BL)
 
     def teacher_force(
         self,
@@ -447,10 +454,11 @@ class Transformer(nn.Module):
                 " a draft with this one"
             )
 
-    def _logits(self, x) -> Float[Array, "R L V"]:
+    def _logits(self, x, only: tuple[Any, int] | None = None) -> Float[Array, "R L V"]:
+        """Of all ids, or (begin, size): of so many from one on."""
         if self.config.tied:
-            return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
-        return self.decoder.logits_dense(x)
+            return self.token_embedder.attend(x, only) / jnp.sqrt(jnp.float32(self.config.width))
+        return self.decoder.logits_dense(x, only)
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)

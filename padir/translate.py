@@ -24,7 +24,7 @@ from padir import autoregressive
 from padir.canvas import Corruption, Strategy
 from padir.checkpoint import ModelCard, load_model
 from padir.decoding import Decoding, resolve
-from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, refine_drafts
+from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, refine_drafts, rows_together
 from padir.errors import PadirError
 from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
@@ -351,16 +351,18 @@ class Translator:
         tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
         tried_BN += [tried_BN[0]] * (rows - len(tried))
         length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
+        length = min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length)
         drafts = refine_drafts(
             self.model,
             self.params,
             Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN),
-            max_target_length=min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length),
+            max_target_length=length,
             strategy=decoding.strategy,
             corruption=decoding.canvas,
             num_steps=decoding.num_steps,
             seed=decoding.seed,
             prune=None if trace else decoding.prune,
+            rows_at_once=rows_together(length),
             traced_steps=decoding.num_steps if trace else None,
         )
         return jax.device_get(drafts)

@@ -203,6 +203,17 @@ class TestStrategy:
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
 
+    def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        whole, grouped = (
+            refine(
+                keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, trace=True, rows_at_once=n
+            )
+            for n in (None, 3)
+        )
+        np.testing.assert_array_equal(grouped.tokens_TBL, whole.tokens_TBL)
+        np.testing.assert_array_equal(grouped.passes_B, whole.passes_B)
+
     def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
         whole = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
