@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument(
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
     )
+    _weights_option(translate)
     translate.add_argument("--input", metavar="FILE", help="default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="from `padir train`; NAME is for the table"
     )
+    _weights_option(evaluate, nargs="+")
     evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
     evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -145,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
     )
+    _weights_option(benchmark, nargs="+")
     benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -189,6 +192,15 @@ def _parser() -> argparse.ArgumentParser:
     score.set_defaults(run=_score)
 
     return parser
+
+
+def _weights_option(command: argparse.ArgumentParser, **several: Any) -> None:
+    command.add_argument(
+        "--weights",
+        **several,
+        choices=["float32", "int8"],
+        help="int8: weights and products of 8 bits, faster on a CPU and not quite the same words (float32)",
+    )
 
 
 def _decoding_options(**several: Any) -> argparse.ArgumentParser:
@@ -493,13 +505,12 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     from padir.evaluation import report, tables
     from padir.evaluation.systems import Row, evaluate_all
-    from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
     decodings = _decodings(args)
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
-    models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
+    models = _translators(map(_named, args.model), args.weights)
     _check_kind(args, *(translator.card.config for _, translator in models))
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
@@ -523,6 +534,19 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
         assert last is not None
         write_text(args.hypotheses, "".join(line + "\n" for line in last.hypotheses))
     return described
+
+
+def _translators(named: Any, weights: Sequence[str | None] | None, load: Any = None) -> list[Any]:
+    """(name, translator) of every model in every precision."""
+    from padir.translate import Translator
+
+    translators = []
+    for name, where in named:
+        translator = (load or Translator.load)(where)
+        for kind in weights or [None]:
+            as_integers = kind == "int8"
+            translators.append((f"{name}, int8", translator.quantised()) if as_integers else (name, translator))
+    return translators
 
 
 def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
@@ -557,7 +581,6 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     from padir.benchmark.peers import peers
     from padir.evaluation import tables
     from padir.pretrained import PRETRAINED
-    from padir.translate import Translator
 
     if args.train is not None:
         return _benchmark_training(args)
@@ -566,13 +589,11 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.sentences, args.repeats = 16, 3
     if args.random:
-        translators = [
-            (name, benchmark.random_translator(_model_config(path), args.vocab_size))
-            for name, path in map(_named_file, args.random)
-        ]
+        configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
+        translators = _translators(configs, args.weights, lambda c: benchmark.random_translator(c, args.vocab_size))
         test_set = benchmark.numbers(args.tokens)
     else:
-        translators = [(name, Translator.load(folder)) for name, folder in map(_named, args.model or PRETRAINED)]
+        translators = _translators(map(_named, args.model or PRETRAINED), args.weights)
         test_set = _test_set(args)
     _check_kind(args, *(translator.card.config for _, translator in translators))
     decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
@@ -723,10 +744,10 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
 def _translate(args: argparse.Namespace) -> dict[str, Any]:
     from padir.analysis.trace import Step, Trace, render_html, render_text
     from padir.stream import lines, translate_lines
-    from padir.translate import Translation, Translator
+    from padir.translate import Translation
 
     decoding = _decoding(args)
-    translator = Translator.load(args.model)
+    ((_, translator),) = _translators([("", args.model)], [args.weights])
     _check_kind(args, translator.card.config)
     traces: list[Trace] = []
 

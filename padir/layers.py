@@ -15,6 +15,7 @@ from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8
 
+_FEW_ROWS = 8
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
@@ -44,16 +45,21 @@ def _part(array, only: tuple[Any, int] | None, axis: int = -1):
     return array if only is None else jax.lax.dynamic_slice_in_dim(array, *only, axis=axis)
 
 
-def int8_dot(x: Float[Array, "*B D"], kernel_DF: Int8[Array, "D F"], scale_F: Float[Array, " F"]):
+def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
     """x times a quantised kernel, float32: each row of x is rounded to 255 levels, and products are summed as integers.
 
     Args:
-      kernel_DF, scale_F: from `quantise`.
+      kernel, scale_F: from `quantise`.
+      axis: the kernel's that is summed over, of size D: 0 for [D, F], 1 for [F, D].
     """
-    x = x.astype(jnp.float32)
-    step = jnp.maximum(jnp.abs(x).max(-1, keepdims=True), 1e-30) / 127.0
-    product = jnp.dot(jnp.round(x / step).astype(jnp.int8), kernel_DF, preferred_element_type=jnp.int32)
-    return product.astype(jnp.float32) * step * scale_F
+    rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+    step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
+    rounded = jnp.round(rows / step).astype(jnp.int8)
+    if len(rows) < _FEW_ROWS:  # XLA's product for a CPU is several times as slow for one row as for eight
+        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - len(rows)), (0, 0)))
+    # Not by a transpose, which XLA would carry out in every step of a loop.
+    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    return (product[: len(rows)].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
 
 class RMSNorm(nn.Module):
@@ -99,11 +105,10 @@ class Embed(nn.Module):
 
     def attend(self, x, only: tuple[Any, int] | None = None):
         """With all vectors, or (begin, size): so many from one on."""
-        if self.embedding.dtype == jnp.int8:
-            transposed = self.get_variable("params", "embedding_transposed")
-            return int8_dot(x, _part(transposed, only), _part(self._scale(), only))
-        table = _part(self.embedding, only, axis=0).T.astype(self.dtype)
-        return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+        table = _part(self.embedding, only, axis=0)
+        if table.dtype == jnp.int8:
+            return int8_dot(x, table, _part(self._scale(), only), axis=1)
+        return jnp.dot(x.astype(self.dtype), table.T.astype(self.dtype), preferred_element_type=jnp.float32)
 
 
 def relative_position_bucket(

@@ -27,9 +27,7 @@ def quantise(params: Any) -> Any:
             result[name] = value
         elif name == "token_embedder":
             table, scale = _rounded(value["embedding"], axis=1)
-            # For the projection the table lies as other kernels do: integer products with its transpose are slow.
-            transposed = {"embedding_transposed": table.T.copy()}
-            result[name] = {**value, "embedding": table, "embedding_scale": scale} | transposed
+            result[name] = {**value, "embedding": table, "embedding_scale": scale}
         elif isinstance(value, dict):
             result[name] = quantise(value)
         elif name == "kernel":

@@ -30,13 +30,16 @@ _MAX_DISTANCE = 128  # of T5's relative positions
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
     """CTranslate2 with every autoregressive model and search of the systems, in each compute type.
 
+    Once with one thread and once with as many as there are cores: which is faster depends on who else is there.
+
     Raises:
       PadirError: there is none, CTranslate2 is not installed, or it cannot run the model.
     """
-    causal = [system for system in systems if system.causal]
+    causal = [system for system in systems if system.causal and not system.translator.as_integers]
     if compute_types and not causal:
         raise PadirError("CTranslate2 writes from left to right: give an autoregressive model, too")
-    return [Peer.of(system, compute_type) for compute_type in compute_types for system in causal]
+    threads = sorted({1, os.cpu_count() or 1})
+    return [Peer.of(system, each, number) for each in compute_types for number in threads for system in causal]
 
 
 def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:
@@ -135,19 +138,19 @@ class Peer(System):
     engine: Any = None
 
     @staticmethod
-    def of(system: System, compute_type: str) -> Peer:
-        """The model of a system, converted, with the system's search, on all cores.
+    def of(system: System, compute_type: str, threads: int) -> Peer:
+        """The model of a system, converted, with the system's search.
 
         Raises:
           PadirError: as `convert`; or the search draws.
         """
         if not isinstance(system.decoding.search, Beam | Greedy):
             raise PadirError(f"CTranslate2 is compared by greedy or beam search, got {system.decoding.search}")
-        threads = os.cpu_count() or 1
         with tempfile.TemporaryDirectory() as folder:
             convert(system.translator, folder, compute_type)
             engine = _import().Translator(folder, device="cpu", compute_type=compute_type, intra_threads=threads)
-        return Peer(f"{system.model} by CTranslate2, {compute_type}", system.translator, system.decoding, engine)
+        name = f"{system.model} by CTranslate2, {compute_type}, {threads} thread" + "s" * (threads > 1)
+        return Peer(name, system.translator, system.decoding, engine)
 
     def __call__(self, batch: Batch) -> list[Translation]:
         return self.run(batch, lambda stage: None)
