@@ -354,28 +354,39 @@ class Translator:
           numbers: the sentences' numbers in the whole input, from which their random drafts are made.
           decoding: `resolved`.
         """
+        arguments, options = self._to_refine(batch, tried, numbers, decoding, trace)
+        return jax.device_get(refine_drafts(*arguments, **options))
+
+    def refining_memory(
+        self, batch: EncodedBatch, tried: list[list[tuple[int, int]]], numbers: list[int], decoding: Decoding
+    ) -> int | None:
+        """Bytes that XLA needs beside the arguments and results of `refine`; None where it does not say."""
+        arguments, options = self._to_refine(batch, tried, numbers, decoding, trace=False)
+        analysis = refine_drafts.lower(*arguments, **options).compile().memory_analysis()
+        return getattr(analysis, "temp_size_in_bytes", None)
+
+    def _to_refine(self, batch: EncodedBatch, tried, numbers: list[int], decoding: Decoding, trace: bool):
+        """What `refine_drafts` is called with: (arguments, options)."""
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.encoded.segment_BS.shape[0]
         num_hypotheses = max(map(len, tried))
         # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
-        tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
-        tried_BN += [tried_BN[0]] * (rows - len(tried))
-        length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
+        hypotheses = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
+        hypotheses += [hypotheses[0]] * (rows - len(tried))
+        length_BN, draw_BN = np.moveaxis(np.array(hypotheses, np.int32), -1, 0)
         length = min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length)
-        drafts = refine_drafts(
-            self.model,
-            self.params,
-            Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN),
-            max_target_length=length,
-            strategy=decoding.strategy,
-            corruption=decoding.canvas,
-            num_steps=decoding.num_steps,
-            seed=decoding.seed,
-            prune=None if trace else decoding.prune,
-            rows_at_once=rows_together(length),
-            traced_steps=decoding.num_steps if trace else None,
-        )
-        return jax.device_get(drafts)
+        drafted = Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN)
+        options = {
+            "max_target_length": length,
+            "strategy": decoding.strategy,
+            "corruption": decoding.canvas,
+            "num_steps": decoding.num_steps,
+            "seed": decoding.seed,
+            "prune": None if trace else decoding.prune,
+            "rows_at_once": rows_together(length),
+            "traced_steps": decoding.num_steps if trace else None,
+        }
+        return (self.model, self.params, drafted), options
 
     def choose(
         self,

@@ -526,13 +526,18 @@ class TestBenchmark:
         (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
         command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
         command += ["--vocab_size", 400, "--tokens", 9, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
+        command += ["--weights", "float32", "int8"]
         status, _, _ = run(capsys, *command, "--top_k", 2, "--beam", 1, "--json", tmp_path / "x.json")
         assert status == 0
         rows = json.loads((tmp_path / "x.json").read_text())["rows"]
         assert [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in rows] == [
             ("ar", None, 9),
+            ("ar, int8", None, 9),
             ("padir", 2, 9),
+            ("padir, int8", 2, 9),
         ]
+        memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in rows]
+        assert memory[:2] == [None, None] and all(size > 0 for size in memory[2:])
 
     def test_training_steps(self, built, tmp_path, capsys):
         gin = [f"--gin.ModelConfig.{name}=16" for name in ("width", "mlp")] + ["--gin.ModelConfig.max_length=32"]

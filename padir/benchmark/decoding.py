@@ -222,6 +222,7 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
         Score("passes", sum(result.passes for result in results) / sentences, ""),
         Score("tokens", tokens / sentences, ""),
         Score("compile_seconds", timed.compile_seconds, "first calls less the median of the others"),
+        *_memory(system, batches[0]),
         *_quality(system, batches, results),
     ]
     hypotheses = [result.text for result in results]
@@ -238,6 +239,17 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
         "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
     }
     return Row(system.model, decoding, False, evaluation, "", system.causal, str(card.weights)), details
+
+
+def _memory(system: System, batch: Batch) -> list[Score]:
+    """What refining takes beside the model, for those that refine."""
+    if system.causal:
+        return []
+    translator, decoding = system.translator, dataclasses.replace(system.decoding, batch_size=len(batch.texts))
+    encoded = translator.encode(translator.source_tokens(batch.texts, truncate=True)[0], decoding.batch_size)
+    tried = translator.try_lengths(encoded, decoding, batch.target_lengths)
+    size = translator.refining_memory(encoded, tried, list(range(len(batch.texts))), decoding)
+    return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
 
 
 def _quality(system: System, batches: Sequence[Batch], results: Sequence[Translation]) -> list[Score]:
