@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument(
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
     )
-    _weights_option(translate)
+    _precision_option(translate)
     translate.add_argument("--input", metavar="FILE", help="default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="from `padir train`; NAME is for the table"
     )
-    _weights_option(evaluate, nargs="+")
+    _precision_option(evaluate, nargs="+")
     evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
     evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
     )
-    _weights_option(benchmark, nargs="+")
+    _precision_option(benchmark, nargs="+")
     benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -194,9 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _weights_option(command: argparse.ArgumentParser, **several: Any) -> None:
+def _precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
     command.add_argument(
-        "--weights",
+        "--precision",
         **several,
         choices=["float32", "int8"],
         help="int8: weights and products of 8 bits, faster on a CPU and not quite the same words (float32)",
@@ -510,7 +510,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     decodings = _decodings(args)
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
-    models = _translators(map(_named, args.model), args.weights)
+    models = _translators(map(_named, args.model), args.precision)
     _check_kind(args, *(translator.card.config for _, translator in models))
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
@@ -536,16 +536,16 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     return described
 
 
-def _translators(named: Any, weights: Sequence[str | None] | None, load: Any = None) -> list[Any]:
+def _translators(named: Any, precisions: Sequence[str | None] | None, load: Any = None) -> list[Any]:
     """(name, translator) of every model in every precision."""
     from padir.translate import Translator
 
     translators = []
     for name, where in named:
         translator = (load or Translator.load)(where)
-        for kind in weights or [None]:
-            as_integers = kind == "int8"
-            translators.append((f"{name}, int8", translator.quantised()) if as_integers else (name, translator))
+        for precision in precisions or [None]:
+            int8 = precision == "int8"
+            translators.append((f"{name}, int8", translator.quantised()) if int8 else (name, translator))
     return translators
 
 
@@ -590,10 +590,10 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         args.sentences, args.repeats = 16, 3
     if args.random:
         configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
-        translators = _translators(configs, args.weights, lambda c: benchmark.random_translator(c, args.vocab_size))
+        translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, args.vocab_size))
         test_set = benchmark.numbers(args.tokens)
     else:
-        translators = _translators(map(_named, args.model or PRETRAINED), args.weights)
+        translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
         test_set = _test_set(args)
     _check_kind(args, *(translator.card.config for _, translator in translators))
     decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
@@ -747,7 +747,7 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
     from padir.translate import Translation
 
     decoding = _decoding(args)
-    ((_, translator),) = _translators([("", args.model)], [args.weights])
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
     _check_kind(args, translator.card.config)
     traces: list[Trace] = []
 

@@ -14,9 +14,9 @@ peers=()
 .venv/bin/python -c 'import ctranslate2' 2> /dev/null && peers=(--ctranslate2 int8)
 
 # The paper's size, random weights.
-padir benchmark "${paper[@]}" --tokens 30 --top_k 1 5 --beam 1 5 --weights float32 int8 "${peers[@]}" \
+padir benchmark "${paper[@]}" --tokens 30 --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
     --batch_size 1 --sentences 10 --repeats 3 --output results/speed_30_tokens
-padir benchmark "${paper[@]}" --tokens 30 --beam 1 --weights float32 int8 "${peers[@]}" \
+padir benchmark "${paper[@]}" --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" \
     --batch_size 32 --sentences 32 --repeats 3 --output results/speed_30_tokens_batch_32
 padir benchmark "${paper[@]}" --tokens 100 --beam 1 --batch_size 1 --sentences 10 --repeats 3 --output results/speed_100_tokens
 padir benchmark "${paper[@]:0:2}" --tokens 128 --top_k 5 --batch_size 16 --sentences 16 --repeats 1 \
@@ -24,7 +24,7 @@ padir benchmark "${paper[@]:0:2}" --tokens 128 --top_k 5 --batch_size 16 --sente
 
 # The models that come with padir: quality beside speed.
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
-    padir benchmark --data data/tatoeba_de_en --num_steps 1 2 4 --top_k 1 5 --beam 1 5 --weights float32 int8 \
+    padir benchmark --data data/tatoeba_de_en --num_steps 1 2 4 --top_k 1 5 --beam 1 5 --precision float32 int8 \
         --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
 fi
 

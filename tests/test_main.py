@@ -526,7 +526,7 @@ class TestBenchmark:
         (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
         command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
         command += ["--vocab_size", 400, "--tokens", 9, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
-        command += ["--weights", "float32", "int8"]
+        command += ["--precision", "float32", "int8"]
         status, _, _ = run(capsys, *command, "--top_k", 2, "--beam", 1, "--json", tmp_path / "x.json")
         assert status == 0
         rows = json.loads((tmp_path / "x.json").read_text())["rows"]
