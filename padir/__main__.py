@@ -30,14 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
     group.add_argument("--json", metavar="FILE", help="write the command's figures as JSON")
 
-    corpus = argparse.ArgumentParser(add_help=False)
-    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
-    group.add_argument("--data_dir", help="where the task's files are")
-    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
-    for split in ("train", "validation", "test"):
-        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
-
+    corpus = _corpus_options()
     decoding, decodings = _decoding_options(), _decoding_options(nargs="+")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
@@ -127,8 +120,9 @@ def _parser() -> argparse.ArgumentParser:
 
     benchmark = commands.add_parser(
         "benchmark",
-        parents=[decodings, corpus, common],
-        conflict_handler="resolve",  # batch sizes, too, may be several
+        # Its own copies, as it takes --batch_size and --train for other things, and so takes them out of these.
+        parents=[_decoding_options(nargs="+"), _corpus_options(), common],
+        conflict_handler="resolve",
         help="time several ways of translating, in turns",
         description="Times every model, strategy, number of steps and of hypotheses, in turns in one run, text to text;"
         " ratios are to the first row. Sentences are drawn from a test set and batched as they come. Models of random"
@@ -192,6 +186,18 @@ def _parser() -> argparse.ArgumentParser:
     score.set_defaults(run=_score)
 
     return parser
+
+
+def _corpus_options() -> argparse.ArgumentParser:
+    """The options that name parallel text."""
+    corpus = argparse.ArgumentParser(add_help=False)
+    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
+    group.add_argument("--data_dir", help="where the task's files are")
+    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
+    for split in ("train", "validation", "test"):
+        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
+    return corpus
 
 
 def _precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
@@ -311,6 +317,7 @@ def _source(args: argparse.Namespace) -> Any:
                 return config.configured(ParallelText)()
         raise PadirError(
             "no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files"
+            + (", or --data DIR, a prepared folder" if hasattr(args, "data") else "")
         )
     source_language, separator, target_language = (args.languages or "").partition("-")
     if not separator or not source_language or not target_language:
@@ -601,7 +608,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     systems += peers(systems, args.ctranslate2)
     rows = []
     for size in args.batch_size:
-        sentences = max(size, args.sentences)
+        sentences = max(size, args.sentences) if args.sentences > 0 else args.sentences
         if args.random:
             batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)
         else:

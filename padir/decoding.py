@@ -44,8 +44,8 @@ class Decoding:
       strategy: None takes the model's own.
       canvas: what drafts are made of; None takes the corruption that the model was trained with.
       lengths: which lengths are tried, and how many drafts of each.
-      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2); None:
-        only for the strategy "padir".
+      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2), but for
+        digits and bytes; None: only for the strategy "padir".
       search: of a causal model, which all of the above is not for; nor is this for others.
       batch_size: sentences decoded at once.
       seed: of the random drafts, or of sampling.

@@ -436,7 +436,8 @@ class Translator:
         drop = decoding.drop_repeats
         if drop is None:
             drop = isinstance(decoding.strategy, Padir)
-        text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
+        tokens = without_repeats(tokens_L, free_L, self.tokenizer.copied) if drop else tokens_L[free_L].tolist()
+        text = self.tokenizer.decode(tokens)
         return one_line(text)
 
     def _translation(self, drafts: Drafts, row: int, decoding: Decoding) -> Translation:
@@ -465,14 +466,17 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ")  # most readers of text files take it for the end of a line
 
 
-def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
+def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
     """The free tokens, less those that equal their left neighbour (the paper's section L.2).
 
-    >>> without_repeats(np.array([7, 7, 8, 7, 1, 0]), np.array([True, True, True, True, False, False]))
-    [7, 8, 7]
+    Args:
+      copied: ids that stay nevertheless; the paper knows none, and so would make 10 of 100 where digits are pieces.
+
+    >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
+    [7, 8, 8, 7]
     """
-    tokens = tokens_L[free_L]
-    return tokens[np.concatenate([[True], tokens[1:] != tokens[:-1]])[: len(tokens)]].tolist()
+    tokens = tokens_L[free_L].tolist()
+    return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
 
 
 @functools.lru_cache  # rows of a table share it

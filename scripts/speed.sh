@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The figures of the README's section on speed, of this machine: results/speed_*. About 20 minutes on 2 cores, which
-# should have nothing else to do. The last two need prepared folders (configs/run/general_de_en_cpu.gin says how).
+# Speed on this machine, into results/speed_*: the paper's size, the models that come with padir, and training.
+# About 20 minutes on 2 cores, which should have nothing else to do. The last two need prepared folders (configs/run/general_de_en_cpu.gin says how).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -31,7 +31,7 @@ fi
 # Training at the published size, on real lengths: captions, and verses of some 30 tokens.
 for data in multi30k_de_en bible_de_en; do
     if [[ -f "data/$data/manifest.json" ]]; then
-        padir benchmark --train 5 --gin_file=configs/run/speed.gin --data "data/$data" --vocab_size 32100 \
+        padir benchmark --train 5 --gin_file=configs/run/speed.gin --data "data/$data" \
             --output "results/speed_training_$data"
     fi
 done

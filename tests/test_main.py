@@ -12,7 +12,7 @@ import pytest
 from small_corpus import Numbers
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
-from padir.__main__ import main
+from padir.__main__ import _parser, main
 from padir.evaluation.bleurt import MissingPackage
 
 ROOT = Path(__file__).parents[1]
@@ -557,6 +557,25 @@ class TestBenchmark:
         command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
         assert "wants 64 sentences, got 20" in refused(capsys, *command)
         assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)
+
+
+def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_path, capsys):
+    for name, lines in (("a.de", 3), ("b.en", 2)):
+        (tmp_path / name).write_text("eins zwei\n" * lines)
+    files = ["--languages", "de-en", "--train", tmp_path / "a.de", tmp_path / "b.en"]
+    errors = refused(capsys, "vocab", *files, "--size", 300, "--output", tmp_path / "v.model")
+    assert "3 lines" in errors and "Traceback" not in errors and "INTERNAL" not in errors
+    assert "size must be at least 1, got -5" in refused(
+        capsys, "vocab", "--task", "toy_de_en", "--size", -5, "--output", tmp_path / "v.model"
+    )
+
+
+def test_only_tables_take_words_that_no_option_names():
+    """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
+    (commands,) = (action for action in _parser()._actions if action.dest == "command")
+    for name, command in commands.choices.items():
+        nameless = [action.dest for action in command._actions if not action.option_strings]
+        assert nameless == (["files"] if name == "tables" else [])
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):

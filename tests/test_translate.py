@@ -50,6 +50,13 @@ def same(results, expected):
     assert [r.score for r in results] == pytest.approx([r.score for r in expected], abs=1e-4)
 
 
+def test_digits_and_bytes_may_repeat(tokenizer):
+    pieces = [*tokenizer.encode_batch(["1100 😀😀"])[0]]
+    assert without_repeats(np.array(pieces), np.ones(len(pieces), bool), tokenizer.copied) == pieces
+    two, twice = tokenizer.encode_batch(["zwei zwei"])[0], tokenizer.encode_batch(["zwei"])[0]
+    assert not set(twice) & tokenizer.copied and len(two) == 2 * len(twice)
+
+
 class TestSentences:
     def test_each_has_its_translation_in_its_place(self, translator):
         together = translator.translate(TEXTS)

@@ -105,6 +105,8 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
     Raises:
       PadirError: there are fewer sentences with text than that.
     """
+    if sentences < 1:
+        raise PadirError(f"a benchmark needs at least 1 sentence, got {sentences}")
     with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
     if sentences > len(with_text):
         raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
@@ -127,6 +129,8 @@ def batches_of_numbers(tokens: int, batch_size: int, sentences: int, ids: Ids, s
       tokens: of each source and each target, EOS included.
       ids: of the vocabulary that the pieces are drawn from.
     """
+    if tokens < 2 or sentences < 1:
+        raise PadirError(f"a benchmark needs sentences of at least 2 tokens, got {sentences} of {tokens}")
     draw = np.random.RandomState(seed)
     texts = [" ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, tokens - 1))) for _ in range(sentences)]
     return [
@@ -147,6 +151,7 @@ class NumberTokenizer(Tokenizer):
 
     def __init__(self, ids: Ids):
         self.ids = ids  # and no SentencePiece file
+        self.copied = frozenset()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]

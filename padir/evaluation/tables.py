@@ -363,7 +363,6 @@ def show(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> 
         table.add_column(column, justify="right")
     for line in lines:
         table.add_row(*line)
-    console = rich.console.Console()
-    if not console.is_terminal:  # a file or a pipe has no width: show every column
-        console = rich.console.Console(width=max(160, 12 * len(columns)))
-    console.print(table)
+    # Wider than a narrow terminal if need be: a line that wraps can be read, and a number that is cut cannot.
+    width = rich.console.Console(width=10_000).measure(table).maximum
+    rich.console.Console(width=max(width, rich.console.Console().width)).print(table)
