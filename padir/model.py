@@ -5,6 +5,9 @@ the whole draft of a segment in both directions. Parameter names and shapes are 
 
 A causal model, the autoregressive baseline, has `teacher_force` (all positions of known targets at once) and
 `next_logits` (one position, with a cache of the earlier ones' keys and values) in place of `decode`.
+
+Training takes `decode` and `teacher_force` apart: `draft_states` or `target_states`, then `logits` of some rows at a
+time, because logits are what is large.
 """
 
 from __future__ import annotations
@@ -341,6 +344,32 @@ class Transformer(nn.Module):
     ) -> Output:
         """Logits of every target position, float32, and keep logits where the model has a rejecter.
 
+        Args and errors are those of `draft_states`.
+        """
+        states_BLD = self.draft_states(
+            tokens_BL,
+            segment_BL,
+            cross_kv,
+            source_segment_BS,
+            position_BL=position_BL,
+            visible_BLL=visible_BLL,
+            deterministic=deterministic,
+        )
+        return Output(self.logits(states_BLD), self.keep_logits(states_BLD))
+
+    def draft_states(
+        self,
+        tokens_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        position_BL: Int[Array, "R L"] | None = None,
+        visible_BLL: Bool[Array, "R L L"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "R L D"]:
+        """The decoder's last vector of every target position of a draft, from which logits are made.
+
         Args:
           tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
@@ -376,8 +405,7 @@ class Transformer(nn.Module):
                 raise PadirError("visible_BLL needs a decontextualised decoder: others leak what they see to everyone")
             mask_BLL &= visible_BLL
         cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
-        x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
-        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
+        return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(
         self,
@@ -389,6 +417,23 @@ class Transformer(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "R L V"]:
         """A causal model's logits of every position, float32, each given the target tokens to its left.
+
+        Args and errors are those of `target_states`.
+        """
+        return self.logits(
+            self.target_states(target_BL, segment_BL, cross_kv, source_segment_BS, deterministic=deterministic)
+        )
+
+    def target_states(
+        self,
+        target_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "R L D"]:
+        """A causal decoder's last vector of every position, each given the target tokens to its left.
 
         The decoder reads the target shifted to the right; each segment begins with id 0, as in T5X.
 
@@ -402,8 +447,7 @@ class Transformer(nn.Module):
         self._require_causal()
         x = self.token_embedder(shift_right(target_BL, segment_BL))
         mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
-        x = self.decoder(x, cross_kv, None, mask_BLL, _cross_mask(segment_BL, source_segment_BS), deterministic)
-        return self._logits(x)
+        return self.decoder(x, cross_kv, None, mask_BLL, _cross_mask(segment_BL, source_segment_BS), deterministic)
 
     def next_logits(
         self,
@@ -432,7 +476,7 @@ class Transformer(nn.Module):
         x_R1D = self.token_embedder(token_BN.reshape(-1, 1))
         cross_mask = (source_segment_BS > 0)[:, None, :]
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, cross_mask)
-        return self._logits(x_R1D).reshape(batch, hypotheses, -1), cache
+        return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
     def empty_cache(self, batch: int, hypotheses: int, length: int) -> Any:
         """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
@@ -447,10 +491,15 @@ class Transformer(nn.Module):
                 " a draft with this one"
             )
 
-    def _logits(self, x) -> Float[Array, "R L V"]:
+    def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
+        """What the decoder's last vectors say of every token, float32."""
         if self.config.tied:
-            return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
-        return self.decoder.logits_dense(x)
+            return self.token_embedder.attend(states_BLD) / jnp.sqrt(jnp.float32(self.config.width))
+        return self.decoder.logits_dense(states_BLD)
+
+    def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
+        """What they say of keeping the token that the decoder was shown; None where the model has no rejecter."""
+        return self.rejecter(states_BLD) if self.config.rejecter else None
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)
