@@ -644,12 +644,19 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     tables.show(
         f"training, measured on {report.describe(where)}",
         ["figure", "value"],
-        [[name, f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"] for name, value in measured.figures.items()],
+        [[name, _figure(value)] for name, value in measured.figures.items()],
     )
     figures = {"environment": where, "figures": measured.figures, "step_seconds": measured.step_seconds}
     if args.output:
         write_json(f"{args.output}.json", figures)
     return figures
+
+
+def _figure(value: float | None) -> str:
+    """Four digits, or all before the point."""
+    if value is None:
+        return "not known"
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _named_file(argument: str) -> tuple[str, str]:

@@ -122,7 +122,8 @@ class Between(Protocol):
     the positions that count as chosen (at first those that the corruption chose) and progress, the share of the
     training that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free; the
     weights "noised" and "masked" follow them. Where it imitates a decoding strategy it may name that as `strategy`: the
-    model is then decoded so unless told otherwise.
+    model is then decoded so unless told otherwise. What it makes of a row depends on that row alone, since it may be
+    given a part of a batch's rows.
     """
 
     def __call__(

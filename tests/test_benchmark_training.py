@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import Clock
+from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers
 
 from padir.benchmark import training
@@ -75,6 +76,16 @@ def test_figures_of_a_short_run(tmp_path):
     assert 0.5 < figures["tokens_per_second"] / (4 * 32) == pytest.approx(1 - figures["padding_share"])
     assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
     assert figures["share_of_matmul"] == pytest.approx(measured.flops / measured.matmul_flops)
+    logits = 4 * 32 * small_tokenizer(tmp_path / "v").ids.num_embeddings
+    assert figures["temporary_mb"] > 2 * 4e-6 * logits  # of both stages
+
+
+def test_temporaries_may_not_be_known(monkeypatch):
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda self: None)
+    assert training._temporary_bytes(jax.jit(jnp.sin).lower(1.0).compile()) is None
+    monkeypatch.undo()
+    square = jax.jit(lambda x: jnp.sort(x @ x) @ x).lower(jnp.ones((100, 100))).compile()
+    assert training._temporary_bytes(square) >= 4 * 100 * 100
 
 
 def test_no_steps():

@@ -91,6 +91,17 @@ class TestInstances:
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
+    @pytest.mark.parametrize("kind", [Objective, TeacherForcing])
+    def test_what_saves_memory(self, kind):
+        name = kind.__name__
+        config.parse([], [f"train.objective=@{name}()", f"{name}.positions_at_once=512", "ModelConfig.remat=True"])
+        assert config.argument(trainer.train, "objective") == kind(positions_at_once=512)
+        assert config.argument(trainer.train, "model") == ModelConfig(remat=True)
+        config.check_overrides()
+        config.clear()
+        with pytest.raises(PadirError, match="positions_at_once must be of type"):
+            config.parse([], [f"{name}.positions_at_once=0.5"])
+
     @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
     def test_strategies(self, binding, expected):
         config.parse([], [f"Decoding.strategy={binding}", "Padir.remask=start"])

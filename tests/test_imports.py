@@ -19,7 +19,7 @@ ROOT = Path(padir.__file__).parent
 ORDER = """
     errors files tokens tokenizer canvas corruption
     strategies.rewriting strategies.confidence strategies.samplers strategies
-    between layers quantise length model refine loss teacher_forcing searches autoregressive
+    between layers quantise length model refine rows loss teacher_forcing searches autoregressive
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
     evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks

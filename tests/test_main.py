@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -539,7 +540,7 @@ class TestBenchmark:
         memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in rows]
         assert memory[:2] == [None, None] and all(size > 0 for size in memory[2:])
 
-    def test_training_steps(self, built, tmp_path, capsys):
+    def test_training_steps(self, built, tmp_path, capsys, monkeypatch):
         gin = [f"--gin.ModelConfig.{name}=16" for name in ("width", "mlp")] + ["--gin.ModelConfig.max_length=32"]
         gin += ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.encoder_layers=1"]
         gin += ["--gin.train.batching=@Batching()", "--gin.Batching.rows=4", "--gin.Batching.row_length=32"]
@@ -547,7 +548,14 @@ class TestBenchmark:
         status, out, _ = run(capsys, *command)
         assert status == 0 and "tokens_per_second" in out
         figures = json.loads((tmp_path / "x.json").read_text())["figures"]
-        assert 0 < figures["padding_share"] < 1 and figures["tokens_per_second"] > 0
+        assert 0 < figures["padding_share"] < 1 and figures["tokens_per_second"] > 0 and figures["temporary_mb"] > 0
+        assert "temporary_mb" in out and "not known" not in out
+
+        measured = types.SimpleNamespace(figures={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
+        monkeypatch.setattr("padir.benchmark.training.measure", lambda *args, **settings: measured)
+        status, out, _ = run(capsys, *command)
+        assert status == 0 and "12,346" in out and "not known" in out
+        assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
 
     def test_what_it_refuses(self, built, tmp_path, capsys):
         random = ["benchmark", "--random", "a=b.gin"]
