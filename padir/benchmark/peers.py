@@ -28,15 +28,16 @@ _MAX_DISTANCE = 128  # of T5's relative positions
 
 
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
-    """CTranslate2 with every autoregressive model and search of the systems, in each compute type.
+    """CTranslate2 with every autoregressive model and search of the systems, in each compute type; without a shortlist.
 
     Raises:
       PadirError: there is none, CTranslate2 is not installed, or it cannot run the model.
     """
     causal = [system for system in systems if system.causal]
+    whole = [dataclasses.replace(each, decoding=dataclasses.replace(each.decoding, shortlist=None)) for each in causal]
     if compute_types and not causal:
         raise PadirError("CTranslate2 writes from left to right: give an autoregressive model, too")
-    return [Peer.of(system, compute_type) for compute_type in compute_types for system in causal]
+    return [Peer.of(system, compute_type) for compute_type in compute_types for system in dict.fromkeys(whole)]
 
 
 def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:
