@@ -80,6 +80,26 @@ def _parser() -> argparse.ArgumentParser:
     distill.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
     distill.set_defaults(run=_distill)
 
+    shortlist = commands.add_parser(
+        "shortlist",
+        parents=[common],
+        help="learn which pieces each source piece is translated to, for --shortlist",
+        description="Learns which pieces each source piece is translated to (IBM Model 1 on the training split), so"
+        " that decoding with --shortlist need not look at the whole vocabulary. The recall is of the validation split:"
+        " the share of target tokens (EOS included), and of whole targets, that the lists of their batches hold.",
+    )
+    shortlist.add_argument(
+        "--data", required=True, nargs="+", metavar="DIR", help="from `padir prepare`, or several of one vocabulary"
+    )
+    shortlist.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
+    shortlist.add_argument("--candidates", type=int, default=32, help="most target pieces of a source piece (32)")
+    shortlist.add_argument(
+        "--frequent", type=int, default=1_000, help="pieces that belong to every sentence, the most frequent (1,000)"
+    )
+    shortlist.add_argument("--iterations", type=int, default=5, help="of expectation maximisation (5)")
+    shortlist.add_argument("--pairs", type=int, default=1_000_000, help="to learn from, at most (1,000,000)")
+    shortlist.set_defaults(run=_shortlist)
+
     translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
     translate.add_argument(
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
@@ -98,7 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         parents=[decodings, corpus, common],
         help="translate and score a test set, with one model or several",
         description="Translates and scores a test set: a row for every model, strategy, number of steps, of lengths,"
-        " and way of reranking. Seconds are of the whole test set, text to text, after a first call that compiles.",
+        " way of reranking, and shortlist. Seconds are of the whole test set, text to text, after a first call that"
+        " compiles.",
     )
     evaluate.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="from `padir train`; NAME is for the table"
@@ -232,6 +253,12 @@ def _decoding_options(**several: Any) -> argparse.ArgumentParser:
     )
     group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
     group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
+    group.add_argument(
+        "--shortlist",
+        **several,
+        metavar="FILE",
+        help="write only what this file of `padir shortlist` has for a batch's sources; none: anything (none)",
+    )
     group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
     group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
     return decoding
@@ -384,6 +411,7 @@ def _folders(args: argparse.Namespace) -> tuple[str, ...]:
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config, trainer
     from padir.data.mixture import Mixture
+    from padir.data.prepared import load_tokenizer
     from padir.decoding import resolve
     from padir.evaluation.evaluate import validation_fn
 
@@ -396,6 +424,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
     _check_kind(args, model)
     resolve(decoding, model, objective.corruption, objective.strategy)  # now, and not when the first validation comes
+    if decoding.shortlist is not None:
+        decoding.shortlist.check(load_tokenizer(folders[0]))
     return config.configured(trainer.train)(
         data=config.configured(Mixture)(folders=folders, **weights),
         model_dir=model_dir,
@@ -425,6 +455,38 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     return manifest
 
 
+def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import lexicon
+    from padir.data.mixture import Mixture
+    from padir.data.prepared import load_manifest, load_tokenizer
+    from padir.evaluation import tables
+
+    settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
+    learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)
+    learned.save(args.output)
+    kept = learned.describe()
+    print(
+        f"{args.output}: {kept['candidates']} candidates of each piece, and the {kept['frequent']:,} most frequent",
+        file=sys.stderr,
+    )
+    found: list[Any] = []
+    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder)["splits"])
+    if held_out:
+        ids = load_tokenizer(held_out[0]).ids
+        pairs = lexicon.read(Mixture(held_out), "validation")
+        found = [lexicon.recall(learned, *pairs, ids, batch_size) for batch_size in (1, 32)]
+        lines = [
+            [str(r.batch_size), f"{100 * r.tokens:.2f} %", f"{100 * r.sentences:.2f} %"]
+            + [f"{r.ids:,.1f}", f"{r.vocabulary:,.1f}", f"{ids.vocab_size:,}"]
+            for r in found
+        ]
+        columns = ["batch", "target tokens", "whole targets", "mean size", "filled up", "of"]
+        tables.show(f"validation, {len(pairs[0].length_B):,} sentences", columns, lines)
+    else:
+        _warn("no recall: the data have no validation split")
+    return {"file": args.output, **kept, "vocabulary": learned.vocabulary, "recall": [r._asdict() for r in found]}
+
+
 def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     """gin's `Decoding`, with what the command line says of it; `chosen` is one value where it may say several."""
     import dataclasses
@@ -432,6 +494,7 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     from padir import strategies
     from padir.decoding import Decoding, Prune
     from padir.length import LengthSearch
+    from padir.shortlist import Shortlist
 
     if args.gin:
         from padir import config
@@ -450,6 +513,8 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
     if "keep" in given:
         changes["prune"] = Prune(given["keep"])
+    if "shortlist" in given:
+        changes["shortlist"] = None if given["shortlist"] == "none" else Shortlist.load(given["shortlist"])
     if {"rerank", "brevity", "length_weight"} & set(given):
         changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
     if {"beam", "length_penalty", "sample"} & set(given):
@@ -560,7 +625,8 @@ def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
     """Every combination of what options with several values say."""
     import itertools
 
-    axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
+    several = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
+    axes = {name: getattr(args, name) or [None] for name in several}
     combinations = itertools.product(*axes.values())
     return [_decoding(args, **dict(zip(axes, values, strict=True)), **chosen) for values in combinations]
 

@@ -10,6 +10,7 @@ from padir.length import LengthSearch
 from padir.model import ModelConfig
 from padir.rerank import OwnScore, Rerank
 from padir.searches import Beam, Search
+from padir.shortlist import Shortlist
 from padir.strategies import check_strategy
 
 
@@ -52,6 +53,9 @@ class Decoding:
       rerank: how one of the hypotheses is chosen; an autoregressive model's search does so itself.
       prune: how many of the hypotheses go on after the first steps; None: all. A trace shows all steps of all.
       n_best: how many of them a `Translation` lists, best first; 0 lists none.
+      shortlist: write a batch with the ids that its sources are likely to be translated to, of either kind of model;
+        None: with all. It saves most of the projection onto a large vocabulary, and makes a translation depend on the
+        sentences that it is in a batch with (`padir.shortlist`). Given targets are scored with all ids.
 
     Raises:
       PadirError: a number is too small, or a field is of another kind.
@@ -68,6 +72,7 @@ class Decoding:
     rerank: Rerank = OwnScore()
     prune: Prune | None = None
     n_best: int = 0
+    shortlist: Shortlist | None = None
 
     def __post_init__(self):
         if self.num_steps < 1:
@@ -79,9 +84,9 @@ class Decoding:
         if self.n_best < 0:
             raise PadirError(f"n_best must be at least 0, got {self.n_best}")
         kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
-        for name, kind in (kinds | {"lengths": LengthSearch, "prune": Prune}).items():
+        for name, kind in (kinds | {"lengths": LengthSearch, "prune": Prune, "shortlist": Shortlist}).items():
             value = getattr(self, name)
-            optional = value is None and name in ("strategy", "canvas", "prune")
+            optional = value is None and name in ("strategy", "canvas", "prune", "shortlist")
             if not optional and (isinstance(value, type) or not isinstance(value, kind)):
                 raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
 

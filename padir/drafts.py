@@ -18,6 +18,7 @@ from padir.canvas import Canvas, Corruption, Strategy, draft, veil
 from padir.decoding import Prune
 from padir.model import Transformer
 from padir.refine import LogitsFn, refine
+from padir.shortlist import compact, expand
 from padir.tokens import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to it
@@ -94,8 +95,14 @@ def refine_drafts(
     prune: Prune | None,
     rows_at_once: int | None,
     traced_steps: int | None,
+    kept_v=None,
 ) -> Drafts:
-    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
+    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not.
+
+    Args:
+      kept_v: the ids that may be written and drafted with (`Shortlist.restrict`); None: all.
+    """
+    model, params = compact(model, params, kept_v)
     key_R, canvas, logits_fn = lay_out(
         model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
     )
@@ -137,8 +144,9 @@ def refine_drafts(
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
     traced = None
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        traced = (refined.tokens_TBL, refined.scores_TBL)
-    return Drafts(refined.tokens_BL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN, traced)
+        traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
+    tokens_RL = expand(refined.tokens_BL, kept_v)
+    return Drafts(tokens_RL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN, traced)
 
 
 def rows_together(length: int) -> int | None:

@@ -70,8 +70,10 @@ class Scored(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """Encoded sources, each decoder layer's keys and values of them, and how many of the rows are sentences."""
+    """Sources and what the encoder made of them, each decoder layer's keys and values of that, and how many of the rows
+    are sentences."""
 
+    source_BS: np.ndarray
     encoded: Encoded
     cross_kv: Any
     sentences: int
@@ -139,7 +141,7 @@ class Translator:
         first_number: int = 0,
         **changes: Any,
     ) -> list[Translation]:
-        """Translates sentences, each on its own.
+        """Translates sentences, each on its own but for `Decoding.shortlist`, which a batch shares.
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
@@ -223,7 +225,13 @@ class Translator:
         Raises:
           PadirError: the options do not fit the model.
         """
+        if decoding.shortlist is not None:
+            decoding.shortlist.check(self.tokenizer)
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+
+    def _kept(self, source_BS: np.ndarray, decoding: Decoding) -> np.ndarray | None:
+        """The ids that a batch is written with; None: all."""
+        return None if decoding.shortlist is None else decoding.shortlist.restrict(source_BS, self.card.ids)
 
     def predict_lengths(self, texts: Sequence[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
@@ -293,6 +301,7 @@ class Translator:
             search=decoding.search,
             max_length=longest,
             seed=decoding.seed,
+            kept_v=self._kept(source_BS, decoding),
         )
         return Written(*jax.device_get((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
 
@@ -324,8 +333,9 @@ class Translator:
 
     def encode(self, sources: list[list[int]], batch_size: int) -> EncodedBatch:
         """The first stage of a batch, for models that refine drafts: what the encoder makes of `source_tokens`."""
-        encoded, cross_kv = encode(self.model, self.params, padded(sources, batch_size))
-        return EncodedBatch(encoded, cross_kv, len(sources))
+        source_BS = padded(sources, batch_size)
+        encoded, cross_kv = encode(self.model, self.params, source_BS)
+        return EncodedBatch(source_BS, encoded, cross_kv, len(sources))
 
     def try_lengths(
         self, batch: EncodedBatch, decoding: Decoding, target_lengths: Sequence[int] | None = None
@@ -385,6 +395,7 @@ class Translator:
             "prune": None if trace else decoding.prune,
             "rows_at_once": rows_together(length),
             "traced_steps": decoding.num_steps if trace else None,
+            "kept_v": self._kept(batch.source_BS, decoding),
         }
         return (self.model, self.params, drafted), options
 

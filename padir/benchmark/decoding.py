@@ -150,7 +150,7 @@ class NumberTokenizer(Tokenizer):
     """A vocabulary of numbers, for models of random weights: the text of an id is its number."""
 
     def __init__(self, ids: Ids):
-        self.ids = ids  # and no SentencePiece file
+        self.ids, self.sha256 = ids, ""  # there is no SentencePiece file
         self.copied = frozenset()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:

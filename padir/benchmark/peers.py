@@ -28,7 +28,7 @@ _MAX_DISTANCE = 128  # of T5's relative positions
 
 
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
-    """CTranslate2 with every autoregressive model and search of the systems, in each compute type.
+    """CTranslate2 with every autoregressive model and search of the systems, in each compute type; without a shortlist.
 
     Once with one thread and once with as many as there are cores: which is faster depends on who else is there.
 
@@ -38,8 +38,11 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
     causal = [system for system in systems if system.causal and not system.translator.as_integers]
     if compute_types and not causal:
         raise PadirError("CTranslate2 writes from left to right: give an autoregressive model, too")
+    whole = [dataclasses.replace(each, decoding=dataclasses.replace(each.decoding, shortlist=None)) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})
-    return [Peer.of(system, each, number) for each in compute_types for number in threads for system in causal]
+    return [
+        Peer.of(each, type_, number) for type_ in compute_types for number in threads for each in dict.fromkeys(whole)
+    ]
 
 
 def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:

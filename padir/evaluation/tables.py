@@ -69,6 +69,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "weights": row.weights,
         **refining,
         "search": describe(decoding.search, SEARCHES) if row.causal else None,
+        "shortlist": decoding.shortlist and decoding.shortlist.describe(),
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
         "note": row.note,
@@ -115,6 +116,8 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := _SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths") if differ(name, rows)]
+    if len({_shortlist(row) for row in rows}) > 1:  # one and none differ, too
+        between.append("shortlist")
     # A model brings its own values of these: they are shown where one model has several.
     within = [n for n in ("canvas", "drop_repeats", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
@@ -165,6 +168,11 @@ def _lengths(row) -> str:
     return ", ".join(words)
 
 
+def _shortlist(row) -> str:
+    kept = row.get("shortlist")
+    return f"{kept['candidates']} candidates, {kept['frequent']} frequent" if kept else "-"
+
+
 def _steps(row) -> str:
     return "N" if row.get("causal") else str(row["num_steps"])
 
@@ -181,6 +189,7 @@ _SYSTEM = {
     "strategy": _strategy,
     "rerank": _rerank,
     "lengths": _lengths,
+    "shortlist": _shortlist,
     "canvas": _canvas,
     "drop_repeats": _drop_repeats,
     "batch": lambda row: str(row.get("batch_size", "-")),
@@ -192,7 +201,7 @@ _SYSTEM = {
 
 def label(row: dict[str, Any], rows: Rows) -> str:
     """What tells a row apart from others, in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}"}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}", "shortlist": "shortlist {}"}
     return ", ".join(words.get(c, "{}").format(_SYSTEM[c](row)) for c in system_columns(rows))
 
 
