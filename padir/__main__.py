@@ -153,7 +153,11 @@ def _parser() -> argparse.ArgumentParser:
         "--model", nargs="+", metavar="[NAME=]DIR", help="from `padir train` (the models that come with padir)"
     )
     benchmark.add_argument("--random", nargs="+", metavar="NAME=GIN", help="random weights; a gin file of ModelConfig")
-    benchmark.add_argument("--vocab_size", type=int, default=32_100, help="of --random, sentinels included (32,100)")
+    benchmark.add_argument(
+        "--vocab_size",
+        type=int,
+        help="rows of the embedding table: of --random, sentinels included (32,100), of --train (the data's)",
+    )
     benchmark.add_argument("--tokens", type=int, default=30, help="of each sentence of --random, EOS included (30)")
     benchmark.add_argument(
         "--ctranslate2",
@@ -663,7 +667,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         args.sentences, args.repeats = 16, 3
     if args.random:
         configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
-        translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, args.vocab_size))
+        vocab_size = 32_100 if args.vocab_size is None else args.vocab_size
+        translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, vocab_size))
         test_set = benchmark.numbers(args.tokens)
     else:
         translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
@@ -705,7 +710,7 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     folders = _folders(args)
     named = {name: config.argument(trainer.train, name) for name in ("model", "objective", "optimizer", "batching")}
     config.check_overrides()
-    measured = training.measure(folders, steps=args.train, **named)
+    measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()
     tables.show(
         f"training, measured on {report.describe(where)}",

@@ -66,6 +66,18 @@ def test_the_decoder_counts_once_a_stage():
     assert three - two == two - one > 0
 
 
+def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
+    data = prepared_numbers(tmp_path)
+    options = {"model": TINY, "batching": Batching(rows=4, row_length=32), "steps": 1, "clock": Clock()}
+    own = training.measure([str(data)], **options)
+    larger = training.measure([str(data)], num_embeddings=4_000, **options)
+    more = 4_000 - small_tokenizer(tmp_path / "v").ids.num_embeddings
+    assert larger.parameters - own.parameters == more * TINY.width
+    assert larger.flops - own.flops == pytest.approx(3 * 2 * 2 * 4 * 32 * TINY.width * more)  # in both stages
+    with pytest.raises(PadirError, match="num_embeddings must be at least"):
+        training.measure([str(data)], num_embeddings=10, **options)
+
+
 def test_figures_of_a_short_run(tmp_path):
     data = prepared_numbers(tmp_path)
     batching = Batching(rows=4, row_length=32)

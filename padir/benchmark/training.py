@@ -85,6 +85,7 @@ def measure(
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
     steps: int = 20,
+    num_embeddings: int = 0,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TrainingFigures:
@@ -94,6 +95,8 @@ def measure(
       data: prepared folders, or a mixture of such.
       model, objective, optimizer, batching, seed: as for `train`.
       steps: that are timed, after three that are not.
+      num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
+        vocabulary; 0: as many as the data's has ids.
 
     Raises:
       PadirError: the data do not fit the configuration.
@@ -102,7 +105,8 @@ def measure(
         raise PadirError(f"steps must be at least 1, got {steps}")
     mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
     check_lengths(mixture, mixture.manifests("train"), model, batching)
-    transformer = Transformer(model, load_tokenizer(mixture.folders[0]).ids)
+    ids = load_tokenizer(mixture.folders[0]).ids
+    transformer = Transformer(model, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
     mesh = Mesh(np.array(jax.local_devices()), ("data",))
     replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
