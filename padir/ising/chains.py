@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from padir.errors import PadirError
 from padir.ising.masks import Masks
-from padir.ising.model import Ising, log_weights, spins
+from padir.ising.model import Ising, spins
 
 MOST_SPINS = 12  # a matrix of 4,096 x 4,096 is 128 MB
 
@@ -77,7 +77,9 @@ def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarra
     root_S = np.sqrt(prob_S)
     symmetric_SS = root_S[:, None] * transition_SS / root_S
     if not np.allclose(symmetric_SS, symmetric_SS.T, atol=1e-9):
-        raise PadirError("the chain is not reversible with respect to p: its eigenvalues say nothing of a Poincaré constant")
+        raise PadirError(
+            "the chain is not reversible with respect to p: its eigenvalues say nothing of a Poincaré constant"
+        )
     return np.linalg.eigvalsh((symmetric_SS + symmetric_SS.T) / 2)[::-1]
 
 
@@ -92,7 +94,10 @@ def total_variation(first_xS: np.ndarray, second_xS: np.ndarray) -> np.ndarray:
 
 
 def mixing_time(
-    transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"], distance: float = 0.25, most: int = 1 << 30
+    transition_SS: Float[np.ndarray, "S S"],
+    prob_S: Float[np.ndarray, " S"],
+    distance: float = 0.25,
+    most: int = 1 << 30,
 ) -> int:
     """The fewest steps after which the chain is within `distance` of p in total variation, from any start.
 

@@ -40,8 +40,10 @@ def scores(
 
 
 def information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
-    """Covariance of the gradient at the truth, one mask a sample: by the information-matrix equality also the Hessian."""
-    return sum((score_SD.T @ (joint_S[:, None] * score_SD) for joint_S, score_SD in scores(prob_S, masks)), np.zeros(()))
+    """Covariance of the gradient at the truth, one mask a sample; the information-matrix equality: the Hessian, too."""
+    return sum(
+        (score_SD.T @ (joint_S[:, None] * score_SD) for joint_S, score_SD in scores(prob_S, masks)), np.zeros(())
+    )
 
 
 def covariance(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:

@@ -7,6 +7,7 @@ samples. Call everything within `jax.enable_x64(True)`; in float32 the last digi
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import flax.struct
 import jax
@@ -72,7 +73,7 @@ def _states(key: Key[Array, ""], prob_S: Float[Array, " S"], count: int) -> Int[
     return jnp.minimum(jnp.searchsorted(cumulative_S, uniform_B, side="right"), len(prob_S) - 1)
 
 
-def _block_sum(value_Sx: Array, block_N: Bool[Array, " N"]) -> Array:
+def traced_block_sum(value_Sx: Array, block_N: Bool[Array, " N"]) -> Array:
     """`masks.block_sum` over axis 0 for a traced block: spin by spin, each state adds what its neighbour has."""
     for i in range(len(block_N)):
         pairs = value_Sx.reshape(-1, 2, 1 << i, *value_Sx.shape[1:])
@@ -97,7 +98,7 @@ def loss(
 
     def of_block(total: Array, block: tuple[Array, Array, Array]) -> tuple[Array, None]:
         block_N, law_S, frequency_S = block
-        mass_S = _block_sum(weight_S * law_S, block_N)
+        mass_S = traced_block_sum(weight_S * law_S, block_N)
         seen_S = frequency_S > 0  # where the law is 0, so is the frequency
         log_prob_S = logit_S + jnp.log(jnp.where(seen_S, law_S, 1.0)) - jnp.log(jnp.where(seen_S, mass_S, 1.0))
         return total - jnp.sum(frequency_S * log_prob_S), None
@@ -119,10 +120,12 @@ def derivatives(
     def of_block(totals: tuple[Array, Array], block: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], None]:
         block_N, law_S, frequency_S = block
         joint_S = weight_S * law_S
-        mass_S = _block_sum(joint_S, block_N)
+        mass_S = traced_block_sum(joint_S, block_N)
         prob_S = joint_S / jnp.where(mass_S > 0, mass_S, 1.0)
-        centred_SD = stat_SD - _block_sum(prob_S[:, None] * stat_SD, block_N)
-        expected_S = _block_sum(frequency_S, block_N) * prob_S  # what the model would put in the seen surroundings
+        centred_SD = stat_SD - traced_block_sum(prob_S[:, None] * stat_SD, block_N)
+        expected_S = (
+            traced_block_sum(frequency_S, block_N) * prob_S
+        )  # what the model would put in the seen surroundings
         gradient_D, hessian_DD = totals
         gradient_D = gradient_D - frequency_S @ centred_SD
         return (gradient_D, hessian_DD + centred_SD.T @ (expected_S[:, None] * centred_SD)), None
@@ -188,23 +191,32 @@ def arrays(masks: Masks) -> tuple[Float[Array, "S D"], Bool[Array, "K N"], Float
     return jnp.asarray(all_statistics(masks.num_spins)), jnp.asarray(masks.block_KN), jnp.asarray(masks.law_KS)
 
 
+@functools.partial(jax.jit, static_argnames=("count", "composite"))
+def _frequencies(key_R: Array, prob_S: Array, law_KS: Array, count: int, composite: bool) -> Array:
+    sampler = draw_composite if composite else draw
+    return jax.lax.map(lambda key: sampler(key, prob_S, law_KS, count), key_R)
+
+
 def squared_errors(
     key_R: Key[Array, " R"],
     prob_S: Float[np.ndarray, " S"],
     theta_D: Float[np.ndarray, " D"],
     masks: Masks,
-    count: int,
+    counts: Sequence[int],
     *,
     composite: bool = False,
-) -> tuple[Float[np.ndarray, " R"], Bool[np.ndarray, " R"]]:
-    """Squared distance to the true parameters of a fit for each key, and which fits found a minimum.
+) -> tuple[Float[np.ndarray, "M R"], Bool[np.ndarray, "M R"]]:
+    """Squared distance to the true parameters, and whether there was a minimum, for each sample size and key.
 
     In float64, wherever it is called; the keys may come from outside.
     """
     with jax.enable_x64(True):
-        sampler = draw_composite if composite else draw
         law_KS, prob = jnp.asarray(masks.law_KS), jnp.asarray(prob_S)
-        frequency_RKS = jax.lax.map(lambda key: sampler(key, prob, law_KS, count), key_R)
-        fitted = fit(frequency_RKS, masks)
-        error_R = jnp.sum((fitted.theta_D - theta_D) ** 2, axis=-1)
-        return np.asarray(error_R), np.asarray(fitted.converged)
+        drawn = [
+            _frequencies(jax.vmap(jax.random.fold_in, (0, None))(key_R, number), prob, law_KS, count, composite)
+            for number, count in enumerate(counts)
+        ]
+        fitted = fit(jnp.concatenate(drawn), masks)
+        error = jnp.sum((fitted.theta_D - theta_D) ** 2, axis=-1)
+        shape = (len(counts), len(key_R))
+        return np.asarray(error).reshape(shape), np.asarray(fitted.converged).reshape(shape)

@@ -1,4 +1,4 @@
-"""Ising models small enough to enumerate: p(x) ∝ exp(Σ_i h_i x_i + Σ_{i<j} J_ij x_i x_j), x in {-1, +1}^N (Definition 12).
+"""Ising models small enough to enumerate (Definition 12): p(x) ∝ exp(Σ_i h_i x_i + Σ_{i<j} J_ij x_i x_j), x_i = ±1.
 
 State s is a number whose bit i says whether spin i is +1. Everything here is NumPy in float64; what is drawn and fitted
 by the thousand is JAX, in `learning` and `samplers`. Letters of this package: N spins, S = 2^N states, D = N + N(N-1)/2
@@ -62,7 +62,7 @@ def num_parameters(num_spins: int) -> int:
 def clique(
     num_spins: int, size: int, coupling: float, field: float | Sequence[float], *, other_field: float = 0.0
 ) -> Ising:
-    """The paper's family (equation 6): spins 0 to size-1 are coupled with J > 0 and have fields > 0, the others are free.
+    """The paper's family (equation 6): spins 0 to size-1 have couplings J > 0 and fields > 0, the others no coupling.
 
     Its two modes are R_1, where the whole clique is +1, and R_-1, where it is -1 (equations 7 and 8).
     """

@@ -1,6 +1,6 @@
 """The samplers of section 2.4 as jitted simulations, many chains at a time.
 
-k-Gibbs and independent parallel take a model of any size (spins as ±1); block dynamics with any masks, adaptive ones too,
+k-Gibbs and independent parallel take a model of any size (spins as ±1); block dynamics with any masks, adaptive or not,
 works on states and needs 2^N to be small. `chains` has the same samplers as exact matrices.
 """
 
@@ -22,7 +22,11 @@ LARGEST_BLOCK = 16  # a block of k spins has 2^k states, all of which are weighe
 
 
 def k_gibbs(
-    key: Key[Array, ""], spin_BN: Float[Array, "B N"], coupling_NN: Float[Array, "N N"], field_N: Float[Array, " N"], k: int
+    key: Key[Array, ""],
+    spin_BN: Float[Array, "B N"],
+    coupling_NN: Float[Array, "N N"],
+    field_N: Float[Array, " N"],
+    k: int,
 ) -> Float[Array, "B N"]:
     """One step of k-Gibbs (equation 3): k spins of each chain, chosen alike, are drawn together given the others."""
     key_block, key_spins = jax.random.split(key)
