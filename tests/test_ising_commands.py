@@ -2,6 +2,8 @@
 
 import csv
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def test_learning_curves_are_written(tmp_path, capsys):
     name = str(tmp_path / "new" / "fig1")
     arguments = ["--num_spins", "2", "--samples", "200", "400", "--seeds", "20"]
     assert main(["ising", "fig1", "--output", name, *arguments]) == 0
-    figures_of = json.load(open(f"{name}.json"))
+    figures_of = json.loads(Path(f"{name}.json").read_text())
     rows = figures_of["rows"]
     assert [(r["estimator"], r["k"], r["samples"]) for r in rows] == [
         (estimator, k, samples) for k in (1, 2) for estimator in ("one mask", "all masks") for samples in (200, 400)
@@ -31,9 +33,11 @@ def test_learning_curves_are_written(tmp_path, capsys):
     assert rows[0]["trace"] > rows[4]["trace"] == pytest.approx(rows[6]["trace"])
     for row in rows:
         assert abs(row["mean"] - row["expected"]) < 6 * row["standard_error"]
-    assert [row["k"] for row in csv.DictReader(open(f"{name}.csv"))] == [str(row["k"]) for row in rows]
-    assert open(f"{name}.png", "rb").read(4) == b"\x89PNG"
-    assert "<svg" in open(f"{name}.svg").read()
+    assert [row["k"] for row in csv.DictReader(Path(f"{name}.csv").read_text().splitlines())] == [
+        str(row["k"]) for row in rows
+    ]
+    assert Path(f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in Path(f"{name}.svg").read_text()
     assert "maximum" not in capsys.readouterr().out  # the table, with a line a row
     again = commands.run("fig1", tell=lambda text: None, num_spins=2, samples=(200, 400), seeds=20)
     assert again["rows"] == rows
@@ -43,7 +47,7 @@ def test_sampling_times_are_written(tmp_path, capsys):
     name = str(tmp_path / "fig3")
     sizes = ["--num_spins", "4", "--clique", "3", "--couplings", "0.4", "4", "--fields", "0.2"]
     assert main(["ising", "fig3", "--output", name, *sizes, "--chains", "200", "--budget", "200"]) == 0
-    figures_of = json.load(open(f"{name}.json"))
+    figures_of = json.loads(Path(f"{name}.json").read_text())
     weak, strong = figures_of["rows"][:5], figures_of["rows"][5:]
     assert [row["k"] for row in weak] == [1, 2, 3, 4, None]
     assert abs(weak[3]["mean"] - weak[3]["exact"]) < 5 * weak[3]["standard_error"]
@@ -57,9 +61,9 @@ def test_theorems_are_told(tmp_path, capsys):
     name = str(tmp_path / "theorems")
     only = ["masking more", "order, composite"]
     assert main(["ising", "theorems", "--models", "2", "--num_spins", "3", "--only", *only, "--output", name]) == 0
-    rows = json.load(open(f"{name}.json"))["rows"]
+    rows = json.loads(Path(f"{name}.json").read_text())["rows"]
     assert [row["verdict"] for row in rows] == ["holds", "fails, as it should"]
-    assert len(list(csv.DictReader(open(f"{name}.csv")))) == 2
+    assert len(list(csv.DictReader(Path(f"{name}.csv").read_text().splitlines()))) == 2
     assert "masking more" in capsys.readouterr().out
 
 
@@ -80,7 +84,7 @@ def test_bad_sizes_end_with_a_message(arguments, message, capsys):
 
 
 def test_matplotlib_is_asked_for_before_the_work(monkeypatch, tmp_path):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setattr(experiments, "learning_curves", lambda *args: pytest.fail("worked in vain"))
     with pytest.raises(PadirError, match="padir\\[plot\\]"):
         commands.run("fig1", output=str(tmp_path / "x"))

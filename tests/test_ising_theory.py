@@ -53,6 +53,13 @@ def test_tensorisation_notices_a_smaller_constant(monkeypatch):
     assert not check(named("tensorisation, independent spins"), seed=1, models=2, largest=3).holds
 
 
+def test_products_are_noticed(monkeypatch):
+    monkeypatch.setattr(model, "conditional", lambda drawn, block, spin_N: np.full(1 << len(block), 0.5 ** len(block)))
+    assert not check(named("no product, given the block"), seed=1, models=4, largest=4).holds
+    monkeypatch.setattr(efficiency, "_informations", lambda rng, num_spins: [np.eye(3)] * 3)
+    assert not check(named("masking more, strictly"), seed=1, models=1, largest=3).holds
+
+
 def test_stuckness_notices_another_sampler(monkeypatch):
     def gibbs(drawn):
         return chains.block_dynamics(model.distribution(drawn), masks.uniform(drawn.num_spins, drawn.num_spins))
@@ -134,12 +141,12 @@ def test_a_block_that_is_kept_has_no_poincare_constant():
 
 
 def test_a_separating_clique_separates():
-    clique, k = separation.separating_clique(0.1, 1_000, 400)
+    clique, k = separation.separating_clique(0.1, 1_000, 1_000)
     chance = separation.separation(clique, k, 1_000)
-    assert clique.size <= k < 400
+    assert clique.size <= k < 1_000
     assert chance["k-Gibbs, 1 step"] >= chance["k-Gibbs, bound"] >= 0.9
     assert chance["parallel"] <= chance["parallel, bound"] <= 0.1
-    smaller = cliques.Clique(400, clique.size - 1, 2.0, 0.5)
+    smaller = cliques.Clique(1_000, clique.size - 1, 2.0, 0.5)
     assert 1_000 * cliques.escape_bound(smaller) > 0.1 or cliques.larger_mode_bound(smaller) < 0.95
     with pytest.raises(PadirError, match="more spins"):
         separation.separating_clique(1e-6, 1_000_000, 5)

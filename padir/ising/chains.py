@@ -90,7 +90,7 @@ def poincare(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, 
 
 
 def total_variation(first_xS: np.ndarray, second_xS: np.ndarray) -> np.ndarray:
-    return 0.5 * np.abs(first_xS - second_xS).sum(axis=-1)
+    return np.asarray(0.5 * np.abs(first_xS - second_xS).sum(axis=-1))
 
 
 def mixing_time(

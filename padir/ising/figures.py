@@ -41,7 +41,7 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
     with whole(f"{name}.csv") as file:
         write_csv(file, rows)
     write_json(f"{name}.json", {**about, "rows": list(rows)})
-    style = {"svg.hashsalt": "padir", "axes.spines.top": False, "axes.spines.right": False}
+    style: dict[Any, Any] = {"svg.hashsalt": "padir", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
         draw(figure)

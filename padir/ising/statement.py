@@ -11,6 +11,8 @@ from jaxtyping import Float
 from padir.ising import model
 from padir.ising.model import Ising
 
+Numbers = np.ndarray | float | int
+
 TOLERANCE = 1e-9  # margins are relative, computed in float64; what lies within this of 0 is rounding
 
 
@@ -89,14 +91,19 @@ def relative_eigenvalues(
     return np.linalg.eigvalsh(np.linalg.solve(root_DD, half_DD.T))
 
 
-def less(smaller: np.ndarray | float, larger: np.ndarray | float) -> float:
+def strictly(margin: float) -> float:
+    """Margin of a statement that says more than 0: what is 0 but for rounding fails it."""
+    return float(margin) - 10 * TOLERANCE
+
+
+def less(smaller: Numbers, larger: Numbers) -> float:
     """Margin of an inequality between numbers that are not negative, or between arrays of them: the smallest one."""
     smaller, larger = np.asarray(smaller, np.float64), np.asarray(larger, np.float64)
     size = np.maximum(np.maximum(smaller, larger), np.finfo(float).tiny)
     return float(np.min((larger - smaller) / size))
 
 
-def equal(first: np.ndarray | float, second: np.ndarray | float) -> float:
+def equal(first: Numbers, second: Numbers) -> float:
     """Margin of an equality: minus the largest deviation, as a share of the largest entry (or of 1, if all are 0)."""
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     size = max(np.abs(first).max(), np.abs(second).max()) or 1.0

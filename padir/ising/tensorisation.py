@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.optimize import minimize
+import optax
 from jaxtyping import Array, Float
 
 from padir.ising import chains, masks, model
@@ -21,6 +21,7 @@ from padir.ising.masks import Masks, block_sum
 from padir.ising.model import Ising, distribution
 from padir.ising.statement import Statement, equal, less, truth
 
+_ASCENT = 800  # steps
 _LEAST = 1e-6  # divergences below this are too small to divide by: there the constant is Poincaré's
 
 
@@ -66,8 +67,15 @@ def _climb(start_RS: Array, prob_S: Array, block_KN: Array, law_KS: Array) -> Ar
         usable = (whole > _LEAST) & (conditional > _LEAST**2)
         return jnp.where(usable, -jnp.log(jnp.where(usable, whole / conditional, 1.0)), 0.0)
 
-    found_RS = jax.vmap(lambda start_S: minimize(ratio, start_S, method="BFGS", options={"maxiter": 100}).x)(start_RS)
-    return jnp.exp(-jax.vmap(ratio)(found_RS))
+    optimizer = optax.adam(optax.cosine_decay_schedule(0.3, _ASCENT))
+
+    def ascend(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], None]:
+        tilt_RS, state = carry
+        updates, state = optimizer.update(jax.vmap(jax.grad(ratio))(tilt_RS), state)
+        return (tilt_RS + jnp.asarray(updates), state), None
+
+    (found_RS, _), _ = jax.lax.scan(ascend, (start_RS, optimizer.init(start_RS)), length=_ASCENT)
+    return jnp.exp(-jnp.minimum(jax.vmap(ratio)(found_RS), jax.vmap(ratio)(start_RS)))
 
 
 def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Generator, starts: int = 24) -> float:
