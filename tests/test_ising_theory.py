@@ -145,7 +145,7 @@ def test_a_separating_clique_separates():
     chance = separation.separation(clique, k, 1_000)
     assert clique.size <= k < 1_000
     assert chance["k-Gibbs, 1 step"] >= chance["k-Gibbs, bound"] >= 0.9
-    assert chance["parallel"] <= chance["parallel, bound"] <= 0.1
+    assert chance["parallel"] <= chance["parallel leaves"] <= chance["parallel, bound"] <= 0.1
     smaller = cliques.Clique(1_000, clique.size - 1, 2.0, 0.5)
     assert 1_000 * cliques.escape_bound(smaller) > 0.1 or cliques.larger_mode_bound(smaller) < 0.95
     with pytest.raises(PadirError, match="more spins"):

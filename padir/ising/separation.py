@@ -176,13 +176,18 @@ def _parallel_is_stuck(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def separation(clique: Clique, k: int, steps: int) -> dict[str, float]:
-    """Both samplers from R_-1, exactly, and the bounds: chances to have been in R_1 after 1 step, and after `steps`."""
+    """Both samplers from R_-1, exactly, and the bounds: chances to have been in R_1 after 1 step, and after `steps`.
+
+    "parallel leaves" is the chance to have had a clique sum above -2, which is what the bound bounds.
+    """
     target_T = np.arange(clique.size + 1) == clique.size
+    high_T = 2 * np.arange(clique.size + 1) - clique.size > -2
     parallel_TT = cliques.independent_parallel(clique)
     return {
         "k-Gibbs, 1 step": float(cliques.k_gibbs(clique, k)[0, -1]),
         "k-Gibbs, bound": cliques.block_covers(clique, k) * cliques.larger_mode_bound(clique),
         "parallel": float(chains.hitting_probability(parallel_TT, target_T, steps)[0]),
+        "parallel leaves": float(chains.hitting_probability(parallel_TT, high_T, steps)[0]),
         "parallel, bound": min(1.0, steps * cliques.escape_bound(clique)),
     }
 

@@ -70,8 +70,13 @@ def check(statement: Statement, *, seed: int, models: int, largest: int) -> Find
 
 
 def truth(rng: np.random.Generator, num_spins: int) -> Ising:
-    """A random model, from nearly independent to strongly coupled spins."""
-    return model.random(rng, num_spins, rng.choice([0.1, 0.3, 0.6, 1.0]), rng.choice([0.1, 0.3, 0.6, 1.0]))
+    """A random model, from nearly independent to strongly coupled spins.
+
+    The more spins, the smaller the couplings, as each has more of them: else margins would drown in rounding.
+    """
+    share = 2.0 / max(num_spins, 4) ** 0.5
+    coupling, field = rng.choice([0.1, 0.3, 0.6, 1.0]), rng.choice([0.1, 0.3, 0.6, 1.0])
+    return model.random(rng, num_spins, share * coupling, field)
 
 
 def order_margin(larger_DD: Float[np.ndarray, "D D"], smaller_DD: Float[np.ndarray, "D D"]) -> float:
