@@ -11,6 +11,7 @@ from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.searches import Beam, Greedy, Sampling
+from padir.shortlist import Shortlist
 from padir.translate import Translation, Translator
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "LengthSearch",
     "PadirError",
     "Sampling",
+    "Shortlist",
     "Translation",
     "Translator",
     "__version__",

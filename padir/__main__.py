@@ -31,14 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
     group.add_argument("--json", metavar="FILE", help="write the command's figures as JSON")
 
-    corpus = argparse.ArgumentParser(add_help=False)
-    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
-    group.add_argument("--data_dir", help="where the task's files are")
-    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
-    for split in ("train", "validation", "test"):
-        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
-
+    corpus = _corpus_options()
     decoding, decodings = _decoding_options(), _decoding_options(nargs="+")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
@@ -88,10 +81,31 @@ def _parser() -> argparse.ArgumentParser:
     distill.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
     distill.set_defaults(run=_distill)
 
+    shortlist = commands.add_parser(
+        "shortlist",
+        parents=[common],
+        help="learn which pieces each source piece is translated to, for --shortlist",
+        description="Learns which pieces each source piece is translated to (IBM Model 1 on the training split), so"
+        " that decoding with --shortlist need not look at the whole vocabulary. The recall is of the validation split:"
+        " the share of target tokens (EOS included), and of whole targets, that the lists of their batches hold.",
+    )
+    shortlist.add_argument(
+        "--data", required=True, nargs="+", metavar="DIR", help="from `padir prepare`, or several of one vocabulary"
+    )
+    shortlist.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
+    shortlist.add_argument("--candidates", type=int, default=32, help="most target pieces of a source piece (32)")
+    shortlist.add_argument(
+        "--frequent", type=int, default=1_000, help="pieces that belong to every sentence, the most frequent (1,000)"
+    )
+    shortlist.add_argument("--iterations", type=int, default=5, help="of expectation maximisation (5)")
+    shortlist.add_argument("--pairs", type=int, default=1_000_000, help="to learn from, at most (1,000,000)")
+    shortlist.set_defaults(run=_shortlist)
+
     translate = commands.add_parser("translate", parents=[decoding, common], help="translate lines, one out for one in")
     translate.add_argument(
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
     )
+    _precision_option(translate)
     translate.add_argument("--input", metavar="FILE", help="default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
@@ -105,11 +119,13 @@ def _parser() -> argparse.ArgumentParser:
         parents=[decodings, corpus, common],
         help="translate and score a test set, with one model or several",
         description="Translates and scores a test set: a row for every model, strategy, number of steps, of lengths,"
-        " and way of reranking. Seconds are of the whole test set, text to text, after a first call that compiles.",
+        " way of reranking, and shortlist. Seconds are of the whole test set, text to text, after a first call that"
+        " compiles.",
     )
     evaluate.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="from `padir train`; NAME is for the table"
     )
+    _precision_option(evaluate, nargs="+")
     evaluate.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     evaluate.add_argument("--split", default="test", help="of --data or --task (test)")
     evaluate.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -126,8 +142,9 @@ def _parser() -> argparse.ArgumentParser:
 
     benchmark = commands.add_parser(
         "benchmark",
-        parents=[decodings, corpus, common],
-        conflict_handler="resolve",  # batch sizes, too, may be several
+        # Its own copies, as it takes --batch_size and --train for other things, and so takes them out of these.
+        parents=[_decoding_options(nargs="+"), _corpus_options(), common],
+        conflict_handler="resolve",
         help="time several ways of translating, in turns",
         description="Times every model, strategy, number of steps and of hypotheses, in turns in one run, text to text;"
         " ratios are to the first row. Sentences are drawn from a test set and batched as they come. Models of random"
@@ -137,8 +154,20 @@ def _parser() -> argparse.ArgumentParser:
         "--model", nargs="+", metavar="[NAME=]DIR", help="from `padir train` (the models that come with padir)"
     )
     benchmark.add_argument("--random", nargs="+", metavar="NAME=GIN", help="random weights; a gin file of ModelConfig")
-    benchmark.add_argument("--vocab_size", type=int, default=32_100, help="of --random, sentinels included (32,100)")
+    benchmark.add_argument(
+        "--vocab_size",
+        type=int,
+        help="rows of the embedding table: of --random, sentinels included (32,100), of --train (the data's)",
+    )
     benchmark.add_argument("--tokens", type=int, default=30, help="of each sentence of --random, EOS included (30)")
+    benchmark.add_argument(
+        "--ctranslate2",
+        nargs="+",
+        choices=["float32", "int8"],
+        default=[],
+        help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
+    )
+    _precision_option(benchmark, nargs="+")
     benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
@@ -208,6 +237,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _corpus_options() -> argparse.ArgumentParser:
+    """The options that name parallel text."""
+    corpus = argparse.ArgumentParser(add_help=False)
+    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
+    group.add_argument("--data_dir", help="where the task's files are")
+    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
+    for split in ("train", "validation", "test"):
+        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
+    return corpus
+
+
+def _precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
+    command.add_argument(
+        "--precision",
+        **several,
+        choices=["float32", "int8"],
+        help="int8: weights and products of 8 bits, faster on a CPU and not quite the same words (float32)",
+    )
+
+
 def _decoding_options(**several: Any) -> argparse.ArgumentParser:
     """The options that say how translations are made; `several` lets some of them take more than one value."""
     decoding = argparse.ArgumentParser(add_help=False)
@@ -220,6 +270,7 @@ def _decoding_options(**several: Any) -> argparse.ArgumentParser:
     )
     group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
     group.add_argument("--draws", type=int, help="random drafts of each length (1)")
+    group.add_argument("--keep", type=int, help="how many of a sentence's hypotheses go on after the first step (all)")
     group.add_argument(
         "--rerank", **several, metavar="HOW", help="own | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)"
     )
@@ -230,6 +281,12 @@ def _decoding_options(**several: Any) -> argparse.ArgumentParser:
     )
     group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
     group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
+    group.add_argument(
+        "--shortlist",
+        **several,
+        metavar="FILE",
+        help="write only what this file of `padir shortlist` has for a batch's sources; none: anything (none)",
+    )
     group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
     group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
     return decoding
@@ -315,6 +372,7 @@ def _source(args: argparse.Namespace) -> Any:
                 return config.configured(ParallelText)()
         raise PadirError(
             "no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files"
+            + (", or --data DIR, a prepared folder" if hasattr(args, "data") else "")
         )
     source_language, separator, target_language = (args.languages or "").partition("-")
     if not separator or not source_language or not target_language:
@@ -368,24 +426,34 @@ def _counts(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
 
 
-def _train(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import config, trainer
-    from padir.data.mixture import Mixture
-    from padir.decoding import resolve
-    from padir.evaluation.evaluate import validation_fn
+def _folders(args: argparse.Namespace) -> tuple[str, ...]:
+    """The prepared folders to train on, of the arguments or of gin."""
+    from padir import config
 
     folders = args.data or config.macro("DATASET")
     if not folders:
         raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    return (folders,) if isinstance(folders, str) else tuple(folders)
+
+
+def _train(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import config, trainer
+    from padir.data.mixture import Mixture
+    from padir.data.prepared import load_tokenizer
+    from padir.decoding import resolve
+    from padir.evaluation.evaluate import validation_fn
+
+    folders = _folders(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
-    folders = (folders,) if isinstance(folders, str) else tuple(folders)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
     decoding = _decoding(args)
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
     _check_kind(args, model)
     resolve(decoding, model, objective.corruption, objective.strategy)  # now, and not when the first validation comes
+    if decoding.shortlist is not None:
+        decoding.shortlist.check(load_tokenizer(folders[0]))
     return config.configured(trainer.train)(
         data=config.configured(Mixture)(folders=folders, **weights),
         model_dir=model_dir,
@@ -415,13 +483,46 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     return manifest
 
 
+def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import lexicon
+    from padir.data.mixture import Mixture
+    from padir.data.prepared import load_manifest, load_tokenizer
+    from padir.evaluation import tables
+
+    settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
+    learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)
+    learned.save(args.output)
+    kept = learned.describe()
+    print(
+        f"{args.output}: {kept['candidates']} candidates of each piece, and the {kept['frequent']:,} most frequent",
+        file=sys.stderr,
+    )
+    found: list[Any] = []
+    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder)["splits"])
+    if held_out:
+        ids = load_tokenizer(held_out[0]).ids
+        pairs = lexicon.read(Mixture(held_out), "validation")
+        found = [lexicon.recall(learned, *pairs, ids, batch_size) for batch_size in (1, 32)]
+        lines = [
+            [str(r.batch_size), f"{100 * r.tokens:.2f} %", f"{100 * r.sentences:.2f} %"]
+            + [f"{r.ids:,.1f}", f"{r.vocabulary:,.1f}", f"{ids.vocab_size:,}"]
+            for r in found
+        ]
+        columns = ["batch", "target tokens", "whole targets", "mean size", "filled up", "of"]
+        tables.show(f"validation, {len(pairs[0].length_B):,} sentences", columns, lines)
+    else:
+        _warn("no recall: the data have no validation split")
+    return {"file": args.output, **kept, "vocabulary": learned.vocabulary, "recall": [r._asdict() for r in found]}
+
+
 def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     """gin's `Decoding`, with what the command line says of it; `chosen` is one value where it may say several."""
     import dataclasses
 
     from padir import strategies
-    from padir.decoding import Decoding
+    from padir.decoding import Decoding, Prune
     from padir.length import LengthSearch
+    from padir.shortlist import Shortlist
 
     if args.gin:
         from padir import config
@@ -438,6 +539,10 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     changes = {name: given[name] for name in ("num_steps", "batch_size", "seed") if name in given}
     if "strategy" in given:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
+    if "keep" in given:
+        changes["prune"] = Prune(given["keep"])
+    if "shortlist" in given:
+        changes["shortlist"] = None if given["shortlist"] == "none" else Shortlist.load(given["shortlist"])
     if {"rerank", "brevity", "length_weight"} & set(given):
         changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
     if {"beam", "length_penalty", "sample"} & set(given):
@@ -488,7 +593,7 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
     """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
     from padir.decoding import foreign_option
 
-    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "rerank", "brevity", "length_weight")
+    of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")
     if len({model.causal for model in models}) > 1:
         return
@@ -500,13 +605,12 @@ def _check_kind(args: argparse.Namespace, *models: Any) -> None:
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     from padir.evaluation import report, tables
     from padir.evaluation.systems import Row, evaluate_all
-    from padir.translate import Translator
 
     # Wrong numbers are refused before anything is decoded.
     decodings = _decodings(args)
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
-    models = [(name, Translator.load(folder)) for name, folder in map(_named, args.model)]
+    models = _translators(map(_named, args.model), args.precision)
     _check_kind(args, *(translator.card.config for _, translator in models))
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
@@ -532,11 +636,25 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     return described
 
 
+def _translators(named: Any, precisions: Sequence[str | None] | None, load: Any = None) -> list[Any]:
+    """(name, translator) of every model in every precision."""
+    from padir.translate import Translator
+
+    translators = []
+    for name, where in named:
+        translator = (load or Translator.load)(where)
+        for precision in precisions or [None]:
+            int8 = precision == "int8"
+            translators.append((f"{name}, int8", translator.quantised()) if int8 else (name, translator))
+    return translators
+
+
 def _decodings(args: argparse.Namespace, **chosen: Any) -> list[Any]:
     """Every combination of what options with several values say."""
     import itertools
 
-    axes = {name: getattr(args, name) or [None] for name in ("strategy", "top_k", "rerank", "num_steps", "beam")}
+    several = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
+    axes = {name: getattr(args, name) or [None] for name in several}
     combinations = itertools.product(*axes.values())
     return [_decoding(args, **dict(zip(axes, values, strict=True)), **chosen) for values in combinations]
 
@@ -561,9 +679,9 @@ def _test_set(args: argparse.Namespace) -> Any:
 def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     from padir.benchmark import decoding as benchmark
     from padir.benchmark import report
+    from padir.benchmark.peers import peers
     from padir.evaluation import tables
     from padir.pretrained import PRETRAINED
-    from padir.translate import Translator
 
     if args.train is not None:
         return _benchmark_training(args)
@@ -572,20 +690,20 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.sentences, args.repeats = 16, 3
     if args.random:
-        translators = [
-            (name, benchmark.random_translator(_model_config(path), args.vocab_size))
-            for name, path in map(_named_file, args.random)
-        ]
+        configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
+        vocab_size = 32_100 if args.vocab_size is None else args.vocab_size
+        translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, vocab_size))
         test_set = benchmark.numbers(args.tokens)
     else:
-        translators = [(name, Translator.load(folder)) for name, folder in map(_named, args.model or PRETRAINED)]
+        translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
         test_set = _test_set(args)
     _check_kind(args, *(translator.card.config for _, translator in translators))
+    decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
+    systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
+    systems += peers(systems, args.ctranslate2)
     rows = []
     for size in args.batch_size:
-        decodings = _decodings(args, batch_size=size)
-        systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
-        sentences = max(size, args.sentences)
+        sentences = max(size, args.sentences) if args.sentences > 0 else args.sentences
         if args.random:
             batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)
         else:
@@ -613,22 +731,27 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
 
     if not args.gin:
         raise PadirError("--train times a configuration: give its --gin_file")
-    folders = args.data or config.macro("DATASET")
-    if not folders:
-        raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
+    folders = _folders(args)
     named = {name: config.argument(trainer.train, name) for name in ("model", "objective", "optimizer", "batching")}
     config.check_overrides()
-    measured = training.measure((folders,) if isinstance(folders, str) else folders, steps=args.train, **named)
+    measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()
     tables.show(
         f"training, measured on {report.describe(where)}",
         ["figure", "value"],
-        [[name, f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"] for name, value in measured.figures.items()],
+        [[name, _figure(value)] for name, value in measured.figures.items()],
     )
     figures = {"environment": where, "figures": measured.figures, "step_seconds": measured.step_seconds}
     if args.output:
         write_json(f"{args.output}.json", figures)
     return figures
+
+
+def _figure(value: float | None) -> str:
+    """Four digits, or all before the point."""
+    if value is None:
+        return "not known"
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _named_file(argument: str) -> tuple[str, str]:
@@ -745,10 +868,10 @@ def _ising(args: argparse.Namespace) -> dict[str, Any]:
 def _translate(args: argparse.Namespace) -> dict[str, Any]:
     from padir.analysis.trace import Step, Trace, render_html, render_text
     from padir.stream import lines, translate_lines
-    from padir.translate import Translation, Translator
+    from padir.translate import Translation
 
     decoding = _decoding(args)
-    translator = Translator.load(args.model)
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
     _check_kind(args, translator.card.config)
     traces: list[Trace] = []
 

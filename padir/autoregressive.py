@@ -7,12 +7,14 @@ One loop runs the three; each step,
 3. a row that wrote EOS is finished and keeps its place;
 4. a sentence is over when all of its rows are finished, or when none of the others can win.
 
-Log-probabilities are the model's own, over its whole vocabulary. Ids that may not be written are left out of the
-choice, EOS at the first position among them; at its length limit a row must write EOS.
+Log-probabilities are the model's own, over its whole vocabulary, or over a batch's ids where it has a shortlist. Ids
+that may not be written are left out of the choice, EOS at the first position among them; at its length limit a row must
+write EOS.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +27,7 @@ from jaxtyping import Array, Float, Int, Key
 from padir.canvas import forbid
 from padir.model import Transformer
 from padir.searches import Hypotheses, Search
+from padir.shortlist import compact, expand
 from padir.tokens import Ids
 
 # Most target tokens of a sentence, EOS included, by its source tokens: more than any translation of it should need.
@@ -122,7 +125,7 @@ def _allowed(logits_BNV, position, limit_B, eos: int):
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
 def translate(
-    model: Transformer, params: Any, source_BS, number_B, limit_B, *, search: Search, max_length: int, seed
+    model: Transformer, params: Any, source_BS, number_B, limit_B, *, search: Search, max_length: int, seed, kept_v=None
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
     """Hypotheses of source sentences, their scores (-inf for unfinished ones) and the passes of each sentence.
 
@@ -130,10 +133,13 @@ def translate(
       source_BS: one sentence with its EOS in each row, padding after it.
       number_B: the sentences' numbers, which their random draws depend on.
       limit_B, search, max_length: as in `generate`.
+      kept_v: the ids that may be written (`Shortlist.restrict`); None: all.
     """
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
+    model, params = compact(model, params, kept_v)
+    bound = model.bind({"params": params})
 
     def next_fn(tokens_BNL, slot_BNL, position, cache):
         token_BN = jnp.where(position == 0, 0, tokens_BNL[:, :, position - 1])
@@ -143,7 +149,7 @@ def translate(
     cache = bound.empty_cache(source_BS.shape[0], search.size, max_length)
     rows, passes_B = generate(key_B, next_fn, cache, limit_B, search, max_length=max_length, ids=model.ids)
     score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
-    return rows, score_BN, passes_B
+    return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B
 
 
 @functools.partial(jax.jit, static_argnums=0)

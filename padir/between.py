@@ -11,7 +11,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Canvas, Output, best_tokens, count_in_segment, hide, write
+from padir.canvas import Canvas, Output, count_in_segment, hide, write
 from padir.corruption import choose, choose_some
 from padir.errors import PadirError
 from padir.strategies.rewriting import MaskPredict
@@ -40,7 +40,7 @@ class Smart:
         progress,
     ) -> tuple[Canvas, Bool[Array, "B L"]]:
         del target_BL, progress
-        filled = write(canvas, chosen_BL, *best_tokens(output.logits_BLV))
+        filled = write(canvas, chosen_BL, *output.best())
         hidden_BL = choose_some(key_B, canvas.free_BL, canvas.segment_BL)
         return hide(filled, hidden_BL), hidden_BL
 
@@ -79,7 +79,7 @@ class Glat:
         progress,
     ) -> tuple[Canvas, Bool[Array, "B L"]]:
         del chosen_BL
-        wrong_BL = canvas.free_BL & (output.logits_BLV.argmax(-1) != target_BL)
+        wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
         count_BL = jnp.floor(self.ratio(progress) * distance_BL).astype(jnp.int32)
         shown_BL = choose(key_B, canvas.free_BL, canvas.segment_BL, count_BL)

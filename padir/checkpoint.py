@@ -103,6 +103,7 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
 
     def __enter__(self) -> Checkpoints:
+        self._thread.submit(int).result()  # starts the thread: an interrupt while it starts would make it two
         return self
 
     def __exit__(self, exception_type, *_) -> None:

@@ -10,7 +10,30 @@ from padir.length import LengthSearch
 from padir.model import ModelConfig
 from padir.rerank import OwnScore, Rerank
 from padir.searches import Beam, Search
+from padir.shortlist import Shortlist
 from padir.strategies import check_strategy
+
+
+@dataclasses.dataclass(frozen=True)
+class Prune:
+    """Fewer hypotheses of each sentence after the first steps, those with the highest mean log-probability.
+
+    This changes what is translated, where a hypothesis that starts badly would have won.
+
+    Attributes:
+      keep: how many go on.
+      steps: decoder passes that all of them get.
+
+    Raises:
+      PadirError: a number below 1.
+    """
+
+    keep: int = 1
+    steps: int = 1
+
+    def __post_init__(self):
+        if self.keep < 1 or self.steps < 1:
+            raise PadirError(f"pruning needs keep and steps of at least 1, got {self}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +45,17 @@ class Decoding:
       strategy: None takes the model's own.
       canvas: what drafts are made of; None takes the corruption that the model was trained with.
       lengths: which lengths are tried, and how many drafts of each.
-      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2); None:
-        only for the strategy "padir".
+      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2), but for
+        digits and bytes; None: only for the strategy "padir".
       search: of a causal model, which all of the above is not for; nor is this for others.
       batch_size: sentences decoded at once.
       seed: of the random drafts, or of sampling.
       rerank: how one of the hypotheses is chosen; an autoregressive model's search does so itself.
+      prune: how many of the hypotheses go on after the first steps; None: all. A trace shows all steps of all.
       n_best: how many of them a `Translation` lists, best first; 0 lists none.
+      shortlist: write a batch with the ids that its sources are likely to be translated to, of either kind of model;
+        None: with all. It saves most of the projection onto a large vocabulary, and makes a translation depend on the
+        sentences that it is in a batch with (`padir.shortlist`). Given targets are scored with all ids.
 
     Raises:
       PadirError: a number is too small, or a field is of another kind.
@@ -43,7 +70,9 @@ class Decoding:
     batch_size: int = 32
     seed: int = 0
     rerank: Rerank = OwnScore()
+    prune: Prune | None = None
     n_best: int = 0
+    shortlist: Shortlist | None = None
 
     def __post_init__(self):
         if self.num_steps < 1:
@@ -55,9 +84,9 @@ class Decoding:
         if self.n_best < 0:
             raise PadirError(f"n_best must be at least 0, got {self.n_best}")
         kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
-        for name, kind in (kinds | {"lengths": LengthSearch}).items():
+        for name, kind in (kinds | {"lengths": LengthSearch, "prune": Prune, "shortlist": Shortlist}).items():
             value = getattr(self, name)
-            optional = value is None and name in ("strategy", "canvas")
+            optional = value is None and name in ("strategy", "canvas", "prune", "shortlist")
             if not optional and (isinstance(value, type) or not isinstance(value, kind)):
                 raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
 
@@ -77,7 +106,7 @@ class Decoding:
 
 
 OF_CAUSAL = ("search",)  # fields of `Decoding` that mean nothing to the other kind of model
-OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "n_best")
+OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "prune", "n_best")
 
 
 def foreign_option(name: str, causal: bool) -> PadirError:

@@ -43,6 +43,7 @@ from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
+from padir.shortlist import Shortlist
 from padir.tokens import EOS
 from padir.translate import Translator
 
@@ -209,13 +210,16 @@ def _write(
 
 
 def to_json(value: Any) -> Any:
-    """A frozen dataclass as JSON, with the names of the classes in it; of a model that rescores, what tells it apart.
+    """A frozen dataclass as JSON, with the names of the classes in it; of a model that rescores, or a shortlist, what
+    tells it apart.
 
     >>> to_json(Decoding())["lengths"]
     {'class': 'LengthSearch', 'top_k': 1, 'offsets': [0], 'draws': 1}
     """
     if isinstance(value, Rescore):
         return {"class": "Rescore", "name": value.name, "brevity": value.brevity, "sha256": _rescorer_sha256(value)}
+    if isinstance(value, Shortlist):
+        return {"class": "Shortlist", **value.describe()}
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}

@@ -15,11 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.canvas import Canvas, Corruption, Strategy, draft, veil
+from padir.decoding import Prune
 from padir.model import Transformer
 from padir.refine import LogitsFn, refine
+from padir.shortlist import compact, expand
 from padir.tokens import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to it
+POSITIONS = 512  # that go through the decoder at once
 
 
 class Tried(NamedTuple):
@@ -41,7 +44,8 @@ class Tried(NamedTuple):
 class Drafts(NamedTuple):
     """Refined drafts, R = B * N rows, sentence-major, less what only the loop needs.
 
-    log_prob_R is the sum of a row's log-probabilities; trace_TRL holds tokens and log-probabilities, or is None.
+    log_prob_R is the sum of a row's log-probabilities; kept_BN says which of a sentence's hypotheses its rows are;
+    trace_TRL holds tokens and log-probabilities, or is None.
     """
 
     tokens_RL: Any
@@ -49,6 +53,7 @@ class Drafts(NamedTuple):
     length_R: Any
     log_prob_R: Any
     passes_R: Any
+    kept_BN: Any
     trace_TRL: tuple[Any, Any] | None
 
 
@@ -73,7 +78,9 @@ def encode(model: Transformer, params, source_BS):
 
 
 @functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("max_target_length", "strategy", "corruption", "traced_steps")
+    jax.jit,
+    static_argnums=0,
+    static_argnames=("max_target_length", "strategy", "corruption", "prune", "rows_at_once", "traced_steps"),
 )
 def refine_drafts(
     model: Transformer,
@@ -85,20 +92,80 @@ def refine_drafts(
     corruption: Corruption,
     num_steps,
     seed,
+    prune: Prune | None,
+    rows_at_once: int | None,
     traced_steps: int | None,
+    kept_v=None,
 ) -> Drafts:
-    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not."""
+    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not.
+
+    Args:
+      kept_v: the ids that may be written and drafted with (`Shortlist.restrict`); None: all.
+    """
+    model, params = compact(model, params, kept_v)
     key_R, canvas, logits_fn = lay_out(
         model, params, tried, max_target_length=max_target_length, corruption=corruption, seed=seed
     )
-    refined = refine(
-        key_R, canvas, logits_fn, strategy, num_steps=traced_steps or num_steps, trace=traced_steps is not None
-    )
+    batch, hypotheses = tried.length_BN.shape
+    kept_BN = jnp.broadcast_to(jnp.arange(hypotheses), (batch, hypotheses))
+    length_R = tried.length_BN.reshape(-1)
+    if prune is None or hypotheses <= prune.keep:
+        refined = refine(
+            key_R,
+            canvas,
+            logits_fn,
+            strategy,
+            num_steps=traced_steps or num_steps,
+            trace=traced_steps is not None,
+            rows_at_once=rows_at_once,
+        )
+        passes_R = refined.passes_B
+    else:
+        early = refine(
+            key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(0, prune.steps), rows_at_once=rows_at_once
+        )
+        kept_BN = _best(early.canvas, tried, prune.keep)
+        rows = (kept_BN + hypotheses * jnp.arange(batch)[:, None]).reshape(-1)
+        key_R, canvas, memory, passes_R, length_R = jax.tree.map(
+            lambda x: x[rows], (key_R, early.canvas, early.memory, early.passes_B, length_R)
+        )
+        logits_fn = _decoder(model, params, canvas.segment_BL, tried)
+        refined = refine(
+            key_R,
+            canvas,
+            logits_fn,
+            strategy,
+            num_steps=num_steps,
+            span=(prune.steps, num_steps),
+            memory=memory,
+            rows_at_once=rows_at_once,
+        )
+        passes_R = passes_R + refined.passes_B
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
     traced = None
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
-        traced = (refined.tokens_TBL, refined.scores_TBL)
-    return Drafts(refined.tokens_BL, canvas.free_BL, tried.length_BN.reshape(-1), log_prob_R, refined.passes_B, traced)
+        traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
+    tokens_RL = expand(refined.tokens_BL, kept_v)
+    return Drafts(tokens_RL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN, traced)
+
+
+def rows_together(length: int) -> int | None:
+    """How many rows of a length go through the decoder at once; None: all.
+
+    On a CPU a few hundred positions are enough to keep it busy, and then rows that are done cost nothing.
+    """
+    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
+
+
+def _best(canvas: Canvas, tried: Tried, keep: int):
+    """Which hypotheses of each sentence have the highest mean log-probability, [B, keep], in the order they were in."""
+    free_BL = canvas.free_BL
+    score_R = (canvas.score_BL * free_BL).sum(-1) / jnp.maximum(free_BL.sum(-1), 1)
+    same_BNN = tried.length_BN[:, :, None] == tried.length_BN[:, None]
+    same_BNN &= tried.draw_BN[:, :, None] == tried.draw_BN[:, None]
+    again_BN = (same_BNN & jnp.tri(same_BNN.shape[-1], k=-1, dtype=bool)).any(-1)  # what fills a sentence's rows up
+    score_BN = jnp.where(again_BN, -jnp.inf, score_R.reshape(again_BN.shape))
+    return jnp.sort(jax.lax.top_k(score_BN, keep)[1], axis=-1)
 
 
 def lay_out(
@@ -114,9 +181,20 @@ def lay_out(
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
 
-    def logits_fn(tokens_BL, visible_BLL=None):
+    return key_R, canvas, _decoder(model, params, canvas.segment_BL, tried)
+
+
+def _decoder(model: Transformer, params, segment_BL, tried: Tried) -> LogitsFn:
+    """The decoder for rows of these segments, as many for each sentence."""
+
+    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
+        segments, memory = segment_BL, (tried.cross_kv, tried.source_segment_BS)
+        if rows is not None:
+            segments = segment_BL.at[rows].get(mode="clip")
+            sentences = rows // (segment_BL.shape[0] // tried.source_segment_BS.shape[0])
+            memory = jax.tree.map(lambda x: x.at[sentences].get(mode="clip"), memory)
         return model.bind({"params": params}).decode(
-            tokens_BL, canvas.segment_BL, tried.cross_kv, tried.source_segment_BS, visible_BLL=visible_BLL
+            tokens_BL, segments, *memory, visible_BLL=visible_BLL, find_best=True
         )
 
-    return key_R, canvas, logits_fn
+    return logits_fn

@@ -5,14 +5,17 @@ Attention logits are not divided by sqrt(K): T5 folds that into the initialisati
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Int8
 
+_FEW_ROWS = 8
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
@@ -28,10 +31,35 @@ class Dense(nn.Module):
     scale: float = 1.0
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, only: tuple[Any, int] | None = None):
+        """All features, or (begin, size): so many from one on."""
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
-        kernel = param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes)
+        kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
+        if kernel.dtype == jnp.int8:
+            scale = _part(self.get_variable("params", "kernel_scale"), only)
+            return int8_dot(x, kernel, scale).astype(self.dtype)
         return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+
+
+def _part(array, only: tuple[Any, int] | None, axis: int = -1):
+    return array if only is None else jax.lax.dynamic_slice_in_dim(array, *only, axis=axis)
+
+
+def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
+    """x times a quantised kernel, float32: each row of x is rounded to 255 levels, and products are summed as integers.
+
+    Args:
+      kernel, scale_F: from `quantise`.
+      axis: the kernel's that is summed over, of size D: 0 for [D, F], 1 for [F, D].
+    """
+    rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+    step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
+    rounded = jnp.round(rows / step).astype(jnp.int8)
+    if len(rows) < _FEW_ROWS:  # XLA's product for a CPU is several times as slow for one row as for eight
+        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - len(rows)), (0, 0)))
+    # Not by a transpose, which XLA would carry out in every step of a loop.
+    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    return (product[: len(rows)].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
 
 class RMSNorm(nn.Module):
@@ -66,11 +94,21 @@ class Embed(nn.Module):
         )
 
     def __call__(self, ids: Int[Array, ...]):
-        return jnp.take(self.embedding, ids, axis=0).astype(self.dtype)
+        rows = jnp.take(self.embedding, ids, axis=0)
+        if rows.dtype == jnp.int8:
+            rows = rows * jnp.take(self._scale(), ids)[..., None]
+        return rows.astype(self.dtype)
 
-    def attend(self, x):
-        table = self.embedding.T.astype(self.dtype)
-        return jnp.dot(x.astype(self.dtype), table, preferred_element_type=jnp.float32)
+    def _scale(self):
+        """Of each row of a quantised table."""
+        return self.get_variable("params", "embedding_scale")
+
+    def attend(self, x, only: tuple[Any, int] | None = None):
+        """With all vectors, or (begin, size): so many from one on."""
+        table = _part(self.embedding, only, axis=0)
+        if table.dtype == jnp.int8:
+            return int8_dot(x, table, _part(self._scale(), only), axis=1)
+        return jnp.dot(x.astype(self.dtype), table.T.astype(self.dtype), preferred_element_type=jnp.float32)
 
 
 def relative_position_bucket(

@@ -6,6 +6,7 @@ A length counts target tokens, EOS included.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
@@ -149,11 +150,13 @@ class LengthSearch:
             raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
 
 
+@jax.jit
 def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
     """The log-probabilities of the lengths 1 .. M of each row's only segment; None where no classifier gives them."""
     return None if output.logits_BGM is None else jax.nn.log_softmax(output.logits_BGM[:, 0])
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 

@@ -10,6 +10,7 @@ The encoder and the cross-attention's keys and values are computed once for all 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.struct
@@ -17,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.canvas import Between, Corruption, Strategy, best_tokens, forbid, from_tokens, veil
+from padir.canvas import Between, Canvas, Corruption, Output, Strategy, best_tokens, forbid, from_tokens, veil
 from padir.corruption import RandomVisible, Uniform, noise_kinds
 from padir.errors import PadirError
 from padir.length import LengthOutput
 from padir.model import Transformer
+from padir.rows import by_rows
 from padir.strategies import Lifted, Padir
 from padir.tokens import positions_in_segment, segment_lengths
 
@@ -58,6 +60,32 @@ def cross_entropy(
     return ((loss + z) * weight).sum(), (z * weight).sum()
 
 
+def check_loss(label_smoothing: float, positions_at_once: int | None) -> None:
+    """Checks what every objective has.
+
+    Raises:
+      PadirError: one of them makes no sense.
+    """
+    if not 0 <= label_smoothing < 1:
+        raise PadirError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
+    if positions_at_once is not None and positions_at_once < 1:
+        raise PadirError(f"positions_at_once must be at least 1, got {positions_at_once}: None takes all at once")
+
+
+def token_sums(
+    logits_BLV: Float[Array, "B L V"],
+    target_BL: Int[Array, "B L"],
+    present_BL: Bool[Array, "B L"],
+    weight_BL: Bool[Array, "B L"],
+    label_smoothing: float,
+    z_loss: float,
+) -> tuple[Float[Array, ""], ...]:
+    """A stage's cross-entropy, z-loss, number of positions that count, and number of tokens whose argmax is right."""
+    losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
+    correct = ((best_tokens(logits_BLV)[0] == target_BL) & present_BL).sum()
+    return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
+
+
 def length_loss(
     output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Float[Array, ""]:
@@ -89,13 +117,15 @@ class Objective:
       label_smoothing, z_loss: as in `cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have one.
+      positions_at_once: most target positions whose logits exist at any time, in whole rows (`padir.rows.by_rows`): a
+        gradient computes them again. None: those of all rows and stages. It changes memory and speed alone.
 
     The loss is the sum over positions that count; trainers divide it by the number of target tokens, so that a weight
     of few positions makes the rest, such as the length loss, count for more.
 
     Raises:
-      PadirError: no stage, an unknown weight, a last stage that trains nothing, or weights of masks that the corruption
-        does not make.
+      PadirError: no stage, an unknown weight, a last stage that trains nothing, weights of masks that the corruption
+        does not make, or a number out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -106,6 +136,7 @@ class Objective:
     z_loss: float = 0.0
     length_weight: float = 1.0
     rejecter_weight: float = 1.0
+    positions_at_once: int | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "stage_weights", tuple(self.stage_weights))
@@ -121,8 +152,7 @@ class Objective:
                 f"stage_weights name 'masked', and {self.corruption} makes no masks, so that only EOS would count: use"
                 " 'noised', or a corruption of masks"
             )
-        if not 0 <= self.label_smoothing < 1:
-            raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        check_loss(self.label_smoothing, self.positions_at_once)
 
     @property
     def strategy(self) -> Strategy:
@@ -226,10 +256,14 @@ def refinement_loss(
         if objective.visibility is not None:
             canvas = objective.visibility(key_B, canvas)
 
+    def stage_params(weights: str) -> Any:
+        """The parameters, without a gradient where nothing counts."""
+        return jax.lax.stop_gradient(params) if weights == "none" else params
+
     def bound(stage: int, weights: str = "all") -> Transformer:
-        """The model with a stage's own dropout, and no gradient through it where nothing counts."""
+        """The model with a stage's own dropout."""
         rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
-        return model.bind({"params": jax.lax.stop_gradient(params) if weights == "none" else params}, rngs=rngs)
+        return model.bind({"params": stage_params(weights)}, rngs=rngs)
 
     encoded = bound(0).encode(
         batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
@@ -238,8 +272,10 @@ def refinement_loss(
     # Padding gets position 0: a row may hold more of it than the position table has rows.
     position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
     parts = []
+    keep_BL = None
     for stage, weights in enumerate(objective.stage_weights):
-        output = bound(stage + 1, weights).decode(
+        decoder = bound(stage + 1, weights)
+        states_BLD = decoder.draft_states(
             canvas.tokens_BL,
             canvas.segment_BL,
             jax.lax.stop_gradient(cross_kv) if weights == "none" else cross_kv,
@@ -248,19 +284,18 @@ def refinement_loss(
             visible_BLL=canvas.visible_BLL,
             deterministic=not dropout,
         )
+        keep_BL = decoder.keep_logits(states_BLD)
         weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL, canvas.start_BL >= ids.end_regular)
-        loss, z_loss = cross_entropy(
-            output.logits_BLV, batch.target_BL, weight_BL, objective.label_smoothing, objective.z_loss
+        is_last = stage + 1 == len(objective.stage_weights)
+        end = functools.partial(
+            end_stage, stage_params(weights), model=model, objective=objective, is_last=is_last, progress=progress
         )
-        correct = ((best_tokens(output.logits_BLV)[0] == batch.target_BL) & present_BL).sum()
-        parts.append((loss, z_loss, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)))
-        if stage + 1 < len(objective.stage_weights):
-            output = jax.lax.stop_gradient(output)
-            output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV, ids.special))
-            key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
-            canvas, chosen_BL = objective.between(
-                key_stage_B, canvas, output, batch.target_BL, chosen_BL, progress=progress
-            )
+        key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
+        rows = (states_BLD, keep_BL, canvas, batch.target_BL, chosen_BL, weight_BL, key_stage_B)
+        sums, following = by_rows(end, objective.positions_at_once, *rows)
+        parts.append(sums)
+        if not is_last:
+            canvas, chosen_BL = following
 
     stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = (
         jnp.stack(part) for part in zip(*parts, strict=True)
@@ -268,9 +303,9 @@ def refinement_loss(
     length_BG = segment_lengths(segment_BL, num_segments)
     len_loss = length_loss(encoded.length, length_BG, objective.label_smoothing, objective.z_loss)
     keep_loss = keep_correct = None
-    if output.keep_logits_BL is not None:
+    if keep_BL is not None:
         right_BL = canvas.tokens_BL == batch.target_BL
-        keep_loss, keep_correct = rejecter_loss(output.keep_logits_BL, right_BL, free_BL)
+        keep_loss, keep_correct = rejecter_loss(keep_BL, right_BL, free_BL)
     sums = Sums(
         stage_loss_S=stage_loss_S,
         stage_z_loss_S=stage_z_loss_S,
@@ -285,6 +320,35 @@ def refinement_loss(
     )
     loss = stage_loss_S.sum() + objective.length_weight * len_loss
     return loss if keep_loss is None else loss + objective.rejecter_weight * keep_loss, sums
+
+
+def end_stage(
+    params: Any,
+    states_BLD: Float[Array, "B L D"],
+    keep_BL: Float[Array, "B L"] | None,
+    canvas: Canvas,
+    target_BL: Int[Array, "B L"],
+    chosen_BL: Bool[Array, "B L"],
+    weight_BL: Bool[Array, "B L"],
+    key_B: Key[Array, " B"],
+    *,
+    model: Transformer,
+    objective: Objective,
+    is_last: bool,
+    progress: Any,
+) -> tuple[Any, Any]:
+    """What needs logits: a stage's sums (`token_sums`), and the next stage's canvas and chosen positions.
+
+    It lets the logits of each row go, which is why it is given the decoder's last vectors.
+    """
+    logits_BLV = model.bind({"params": params}).logits(states_BLD)
+    sums = token_sums(
+        logits_BLV, target_BL, canvas.segment_BL > 0, weight_BL, objective.label_smoothing, objective.z_loss
+    )
+    if is_last:
+        return sums, ()
+    output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), keep_BL))
+    return sums, objective.between(key_B, canvas, output, target_BL, chosen_BL, progress=progress)
 
 
 def rejecter_loss(

@@ -5,6 +5,9 @@ the whole draft of a segment in both directions. Parameter names and shapes are 
 
 A causal model, the autoregressive baseline, has `teacher_force` (all positions of known targets at once) and
 `next_logits` (one position, with a cache of the earlier ones' keys and values) in place of `decode`.
+
+Training takes `decode` and `teacher_force` apart: `draft_states` or `target_states`, then `logits` of some rows at a
+time, because logits are what is large.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.canvas import Output, same_segment
+from padir.canvas import Output, best_by_block, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
 from padir.tokens import Ids, positions_in_segment
 
+MOST_LOGITS = 2**21  # 8 MB: as many as caches hold are faster computed at once
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
@@ -49,6 +53,9 @@ class ModelConfig:
       causal: an autoregressive decoder: each position sees those to its left. It needs neither of two parts, whatever
         they were given as: positional_attention becomes False and length_head "oracle", so that sources have no
         [LENGTH] token and sentences end where the decoder writes EOS.
+      remat: whether a gradient computes the inside of each encoder and decoder layer again instead of keeping it: about
+        a third more work, much less memory. It changes nothing else. For CPUs, XLA drops the barriers that keep it from
+        doing so too early to save anything; XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
 
     Raises:
       PadirError: a size is not positive, a name is unknown, or there is a rejecter in a decontextualised decoder.
@@ -71,6 +78,7 @@ class ModelConfig:
     rejecter: bool = False
     dtype: str = "float32"
     causal: bool = False
+    remat: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
@@ -148,7 +156,8 @@ class Encoder(nn.Module):
     def setup(self):
         c, dtype = self.config, DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads)
-        self.layers = [EncoderLayer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
+        layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer  # deterministic
+        self.layers = [layer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
         self.encoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
         self.dropout_out = nn.Dropout(c.dropout_rate)
@@ -230,7 +239,8 @@ class Decoder(nn.Module):
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
         if c.decontextualised:
             self.context_norm = RMSNorm(dtype)
-        self.layers = [DecoderLayer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
+        layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer  # deterministic
+        self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
         if not c.tied:
@@ -338,8 +348,42 @@ class Transformer(nn.Module):
         position_BL: Int[Array, "R L"] | None = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
         deterministic: bool = True,
+        find_best: bool = False,
     ) -> Output:
         """Logits of every target position, float32, and keep logits where the model has a rejecter.
+
+        Args and errors are those of `draft_states`, and:
+          find_best: also find the best tokens, block by block of the vocabulary where the logits are large: inside jit
+            the logits are then never in memory, if nothing reads them.
+        """
+        states_BLD = self.draft_states(
+            tokens_BL,
+            segment_BL,
+            cross_kv,
+            source_segment_BS,
+            position_BL=position_BL,
+            visible_BLL=visible_BLL,
+            deterministic=deterministic,
+        )
+        found_BL = None
+        if find_best and tokens_BL.size * self.ids.num_embeddings > MOST_LOGITS:
+            found_BL = best_by_block(
+                lambda *only: self.logits(states_BLD, only), self.ids.num_embeddings, self.ids.special
+            )
+        return Output(self.logits(states_BLD), self.keep_logits(states_BLD), found_BL)
+
+    def draft_states(
+        self,
+        tokens_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        position_BL: Int[Array, "R L"] | None = None,
+        visible_BLL: Bool[Array, "R L L"] | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "R L D"]:
+        """The decoder's last vector of every target position of a draft, from which logits are made.
 
         Args:
           tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
@@ -376,8 +420,7 @@ class Transformer(nn.Module):
                 raise PadirError("visible_BLL needs a decontextualised decoder: others leak what they see to everyone")
             mask_BLL &= visible_BLL
         cross_mask_BLS = _cross_mask(segment_BL, source_segment_BS)
-        x = self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
-        return Output(self._logits(x), self.rejecter(x) if self.config.rejecter else None)
+        return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(
         self,
@@ -389,6 +432,23 @@ class Transformer(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "R L V"]:
         """A causal model's logits of every position, float32, each given the target tokens to its left.
+
+        Args and errors are those of `target_states`.
+        """
+        return self.logits(
+            self.target_states(target_BL, segment_BL, cross_kv, source_segment_BS, deterministic=deterministic)
+        )
+
+    def target_states(
+        self,
+        target_BL: Int[Array, "R L"],
+        segment_BL: Int[Array, "R L"],
+        cross_kv: Any,
+        source_segment_BS: Int[Array, "B S"],
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "R L D"]:
+        """A causal decoder's last vector of every position, each given the target tokens to its left.
 
         The decoder reads the target shifted to the right; each segment begins with id 0, as in T5X.
 
@@ -402,8 +462,7 @@ class Transformer(nn.Module):
         self._require_causal()
         x = self.token_embedder(shift_right(target_BL, segment_BL))
         mask_BLL = same_segment(segment_BL) & jnp.tri(target_BL.shape[1], dtype=bool)
-        x = self.decoder(x, cross_kv, None, mask_BLL, _cross_mask(segment_BL, source_segment_BS), deterministic)
-        return self._logits(x)
+        return self.decoder(x, cross_kv, None, mask_BLL, _cross_mask(segment_BL, source_segment_BS), deterministic)
 
     def next_logits(
         self,
@@ -432,7 +491,7 @@ class Transformer(nn.Module):
         x_R1D = self.token_embedder(token_BN.reshape(-1, 1))
         cross_mask = (source_segment_BS > 0)[:, None, :]
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, cross_mask)
-        return self._logits(x_R1D).reshape(batch, hypotheses, -1), cache
+        return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
     def empty_cache(self, batch: int, hypotheses: int, length: int) -> Any:
         """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
@@ -447,10 +506,15 @@ class Transformer(nn.Module):
                 " a draft with this one"
             )
 
-    def _logits(self, x) -> Float[Array, "R L V"]:
+    def logits(self, states_BLD: Float[Array, "R L D"], only: tuple[Any, int] | None = None) -> Float[Array, "R L V"]:
+        """What the decoder's last vectors say of every id, or with (begin, size) of so many from one on; float32."""
         if self.config.tied:
-            return self.token_embedder.attend(x) / jnp.sqrt(jnp.float32(self.config.width))
-        return self.decoder.logits_dense(x)
+            return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
+        return self.decoder.logits_dense(states_BLD, only)
+
+    def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
+        """What they say of keeping the token that the decoder was shown; None where the model has no rejecter."""
+        return self.rejecter(states_BLD) if self.config.rejecter else None
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)

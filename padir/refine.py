@@ -20,7 +20,8 @@ from padir.canvas import Canvas, Output, Strategy, forbid
 from padir.errors import PadirError
 
 LogitsFn = Callable[..., "jax.Array | Output"]
-"""tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one."""
+"""tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one, and with `rows`, their
+numbers, where `refine` takes some rows at a time."""
 
 
 @flax.struct.dataclass
@@ -51,6 +52,22 @@ def _rows(where_B, yes, no):
     return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
 
 
+def _by_group(advance, size: int, step, key_B, canvas: Canvas, memory):
+    """A step of all rows that are not done, `size` at a time."""
+    rows_B = jnp.argsort(canvas.done_B, stable=True)
+    # What fills the last group up is beyond the rows: read as the last one, and written nowhere.
+    rows_B = jnp.concatenate([rows_B, jnp.full(size, canvas.done_B.size)])
+
+    def visit(i, state):
+        rows = jax.lax.dynamic_slice_in_dim(rows_B, i * size, size)
+        some = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), (key_B, *state))
+        stepped = advance(step, *some, rows=rows)
+        return jax.tree.map(lambda whole, part: whole.at[rows].set(part, mode="drop"), state, stepped)
+
+    groups = -(-(~canvas.done_B).sum() // size)
+    return jax.lax.fori_loop(0, groups, visit, (canvas, memory))
+
+
 def refine(
     key_B: Key[Array, " B"],
     canvas: Canvas,
@@ -60,8 +77,14 @@ def refine(
     num_steps: int | Int[Array, ""],
     banned_ids: tuple[int, ...] | None = None,
     trace: bool = False,
+    span: tuple[int | Int[Array, ""], int | Int[Array, ""]] | None = None,
+    memory: PyTree = None,
+    rows_at_once: int | None = None,
 ) -> Refined:
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
+
+    With spans the loop can be left and entered again, with other rows: `span=(0, 1)`, then `span=(1, num_steps)` with
+    the canvas and the memory that the first gave. What a row becomes is the same.
 
     Args:
       key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
@@ -72,9 +95,13 @@ def refine(
         change of it compiles nothing.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
       trace: also return the canvas after every step.
+      span: (first, end): take the steps first .. end - 1 of the num_steps only; passes are of these.
+      memory: the strategy's, from the span before; needed where `first` is not 0.
+      rows_at_once: how many rows go through the decoder together; None: all. Then rows that are done are left out, as
+        many at a time: this changes nothing but the time and the memory that a pass takes.
 
     Raises:
-      PadirError: num_steps is below 1.
+      PadirError: num_steps is below 1, or a span is traced.
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.canvas import draft
@@ -89,20 +116,32 @@ def refine(
     """
     if isinstance(num_steps, int) and num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
+    if span is not None and trace:
+        raise PadirError("a trace is of all steps: refine without a span")
+    first, end = (0, num_steps) if span is None else span
     banned_ids = canvas.ids.special if banned_ids is None else banned_ids
+
+    def advance(step, key_B, canvas, memory, **rows):
+        """One step of some rows; those that were done before stay as they were."""
+        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
+        output = logits_fn(*seen, **rows)
+        if not isinstance(output, Output):
+            output = Output(logits_BLV=output)
+        output = dataclasses.replace(
+            output,
+            logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids),
+            found_BL=output.found_BL if banned_ids == canvas.ids.special else None,
+        )
+        key_step_B = jax.vmap(lambda key: jax.random.fold_in(key, step))(key_B)
+        stepped, next_memory = strategy.step(key_step_B, canvas, output, memory, step=step, num_steps=num_steps)
+        return _rows(canvas.done_B, (canvas, memory), (stepped, next_memory))
 
     def body(state):
         step, canvas, memory, passes_B, traced = state
-        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
-        output = logits_fn(*seen)
-        if not isinstance(output, Output):
-            output = Output(logits_BLV=output)
-        output = dataclasses.replace(output, logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids))
-        key_step_B = jax.vmap(lambda key: jax.random.fold_in(key, step))(key_B)
-        stepped, next_memory = strategy.step(key_step_B, canvas, output, memory, step=step, num_steps=num_steps)
-        was_done_B = canvas.done_B
-        next_canvas = _rows(was_done_B, canvas, stepped)
-        next_memory = _rows(was_done_B, memory, next_memory)
+        if rows_at_once is None or rows_at_once >= canvas.done_B.size:
+            next_canvas, next_memory = advance(step, key_B, canvas, memory)
+        else:
+            next_canvas, next_memory = _by_group(advance, rows_at_once, step, key_B, canvas, memory)
         if trace:
             tokens_TBL, scores_TBL = traced
             later_T = (jnp.arange(tokens_TBL.shape[0]) > step)[:, None, None]
@@ -110,18 +149,20 @@ def refine(
                 jnp.where(later_T, next_canvas.tokens_BL, tokens_TBL),
                 jnp.where(later_T, next_canvas.score_BL, scores_TBL),
             )
-        return step + 1, next_canvas, next_memory, passes_B + ~was_done_B, traced
+        return step + 1, next_canvas, next_memory, passes_B + ~canvas.done_B, traced
 
     traced = ()
     if trace:
         shape = (int(num_steps) + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
+    if memory is None:
+        key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
+        memory = strategy.init(key_init_B, canvas)
     _, canvas, memory, passes_B, traced = jax.lax.while_loop(
-        lambda state: (state[0] < num_steps) & ~state[1].done_B.all(),
+        lambda state: (state[0] < end) & ~state[1].done_B.all(),
         body,
-        (jnp.int32(0), canvas, strategy.init(key_init_B, canvas), passes_B, traced),
+        (jnp.int32(first), canvas, memory, passes_B, traced),
     )
     if traced:
         tokens_TBL, scores_TBL = traced

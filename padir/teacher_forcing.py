@@ -8,10 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from padir.canvas import best_tokens
-from padir.errors import PadirError
-from padir.loss import Batch, Sums, cross_entropy
+from padir.loss import Batch, Sums, check_loss, token_sums
 from padir.model import Transformer
+from padir.rows import by_rows
 from padir.tokens import segment_lengths
 
 
@@ -21,19 +20,20 @@ class TeacherForcing:
 
     Attributes:
       label_smoothing, z_loss: as in `padir.loss.cross_entropy`.
+      positions_at_once: as in `padir.loss.Objective`.
 
     Raises:
-      PadirError: label_smoothing is not in [0, 1).
+      PadirError: label_smoothing is not in [0, 1), or positions_at_once is below 1.
     """
 
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    positions_at_once: int | None = None
     length_weight = 0.0  # EOS says where a sentence ends; there is no length head
     corruption = strategy = None  # nor a draft
 
     def __post_init__(self):
-        if not 0 <= self.label_smoothing < 1:
-            raise PadirError(f"label_smoothing must lie in [0, 1), got {self.label_smoothing}")
+        check_loss(self.label_smoothing, self.positions_at_once)
 
     def __call__(
         self,
@@ -60,7 +60,7 @@ class TeacherForcing:
         encoded = bound.encode(
             batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
         )
-        logits_BLV = bound.teacher_force(
+        states_BLD = bound.target_states(
             batch.target_BL,
             batch.target_segment_BL,
             bound.cross_kv(encoded.memory_BSD),
@@ -68,17 +68,23 @@ class TeacherForcing:
             deterministic=not dropout,
         )
         present_BL = batch.target_segment_BL > 0
-        loss, z_loss = cross_entropy(logits_BLV, batch.target_BL, present_BL, self.label_smoothing, self.z_loss)
-        correct = ((best_tokens(logits_BLV)[0] == batch.target_BL) & present_BL).sum()
+
+        def end(states_BLD, target_BL, present_BL):
+            logits_BLV = model.bind({"params": params}).logits(states_BLD)
+            return token_sums(logits_BLV, target_BL, present_BL, present_BL, self.label_smoothing, self.z_loss), ()
+
+        (loss, z_loss, tokens, correct), _ = by_rows(
+            end, self.positions_at_once, states_BLD, batch.target_BL, present_BL
+        )
         length_BG = segment_lengths(batch.target_segment_BL, num_segments)
         sums = Sums(
             stage_loss_S=loss[None],
             stage_z_loss_S=z_loss[None],
-            stage_weight_S=present_BL.sum().astype(jnp.float32)[None],
-            stage_correct_S=correct[None].astype(jnp.float32),
+            stage_weight_S=tokens[None],
+            stage_correct_S=correct[None],
             length_loss=jnp.float32(0),
             length_correct=jnp.float32(0),
-            tokens=present_BL.sum().astype(jnp.float32),
+            tokens=tokens,
             segments=(length_BG > 0).sum().astype(jnp.float32),
         )
         return loss, sums

@@ -18,7 +18,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
@@ -111,6 +111,14 @@ class Tokenizer:
         return self._processor.decode(pieces).replace("\n", " ")
 
     @functools.cached_property
+    def copied(self) -> frozenset[int]:
+        """Ids whose repetition is no slip: digits and bytes, of which numbers and rare characters are spelt."""
+        processor = self._processor
+        return frozenset(
+            i for i in range(self.num_pieces) if processor.is_byte(i) or processor.id_to_piece(i).strip("▁").isdigit()
+        )
+
+    @functools.cached_property
     def pieces(self) -> tuple[str, ...]:
         """What each id looks like, for traces: V strings, the space written as U+2581, sentinels as T5 names them."""
         sentinels = (f"<extra_id_{i}>" for i in reversed(range(self.ids.num_sentinels)))
@@ -142,11 +150,23 @@ def train(
     Raises:
       PadirError: the corpus is empty, or has too few words or too many characters for `size`.
     """
+    if size < 1:
+        raise PadirError(f"size must be at least 1, got {size}")
+    problems: list[PadirError] = []
+
+    def lines() -> Iterator[str]:
+        """The texts; SentencePiece would make a word of its own of what they raise."""
+        try:
+            yield from texts
+        except PadirError as error:
+            problems.append(error)
+            raise
+
     model = io.BytesIO()
     sentencepiece.set_random_generator_seed(0)  # it draws the sample of `max_lines`
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(texts),
+            sentence_iterator=lines(),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
@@ -165,6 +185,8 @@ def train(
             minloglevel=2,
         )
     except RuntimeError as error:
+        if problems:
+            raise problems[0] from None
         raise PadirError(_training_problem(str(error), size)) from None
     tokenizer = Tokenizer(model.getvalue(), num_sentinels)
     tokenizer.save(path)

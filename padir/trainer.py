@@ -211,13 +211,14 @@ def train(
     if start > num_steps:
         raise PadirError(
             f"num_steps must be at least {start}, the step of the last checkpoint in {checkpoints.folder}, got"
-            f" {num_steps}: raise it, or give another model_dir"
+            f" {num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
         )
     _warn_of_changes(checkpoints.config(start), config_text, start)
     if start == num_steps and (finished := _finished(folder, start)) is not None:
         print(
-            f"padir: {folder} is finished: it has all {num_steps:,} steps, and nothing was done. Raise num_steps to go"
-            " on, give another model_dir to train anew, or make averages of its checkpoints with `padir average`",
+            f"padir: {folder} is finished: it has all {num_steps:,} steps, and nothing was done. To go on, raise them"
+            " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
+            " `padir average`",
             file=sys.stderr,
         )
         return finished

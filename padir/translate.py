@@ -24,11 +24,12 @@ from padir import autoregressive
 from padir.canvas import Corruption, Strategy
 from padir.checkpoint import ModelCard, load_model
 from padir.decoding import Decoding, resolve
-from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, refine_drafts
+from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, refine_drafts, rows_together
 from padir.errors import PadirError
 from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
 from padir.pretrained import DEFAULT
+from padir.quantise import quantise
 from padir.rerank import Hypothesis, Rescore
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
@@ -69,8 +70,10 @@ class Scored(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """Encoded sources, each decoder layer's keys and values of them, and how many of the rows are sentences."""
+    """Sources and what the encoder made of them, each decoder layer's keys and values of that, and how many of the rows
+    are sentences."""
 
+    source_BS: np.ndarray
     encoded: Encoded
     cross_kv: Any
     sentences: int
@@ -118,6 +121,15 @@ class Translator:
         params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
         return cls(jax.device_put(params), card, tokenizer)
 
+    @property
+    def as_integers(self) -> bool:
+        """Whether the weights are of 8 bits."""
+        return self.params["token_embedder"]["embedding"].dtype == np.int8
+
+    def quantised(self) -> Translator:
+        """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words."""
+        return Translator(jax.jit(quantise)(self.params), self.card, self.tokenizer)
+
     def translate(
         self,
         texts: Sequence[str],
@@ -129,7 +141,7 @@ class Translator:
         first_number: int = 0,
         **changes: Any,
     ) -> list[Translation]:
-        """Translates sentences, each on its own.
+        """Translates sentences, each on its own but for `Decoding.shortlist`, which a batch shares.
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
@@ -213,7 +225,13 @@ class Translator:
         Raises:
           PadirError: the options do not fit the model.
         """
+        if decoding.shortlist is not None:
+            decoding.shortlist.check(self.tokenizer)
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+
+    def _kept(self, source_BS: np.ndarray, decoding: Decoding) -> np.ndarray | None:
+        """The ids that a batch is written with; None: all."""
+        return None if decoding.shortlist is None else decoding.shortlist.restrict(source_BS, self.card.ids)
 
     def predict_lengths(self, texts: Sequence[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
@@ -283,6 +301,7 @@ class Translator:
             search=decoding.search,
             max_length=longest,
             seed=decoding.seed,
+            kept_v=self._kept(source_BS, decoding),
         )
         return Written(*jax.device_get((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
 
@@ -294,7 +313,7 @@ class Translator:
             text = self.tokenizer.decode(written.tokens_BNL[b, best, : length - 1].tolist())
             results.append(
                 Translation(
-                    text=_one_line(text),
+                    text=one_line(text),
                     score=float(written.score_BN[b, best]),
                     length=length,
                     passes=int(written.passes_B[b]),
@@ -314,8 +333,9 @@ class Translator:
 
     def encode(self, sources: list[list[int]], batch_size: int) -> EncodedBatch:
         """The first stage of a batch, for models that refine drafts: what the encoder makes of `source_tokens`."""
-        encoded, cross_kv = encode(self.model, self.params, padded(sources, batch_size))
-        return EncodedBatch(encoded, cross_kv, len(sources))
+        source_BS = padded(sources, batch_size)
+        encoded, cross_kv = encode(self.model, self.params, source_BS)
+        return EncodedBatch(source_BS, encoded, cross_kv, len(sources))
 
     def try_lengths(
         self, batch: EncodedBatch, decoding: Decoding, target_lengths: Sequence[int] | None = None
@@ -344,25 +364,40 @@ class Translator:
           numbers: the sentences' numbers in the whole input, from which their random drafts are made.
           decoding: `resolved`.
         """
+        arguments, options = self._to_refine(batch, tried, numbers, decoding, trace)
+        return jax.device_get(refine_drafts(*arguments, **options))
+
+    def refining_memory(
+        self, batch: EncodedBatch, tried: list[list[tuple[int, int]]], numbers: list[int], decoding: Decoding
+    ) -> int | None:
+        """Bytes that XLA needs beside the arguments and results of `refine`; None where it does not say."""
+        arguments, options = self._to_refine(batch, tried, numbers, decoding, trace=False)
+        analysis = refine_drafts.lower(*arguments, **options).compile().memory_analysis()
+        return getattr(analysis, "temp_size_in_bytes", None)
+
+    def _to_refine(self, batch: EncodedBatch, tried, numbers: list[int], decoding: Decoding, trace: bool):
+        """What `refine_drafts` is called with: (arguments, options)."""
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.encoded.segment_BS.shape[0]
         num_hypotheses = max(map(len, tried))
         # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
-        tried_BN = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
-        tried_BN += [tried_BN[0]] * (rows - len(tried))
-        length_BN, draw_BN = np.moveaxis(np.array(tried_BN, np.int32), -1, 0)
-        drafts = refine_drafts(
-            self.model,
-            self.params,
-            Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN),
-            max_target_length=min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length),
-            strategy=decoding.strategy,
-            corruption=decoding.canvas,
-            num_steps=decoding.num_steps,
-            seed=decoding.seed,
-            traced_steps=decoding.num_steps if trace else None,
-        )
-        return jax.device_get(drafts)
+        hypotheses = [row + [row[0]] * (num_hypotheses - len(row)) for row in tried]
+        hypotheses += [hypotheses[0]] * (rows - len(tried))
+        length_BN, draw_BN = np.moveaxis(np.array(hypotheses, np.int32), -1, 0)
+        length = min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length)
+        drafted = Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN)
+        options = {
+            "max_target_length": length,
+            "strategy": decoding.strategy,
+            "corruption": decoding.canvas,
+            "num_steps": decoding.num_steps,
+            "seed": decoding.seed,
+            "prune": None if trace else decoding.prune,
+            "rows_at_once": rows_together(length),
+            "traced_steps": decoding.num_steps if trace else None,
+            "kept_v": self._kept(batch.source_BS, decoding),
+        }
+        return (self.model, self.params, drafted), options
 
     def choose(
         self,
@@ -373,29 +408,36 @@ class Translator:
         decoding: Decoding,
     ) -> list[Translation]:
         """The last: the best hypothesis of each sentence, as text."""
-        num_hypotheses = max(map(len, tried))
         length_log_prob_BM = jax.device_get(log_probs(batch.encoded.length))
         read = decoding.rerank.reads_text or decoding.n_best > 0
+        kept_BN = drafts.kept_BN
+        # Of each sentence the rows that are hypotheses of its own: others have filled the batch up.
+        rows = [
+            [b * kept_BN.shape[1] + n for n, number in enumerate(kept_BN[b]) if number < len(tried[b])]
+            for b in range(len(tried))
+        ]
         hypotheses = [
             [
                 Hypothesis(
                     text=self._text(drafts, row, decoding) if read else "",
                     log_prob=float(drafts.log_prob_R[row]),
                     tokens=int(drafts.free_RL[row].sum()),
-                    length_log_prob=None if length_log_prob_BM is None else float(length_log_prob_BM[b, length - 1]),
+                    length_log_prob=None
+                    if length_log_prob_BM is None
+                    else float(length_log_prob_BM[b, drafts.length_R[row] - 1]),
                 )
-                for row, (length, _) in enumerate(tried[b], b * num_hypotheses)
+                for row in own
             ]
-            for b in range(len(tried))
+            for b, own in enumerate(rows)
         ]
         scores = decoding.rerank(texts, hypotheses, target_language=self.card.target_language)
         results = []
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
             ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
-            best = self._translation(drafts, b * num_hypotheses + ranked[0], decoding)
+            best = self._translation(drafts, rows[b][ranked[0]], decoding)
             n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
             results.append(
-                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(candidate), candidates=n_best)
+                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(tried[b]), candidates=n_best)
             )
         return results
 
@@ -405,8 +447,9 @@ class Translator:
         drop = decoding.drop_repeats
         if drop is None:
             drop = isinstance(decoding.strategy, Padir)
-        text = self.tokenizer.decode(without_repeats(tokens_L, free_L) if drop else tokens_L[free_L].tolist())
-        return _one_line(text)
+        tokens = without_repeats(tokens_L, free_L, self.tokenizer.copied) if drop else tokens_L[free_L].tolist()
+        text = self.tokenizer.decode(tokens)
+        return one_line(text)
 
     def _translation(self, drafts: Drafts, row: int, decoding: Decoding) -> Translation:
         """One row of the drafts as a translation that has no score yet."""
@@ -429,18 +472,22 @@ class Translator:
         )
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text without a carriage return."""
     return text.replace("\r", " ")  # most readers of text files take it for the end of a line
 
 
-def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray) -> list[int]:
+def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
     """The free tokens, less those that equal their left neighbour (the paper's section L.2).
 
-    >>> without_repeats(np.array([7, 7, 8, 7, 1, 0]), np.array([True, True, True, True, False, False]))
-    [7, 8, 7]
+    Args:
+      copied: ids that stay nevertheless; the paper knows none, and so would make 10 of 100 where digits are pieces.
+
+    >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
+    [7, 8, 8, 7]
     """
-    tokens = tokens_L[free_L]
-    return tokens[np.concatenate([[True], tokens[1:] != tokens[:-1]])[: len(tokens)]].tolist()
+    tokens = tokens_L[free_L].tolist()
+    return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
 
 
 @functools.lru_cache  # rows of a table share it

@@ -44,15 +44,16 @@ def moody(segment_BL, seed=0):
     own_VV, left_VV, place_LV = (jnp.asarray(rng.normal(size=(n, IDS.vocab_size)), jnp.float32) for n in (64, 64, 64))
     position_BL = positions_in_segment(segment_BL)
 
-    def logits_fn(tokens_BL, visible_BLL=None):
+    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
         left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)))[:, :-1]
-        sees_left_BL = position_BL > 0
+        place_BL = position_BL if rows is None else position_BL.at[rows].get(mode="clip")
+        sees_left_BL = place_BL > 0
         own_BLV = own_VV[tokens_BL]
         if visible_BLL is not None:
             sees_left_BL &= jnp.pad(jnp.diagonal(visible_BLL, -1, axis1=1, axis2=2), ((0, 0), (1, 0)))
             own_BLV = 0.0
         left_BL = jnp.where(sees_left_BL, left_BL, 0)
-        return own_BLV + left_VV[left_BL] + 2 * place_LV[position_BL]
+        return own_BLV + left_VV[left_BL] + 2 * place_LV[place_BL]
 
     return logits_fn
 
@@ -60,8 +61,8 @@ def moody(segment_BL, seed=0):
 def judging(logits_fn):
     """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest."""
 
-    def output_fn(tokens_BL, *visible_BLL):
-        logits_BLV = logits_fn(tokens_BL, *visible_BLL)
+    def output_fn(tokens_BL, *visible_BLL, **rows):
+        logits_BLV = logits_fn(tokens_BL, *visible_BLL, **rows)
         at_token_BL = jnp.take_along_axis(logits_BLV, tokens_BL[..., None], axis=-1)[..., 0]
         return Output(logits_BLV, at_token_BL - logits_BLV.max(-1) + 2.0)
 
@@ -97,3 +98,14 @@ def conditionals(joint_VVV, first_id):
         return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
 
     return logits_fn
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fakes import Clock
 from small_corpus import Numbers, small_tokenizer
 from tiny_model import TINY, random_translator
 
@@ -19,17 +20,6 @@ from padir.strategies import Rejecter
 from padir.tokens import Ids
 
 IDS = Ids(vocab_size=400)
-
-
-class Clock:
-    """Every look at it takes a second."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +53,7 @@ class TestSystem:
         for system in benchmark.systems(translators, [Decoding(lengths=LengthSearch(top_k=3))]):
             whole = system.translator.translate(batch.texts, system.decoding)
             assert said(system(batch)) == said(whole)
-            assert said(system._run(batch, lambda stage: None)) == said(whole)
+            assert said(system.run(batch, lambda stage: None)) == said(whole)
 
     def test_stages_take_all_of_the_time(self, translators, test_set):
         (batch,) = benchmark.batches_of(test_set, 2, 2)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import Clock
+from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers
 
 from padir.benchmark import training
@@ -64,15 +66,16 @@ def test_the_decoder_counts_once_a_stage():
     assert three - two == two - one > 0
 
 
-class Clock:
-    """Every look at it takes a second."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1.0
-        return self.now
+def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
+    data = prepared_numbers(tmp_path)
+    options = {"model": TINY, "batching": Batching(rows=4, row_length=32), "steps": 1, "clock": Clock()}
+    own = training.measure([str(data)], **options)
+    larger = training.measure([str(data)], num_embeddings=4_000, **options)
+    more = 4_000 - small_tokenizer(tmp_path / "v").ids.num_embeddings
+    assert larger.parameters - own.parameters == more * TINY.width
+    assert larger.flops - own.flops == pytest.approx(3 * 2 * 2 * 4 * 32 * TINY.width * more)  # in both stages
+    with pytest.raises(PadirError, match="num_embeddings must be at least"):
+        training.measure([str(data)], num_embeddings=10, **options)
 
 
 def test_figures_of_a_short_run(tmp_path):
@@ -85,6 +88,16 @@ def test_figures_of_a_short_run(tmp_path):
     assert 0.5 < figures["tokens_per_second"] / (4 * 32) == pytest.approx(1 - figures["padding_share"])
     assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
     assert figures["share_of_matmul"] == pytest.approx(measured.flops / measured.matmul_flops)
+    logits = 4 * 32 * small_tokenizer(tmp_path / "v").ids.num_embeddings
+    assert figures["temporary_mb"] > 2 * 4e-6 * logits  # of both stages
+
+
+def test_temporaries_may_not_be_known(monkeypatch):
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda self: None)
+    assert training._temporary_bytes(jax.jit(jnp.sin).lower(1.0).compile()) is None
+    monkeypatch.undo()
+    square = jax.jit(lambda x: jnp.sort(x @ x) @ x).lower(jnp.ones((100, 100))).compile()
+    assert training._temporary_bytes(square) >= 4 * 100 * 100
 
 
 def test_no_steps():

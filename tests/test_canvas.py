@@ -1,8 +1,22 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from fakes import IDS, keys
 
-from padir.canvas import best_tokens, count_in_segment, draft, forbid, hide, repeats, restore, veil, worst, write
+from padir.canvas import (
+    best_by_block,
+    best_tokens,
+    count_in_segment,
+    draft,
+    forbid,
+    hide,
+    repeats,
+    restore,
+    veil,
+    worst,
+    write,
+)
 from padir.corruption import Mask
 
 
@@ -76,3 +90,25 @@ def test_best_tokens_are_normalised_over_what_is_allowed():
     assert token_BL.tolist() == [[1]]
     np.testing.assert_allclose(jnp.exp(score_BL), [[0.6]], rtol=1e-6)
     assert forbid(logits_BLV, ()) is logits_BLV
+
+
+@pytest.mark.parametrize("block", [1, 3, 10, 64])
+def test_the_best_tokens_by_block_are_the_best_tokens(block):
+    """Rounded, so that ties are there: within a block and between blocks."""
+    logits_BLV = jnp.asarray(np.random.RandomState(0).normal(size=(6, 7, 23)).round(1), jnp.float32)
+    banned_ids = (0, 9, 10, 11, 22)  # all of one block of three
+    token_BL, score_BL = best_by_block(
+        lambda begin, size: jax.lax.dynamic_slice_in_dim(logits_BLV, begin, size, axis=-1), 23, banned_ids, block
+    )
+    expected_BL, expected_score_BL = best_tokens(forbid(logits_BLV, banned_ids))
+    np.testing.assert_array_equal(token_BL, expected_BL)
+    np.testing.assert_allclose(score_BL, expected_score_BL, atol=1e-6)
+
+
+def test_a_certain_token_by_block_has_a_score_below_0():
+    """0 says: not written."""
+    logits_BLV = jnp.array([[[0.0, 200.0, 0.0]]])
+    _, score_BL = best_by_block(
+        lambda begin, size: jax.lax.dynamic_slice_in_dim(logits_BLV, begin, size, axis=-1), 3, (), 2
+    )
+    assert -1e-30 < score_BL[0, 0] < 0

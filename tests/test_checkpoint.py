@@ -277,6 +277,12 @@ class TestModelCard:
         assert again == card
         assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
 
+    def test_a_card_from_before_remat_is_one_without(self):
+        data = self.card(config=dataclasses.replace(TINY, remat=True)).to_json()
+        assert ModelCard.from_json(data).config.remat
+        del data["config"]["remat"]
+        assert ModelCard.from_json(data).config == TINY
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [

@@ -91,6 +91,17 @@ class TestInstances:
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
+    @pytest.mark.parametrize("kind", [Objective, TeacherForcing])
+    def test_what_saves_memory(self, kind):
+        name = kind.__name__
+        config.parse([], [f"train.objective=@{name}()", f"{name}.positions_at_once=512", "ModelConfig.remat=True"])
+        assert config.argument(trainer.train, "objective") == kind(positions_at_once=512)
+        assert config.argument(trainer.train, "model") == ModelConfig(remat=True)
+        config.check_overrides()
+        config.clear()
+        with pytest.raises(PadirError, match="positions_at_once must be of type"):
+            config.parse([], [f"{name}.positions_at_once=0.5"])
+
     @pytest.mark.parametrize(("binding", "expected"), [("@Padir()", Padir("start")), ("@MaskPredict()", MaskPredict())])
     def test_strategies(self, binding, expected):
         config.parse([], [f"Decoding.strategy={binding}", "Padir.remask=start"])
@@ -206,7 +217,7 @@ def test_every_shipped_configuration_parses_and_makes_what_it_names(path, monkey
     for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding, LengthSearch):
         assert isinstance(config.configured(item)(), item)
     if path.parts[1] == "run":
-        assert isinstance(config.macro("DATASET"), str) and isinstance(config.macro("MODEL_DIR"), str)
+        assert isinstance(config.macro("DATASET"), str | tuple) and isinstance(config.macro("MODEL_DIR"), str)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -66,6 +66,19 @@ def canvas_of(case):
     return make
 
 
+REFINED = {}
+
+
+@pytest.fixture
+def five_steps(case, strategy, canvas_of):
+    """All rows together, traced; refined once for all tests of a case."""
+    if case not in REFINED:
+        canvas = canvas_of(LENGTHS, 12)
+        decoder = judging(moody(canvas.segment_BL))
+        REFINED[case] = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True)
+    return REFINED[case]
+
+
 class TestCorruption:
     def test_is_a_frozen_hashable_corruption(self, corruption):
         assert isinstance(corruption, Corruption)
@@ -179,12 +192,12 @@ class TestStrategy:
         if getattr(strategy, "temperature", 0):
             assert (run(keys(4, seed=1)).tokens_BL != plain.tokens_BL).any()
 
-    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of):
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, five_steps):
         def run(length_B, max_length, key_B):
             canvas = canvas_of(length_B, max_length)
             return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
 
-        together, wider = run(LENGTHS, 12, keys(4)), run(LENGTHS, 20, keys(4))
+        together, wider = five_steps, run(LENGTHS, 20, keys(4))
         np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
         np.testing.assert_array_equal(wider.passes_B, together.passes_B)
         first = run(LENGTHS[:1], 12, keys(1))  # without the others, which halt later than it
@@ -202,6 +215,24 @@ class TestStrategy:
             after = np.asarray(refined.tokens_TBL[passes:, b])
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
+
+    def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of, five_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        decoder = judging(moody(canvas.segment_BL))
+        grouped = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True, rows_at_once=3)
+        np.testing.assert_array_equal(grouped.tokens_TBL, five_steps.tokens_TBL)
+        np.testing.assert_array_equal(grouped.passes_B, five_steps.passes_B)
+
+    def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of, five_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(0, 2))
+        rows = jnp.array([3, 1])
+        key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
+        late = refine(
+            key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(2, 5), memory=memory
+        )
+        np.testing.assert_array_equal(late.tokens_BL, five_steps.tokens_BL[rows])
+        np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, five_steps.passes_B[rows])
 
     def test_makes_a_step_between_two_training_stages(self, strategy, canvas_of):
         """There the numbers of steps are Python's own."""

@@ -19,14 +19,14 @@ ROOT = Path(padir.__file__).parent
 ORDER = """
     errors files tokens tokenizer canvas corruption
     strategies.rewriting strategies.confidence strategies.samplers strategies
-    between layers length model refine loss teacher_forcing searches autoregressive
+    between layers quantise length model shortlist refine rows loss teacher_forcing searches autoregressive
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
     evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
     pretrained checkpoint optimizer training_log averaging trainer decoding drafts translate stream score
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
-    evaluation.report benchmark.timing benchmark.decoding benchmark.training benchmark.report
-    chunks distill analysis.trace_style analysis.trace
+    evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
+    lexicon chunks distill analysis.trace_style analysis.trace
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
     ising.experiments ising.figures ising.commands config __main__

@@ -122,7 +122,7 @@ class TestStages:
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
         model, params = tiny_model()
-        calls = {"encode": 0, "cross_kv": 0, "decode": 0}
+        calls = {"encode": 0, "cross_kv": 0, "draft_states": 0}
         for name in calls:
             method = getattr(Transformer, name)
 
@@ -132,7 +132,7 @@ class TestStages:
 
             monkeypatch.setattr(Transformer, name, counted)
         run(model, params, APART, Objective(stage_weights=("all", "all", "all")), num_segments=1)
-        assert calls == {"encode": 1, "cross_kv": 1, "decode": 3}
+        assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
         model, params = tiny_model()

@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 from small_corpus import Numbers
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
-from padir.__main__ import main
+from padir.__main__ import _parser, main
 from padir.evaluation.bleurt import MissingPackage
 
 ROOT = Path(__file__).parents[1]
@@ -490,9 +491,7 @@ class TestRefused:
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
         assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
 
-    @pytest.mark.parametrize(
-        "arguments", [[], ["fly"], ["translate"], ["translate", "--model", "m", "--num_steps", "x"]]
-    )
+    @pytest.mark.parametrize("arguments", [[], ["fly"], ["translate", "--model", "m", "--num_steps", "x"]])
     def test_usage(self, capsys, arguments):
         with pytest.raises(SystemExit) as exit_:
             main(arguments)
@@ -528,15 +527,20 @@ class TestBenchmark:
         (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
         command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
         command += ["--vocab_size", 400, "--tokens", 9, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
+        command += ["--precision", "float32", "int8"]
         status, _, _ = run(capsys, *command, "--top_k", 2, "--beam", 1, "--json", tmp_path / "x.json")
         assert status == 0
         rows = json.loads((tmp_path / "x.json").read_text())["rows"]
         assert [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in rows] == [
             ("ar", None, 9),
+            ("ar, int8", None, 9),
             ("padir", 2, 9),
+            ("padir, int8", 2, 9),
         ]
+        memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in rows]
+        assert memory[:2] == [None, None] and all(size > 0 for size in memory[2:])
 
-    def test_training_steps(self, built, tmp_path, capsys):
+    def test_training_steps(self, built, tmp_path, capsys, monkeypatch):
         gin = [f"--gin.ModelConfig.{name}=16" for name in ("width", "mlp")] + ["--gin.ModelConfig.max_length=32"]
         gin += ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.encoder_layers=1"]
         gin += ["--gin.train.batching=@Batching()", "--gin.Batching.rows=4", "--gin.Batching.row_length=32"]
@@ -544,7 +548,14 @@ class TestBenchmark:
         status, out, _ = run(capsys, *command)
         assert status == 0 and "tokens_per_second" in out
         figures = json.loads((tmp_path / "x.json").read_text())["figures"]
-        assert 0 < figures["padding_share"] < 1 and figures["tokens_per_second"] > 0
+        assert 0 < figures["padding_share"] < 1 and figures["tokens_per_second"] > 0 and figures["temporary_mb"] > 0
+        assert "temporary_mb" in out and "not known" not in out
+
+        measured = types.SimpleNamespace(figures={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
+        monkeypatch.setattr("padir.benchmark.training.measure", lambda *args, **settings: measured)
+        status, out, _ = run(capsys, *command)
+        assert status == 0 and "12,346" in out and "not known" in out
+        assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
 
     def test_what_it_refuses(self, built, tmp_path, capsys):
         random = ["benchmark", "--random", "a=b.gin"]
@@ -554,6 +565,25 @@ class TestBenchmark:
         command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
         assert "wants 64 sentences, got 20" in refused(capsys, *command)
         assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)
+
+
+def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_path, capsys):
+    for name, lines in (("a.de", 3), ("b.en", 2)):
+        (tmp_path / name).write_text("eins zwei\n" * lines)
+    files = ["--languages", "de-en", "--train", tmp_path / "a.de", tmp_path / "b.en"]
+    errors = refused(capsys, "vocab", *files, "--size", 300, "--output", tmp_path / "v.model")
+    assert "3 lines" in errors and "Traceback" not in errors and "INTERNAL" not in errors
+    assert "size must be at least 1, got -5" in refused(
+        capsys, "vocab", "--task", "toy_de_en", "--size", -5, "--output", tmp_path / "v.model"
+    )
+
+
+def test_only_tables_take_words_that_no_option_names():
+    """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
+    (commands,) = (action for action in _parser()._actions if action.dest == "command")
+    for name, command in commands.choices.items():
+        nameless = [action.dest for action in command._actions if not action.option_strings]
+        assert nameless == (["files"] if name == "tables" else [])
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):

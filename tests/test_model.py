@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import flax.traverse_util
 import jax
@@ -8,8 +9,10 @@ import pytest
 from fakes import IDS
 from tiny import pairs, rows_of, tiny_model
 
+from padir.canvas import best_tokens, forbid
 from padir.errors import PadirError
 from padir.model import ModelConfig, Transformer, count_parameters
+from padir.quantise import quantise
 from padir.tokens import Ids, positions_in_segment
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
@@ -137,3 +140,27 @@ def test_the_paper_size_has_67_million_parameters():
 def test_wrong_configurations(wrong, message):
     with pytest.raises(PadirError, match=message):
         ModelConfig(**wrong)
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_best_tokens_are_found_without_logits(tied, quantised, monkeypatch):
+    monkeypatch.setattr("padir.model.MOST_LOGITS", 0)
+    ids = Ids(4_999)  # no multiple of a block
+    model, params = tiny_model(ids=ids, tied=tied)
+    params = quantise(params) if quantised else params
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def best(params, find_best):
+        bound = model.bind({"params": params})
+        encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+        batch = APART.target_BL, APART.target_segment_BL, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
+        output = bound.decode(*batch, find_best=find_best)
+        assert (output.found_BL is not None) == find_best
+        return output.best() if find_best else best_tokens(forbid(output.logits_BLV, ids.special))
+
+    (token_BL, score_BL), (expected_BL, expected_score_BL) = best(params, True), best(params, False)
+    np.testing.assert_array_equal(token_BL, expected_BL)
+    np.testing.assert_allclose(score_BL, expected_score_BL, atol=1e-5)
+    texts = [best.lower(params, find_best).compile().as_text() for find_best in (True, False)]
+    assert ["f32[3,8,4999]" in text for text in texts] == [False, True]

@@ -39,6 +39,38 @@ def test_rows_halt_on_their_own():
     np.testing.assert_array_equal(refined.tokens_TBL[2:, 0], refined.tokens_TBL[2:3, 0].repeat(5, 0))
 
 
+def test_rows_that_are_done_are_left_out_of_the_groups():
+    canvas = draft(keys(5), jnp.full(5, 9), 9, Uniform(), IDS)
+    answer_BL = jnp.broadcast_to(20 + jnp.arange(9), (5, 9))
+    decoded = []
+
+    def logits_fn(tokens_BL, rows):  # row 1 moves on by one piece each pass, the others are told their answer
+        jax.debug.callback(lambda rows: decoded.append(rows.tolist()), rows)
+        moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
+        next_BL = jnp.where((rows == 1)[:, None], moving, answer_BL.at[rows].get(mode="clip"))
+        return 9.0 * jax.nn.one_hot(next_BL, IDS.vocab_size)
+
+    refined = refine(keys(5), canvas, logits_fn, Padir(), num_steps=4, rows_at_once=2)
+    jax.block_until_ready(refined.tokens_BL)
+    jax.effects_barrier()
+    assert refined.passes_B.tolist() == [2, 4, 2, 2, 2]
+    assert decoded == 2 * [[0, 1], [2, 3], [4, 5]] + 2 * [[1, 0]]  # 5: there is no such row
+
+
+def test_tokens_found_without_logits_are_taken_unless_other_ids_are_banned():
+    canvas = start()
+    answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
+
+    def logits_fn(tokens_BL):
+        logits_BLV = oracle(answer_BL)(tokens_BL)
+        return Output(logits_BLV, found_BL=(answer_BL + 1, jnp.full(answer_BL.shape, -0.5)))
+
+    free = np.asarray(canvas.free_BL)
+    for banned_ids, expected_BL in ((None, answer_BL + 1), ((0,), answer_BL)):
+        refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=1, banned_ids=banned_ids)
+        np.testing.assert_array_equal(refined.tokens_BL[free], expected_BL[free])
+
+
 def test_n_steps_mean_n_decoder_passes():
     passes = []
 
@@ -120,6 +152,11 @@ def test_visible_positions_reach_the_decoder():
 
     refine(keys(2), canvas, logits_fn, Padir(), num_steps=1)
     assert seen and set(seen) == {(2, 9, 9)}
+
+
+def test_a_span_is_not_traced():
+    with pytest.raises(PadirError, match="without a span"):
+        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=2, span=(0, 1), trace=True)
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])

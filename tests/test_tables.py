@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import numpy as np
 import pytest
 
 from padir.corruption import Mask, Uniform
@@ -15,6 +16,7 @@ from padir.evaluation.metrics import Score
 from padir.evaluation.systems import Row
 from padir.length import LengthSearch
 from padir.rerank import MinimumBayesRisk
+from padir.shortlist import Shortlist
 from padir.strategies import MaskPredict, Padir
 
 TEST_SET = TestSet("toy", "de", "en", ["a", "b"], ["c", "d"])
@@ -54,6 +56,17 @@ def test_only_columns_that_differ_are_shown():
 def test_settings_that_are_not_the_default_are_named():
     rows = [row(), row(strategy=Padir(remask="start")), row(strategy=MaskPredict())]
     assert [line[1] for line in tables.cells(rows)[1]] == ["padir", "padir(remask=start)", "mask_predict"]
+
+
+def test_a_shortlist_is_shown():
+    shortlist = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)
+    rows = [row(), row(shortlist=shortlist)]
+    assert [r["shortlist"] for r in rows] == [None, {"candidates": 4, "frequent": 5, "sha256": shortlist.sha256}]
+    assert "shortlist" not in tables.system_columns(rows[:1]) + tables.system_columns(rows[1:])
+    assert [line[1] for line in tables.cells(rows)[1]] == ["-", "4 candidates, 5 frequent"]
+    assert "- shortlist: 4 candidates, 5 frequent" in tables.to_markdown(rows[1:]).splitlines()
+    assert "shortlist" not in tables.to_markdown(rows[:1])
+    assert "| Model | Shortlist |" in tables.paper_tables(rows, ["bleu"])
 
 
 def test_a_row_without_figures_says_why():

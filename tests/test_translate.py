@@ -9,11 +9,11 @@ from tiny_model import TINY, random_model_dir, random_translator
 
 from padir.canvas import Strategy
 from padir.corruption import Mask, MaskRange, Mixed
-from padir.decoding import Decoding
+from padir.decoding import Decoding, Prune
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.rerank import OwnScore, Rescore
-from padir.strategies import BlockGibbs, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter
+from padir.strategies import BlockGibbs, Constant, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter
 from padir.translate import Translation, Translator, rescorer, without_repeats
 
 TEXTS = [
@@ -48,6 +48,13 @@ def same(results, expected):
         dataclasses.replace(r, score=0.0, trace=None) for r in expected
     ]
     assert [r.score for r in results] == pytest.approx([r.score for r in expected], abs=1e-4)
+
+
+def test_digits_and_bytes_may_repeat(tokenizer):
+    pieces = [*tokenizer.encode_batch(["1100 😀😀"])[0]]
+    assert without_repeats(np.array(pieces), np.ones(len(pieces), bool), tokenizer.copied) == pieces
+    two, twice = tokenizer.encode_batch(["zwei zwei"])[0], tokenizer.encode_batch(["zwei"])[0]
+    assert not set(twice) & tokenizer.copied and len(two) == 2 * len(twice)
 
 
 class TestSentences:
@@ -144,6 +151,31 @@ class TestLengths:
 
 class TestChoosing:
     LENGTHS = LengthSearch(offsets=(-1, 0, 1))
+
+    @pytest.mark.parametrize("strategy", [Padir(), Padir(remask="logits")])
+    def test_pruning_to_as_many_as_there_are_changes_nothing(self, translator, strategy):
+        options = {"lengths": LengthSearch(top_k=3, draws=2), "strategy": strategy, "n_best": 6, "num_steps": 3}
+        whole = translator.translate(TEXTS, **options)
+        assert translator.translate(TEXTS, prune=Prune(keep=6), **options) == whole
+
+    @pytest.mark.parametrize("keep", [1, 2])
+    def test_pruning_after_the_last_step_keeps_the_best(self, translator, keep):
+        """Then nothing is left to change, and the rule of choosing is the one of pruning."""
+        options = {"lengths": LengthSearch(top_k=3, offsets=(0, 1)), "n_best": 6, "num_steps": 2}
+        whole = translator.translate(TEXTS, **options)
+        pruned = translator.translate(TEXTS, prune=Prune(keep, steps=2), **options)
+        same(
+            [dataclasses.replace(r, candidates=()) for r in pruned],
+            [dataclasses.replace(r, candidates=()) for r in whole],
+        )
+        for few, all_ in zip(pruned, whole, strict=True):
+            assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
+
+    def test_what_is_pruned_early_is_what_began_badly(self, translator):
+        options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
+        first = translator.translate(TEXTS, **options | {"num_steps": 1, "strategy": Constant(share=0.0)})
+        pruned = translator.translate(TEXTS, prune=Prune(keep=1), **options | {"strategy": Constant(share=0.0)})
+        assert [r.length for r in pruned] == [r.length for r in first]
 
     def test_the_candidates_are_listed_best_first(self, translator):
         for result in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=2):

@@ -10,10 +10,10 @@ from padir.model import ModelConfig, Transformer
 from padir.trainer import init_params
 
 
-def tiny_model(**changes):
+def tiny_model(ids=IDS, **changes):
     """A Transformer of width 16 and its parameters."""
     settings = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=2, decoder_layers=2, max_length=32)
-    model = Transformer(ModelConfig(**{**settings, **changes}), IDS)
+    model = Transformer(ModelConfig(**{**settings, **changes}), ids)
     params = init_params(model, seed=0)
     # Untrained attention hardly tells positions apart: larger kernels make leaks visible.
     return model, jax.tree.map(lambda x: 3.0 * x if x.ndim == 2 else x, params)

@@ -59,7 +59,7 @@ class System:
     def __call__(self, batch: Batch) -> list[Translation]:
         """Translates a batch as `Translator.translate` does; of given lengths where the batch has some."""
         if self.causal and batch.target_lengths is not None:
-            return self._run(batch, lambda stage: None)
+            return self.run(batch, lambda stage: None)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
         return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
 
@@ -73,10 +73,11 @@ class System:
             now = clock()
             seconds[stage], last = now - last, now
 
-        self._run(batch, mark)
+        self.run(batch, mark)
         return seconds
 
-    def _run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+    def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+        """Translates a batch stage by stage; `mark` is told of each that is over."""
         translator, numbers = self.translator, list(range(len(batch.texts)))
         decoding = dataclasses.replace(self.decoding, batch_size=len(numbers))
         sources, _ = translator.source_tokens(batch.texts, truncate=True)
@@ -104,6 +105,8 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
     Raises:
       PadirError: there are fewer sentences with text than that.
     """
+    if sentences < 1:
+        raise PadirError(f"a benchmark needs at least 1 sentence, got {sentences}")
     with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
     if sentences > len(with_text):
         raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
@@ -126,6 +129,8 @@ def batches_of_numbers(tokens: int, batch_size: int, sentences: int, ids: Ids, s
       tokens: of each source and each target, EOS included.
       ids: of the vocabulary that the pieces are drawn from.
     """
+    if tokens < 2 or sentences < 1:
+        raise PadirError(f"a benchmark needs sentences of at least 2 tokens, got {sentences} of {tokens}")
     draw = np.random.RandomState(seed)
     texts = [" ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, tokens - 1))) for _ in range(sentences)]
     return [
@@ -145,7 +150,8 @@ class NumberTokenizer(Tokenizer):
     """A vocabulary of numbers, for models of random weights: the text of an id is its number."""
 
     def __init__(self, ids: Ids):
-        self.ids = ids  # and no SentencePiece file
+        self.ids, self.sha256 = ids, ""  # there is no SentencePiece file
+        self.copied = frozenset()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[int(word) for word in text.split()] for text in texts]
@@ -221,6 +227,7 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
         Score("passes", sum(result.passes for result in results) / sentences, ""),
         Score("tokens", tokens / sentences, ""),
         Score("compile_seconds", timed.compile_seconds, "first calls less the median of the others"),
+        *_memory(system, batches[0]),
         *_quality(system, batches, results),
     ]
     hypotheses = [result.text for result in results]
@@ -237,6 +244,17 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
         "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
     }
     return Row(system.model, decoding, False, evaluation, "", system.causal, str(card.weights)), details
+
+
+def _memory(system: System, batch: Batch) -> list[Score]:
+    """What refining takes beside the model, for those that refine."""
+    if system.causal:
+        return []
+    translator, decoding = system.translator, dataclasses.replace(system.decoding, batch_size=len(batch.texts))
+    encoded = translator.encode(translator.source_tokens(batch.texts, truncate=True)[0], decoding.batch_size)
+    tried = translator.try_lengths(encoded, decoding, batch.target_lengths)
+    size = translator.refining_memory(encoded, tried, list(range(len(batch.texts))), decoding)
+    return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
 
 
 def _quality(system: System, batches: Sequence[Batch], results: Sequence[Translation]) -> list[Score]:

@@ -124,8 +124,8 @@ def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The points that no other one beats in both, by their first coordinate.
 
-    >>> pareto([(1, 5), (2, 3), (3, 4), (0.5, 4.5)])
-    [(1, 5), (3, 4)]
+    >>> pareto([(1.0, 5.0), (2.0, 3.0), (3.0, 4.0), (0.5, 4.5)])
+    [(1.0, 5.0), (3.0, 4.0)]
     """
     front: list[tuple[float, float]] = []
     for point in sorted(set(points), reverse=True):

@@ -39,6 +39,8 @@ class TrainingFigures:
       parameters: of the model.
       flops: model FLOPs of a step (`model_flops`).
       matmul_flops: FLOPs a second that one large matrix product of the model's dtype reached in the same run.
+      temporary_bytes: that XLA sets aside on a device for what lives within a step, such as activations, in the batch
+        shape that needs most; None where the backend does not say. Parameters, optimizer state and batch come on top.
     """
 
     step_seconds: tuple[float, ...]
@@ -51,10 +53,11 @@ class TrainingFigures:
     parameters: int
     flops: float
     matmul_flops: float
+    temporary_bytes: int | None
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Medians and shares, by name."""
+    def figures(self) -> dict[str, float | None]:
+        """Medians and shares, by name; None is not known."""
         step = float(np.median(self.step_seconds))
         lower, upper = np.percentile(self.step_seconds, [25, 75]).tolist()
         return {
@@ -70,6 +73,7 @@ class TrainingFigures:
             "compile_seconds": self.compile_seconds,
             "model_flops_per_second": self.flops / step,
             "share_of_matmul": self.flops / step / self.matmul_flops,
+            "temporary_mb": None if self.temporary_bytes is None else self.temporary_bytes / 1e6,
         }
 
 
@@ -81,6 +85,7 @@ def measure(
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
     steps: int = 20,
+    num_embeddings: int = 0,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TrainingFigures:
@@ -90,6 +95,8 @@ def measure(
       data: prepared folders, or a mixture of such.
       model, objective, optimizer, batching, seed: as for `train`.
       steps: that are timed, after three that are not.
+      num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
+        vocabulary; 0: as many as the data's has ids.
 
     Raises:
       PadirError: the data do not fit the configuration.
@@ -98,31 +105,40 @@ def measure(
         raise PadirError(f"steps must be at least 1, got {steps}")
     mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
     check_lengths(mixture, mixture.manifests("train"), model, batching)
-    transformer = Transformer(model, load_tokenizer(mixture.folders[0]).ids)
+    ids = load_tokenizer(mixture.folders[0]).ids
+    transformer = Transformer(model, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
     mesh = Mesh(np.array(jax.local_devices()), ("data",))
     replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
     transformation = optimizer.transformation(steps + 3)
     params = init_params(transformer, seed)
     state = jax.device_put(TrainState(jnp.int32(0), params, transformation.init(params)), replicated)
-    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, steps + 3), donate_argnums=0)
+    step = make_step(transformer, objective, transformation, batching, seed, steps + 3)
+    # A batch goes in as a dict: `lower` would fill a Batch with what are no arrays.
+    step_fn = jax.jit(lambda state, arrays: step(state, Batch(**arrays)), donate_argnums=0)
     seconds: list[float] = []
     waits: list[float] = []
     counts: list[tuple[int, int, int, int]] = []
     flops: list[float] = []
+    temporaries: dict[tuple[int, ...], int | None] = {}
     for _ in range(steps + 3):
         began = clock()
         arrays = next(loader)
         loaded = clock()
-        batch = jax.block_until_ready(Batch(**jax.device_put(arrays, by_row)))
+        batch = jax.block_until_ready(jax.device_put(arrays, by_row))
         ready = clock()
         state, _ = jax.block_until_ready(step_fn(state, batch))
         seconds.append(clock() - ready)
         waits.append(loaded - began)
+        shape = arrays["target_BL"].shape
+        if shape not in temporaries:
+            temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
         counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size))
         stages = 1 if isinstance(objective, TeacherForcing) else len(objective.stage_weights)
-        flops.append(model_flops(model, transformer.ids.num_embeddings, *source.shape, target.shape[1], stages))
+        (rows, source_length), target_length = source.shape, target.shape[1]
+        vocabulary = transformer.ids.num_embeddings
+        flops.append(model_flops(model, vocabulary, rows, source_length, target_length, stages))
     tokens, positions, source_tokens, source_positions = np.mean(counts[3:], axis=0).tolist()
     return TrainingFigures(
         step_seconds=tuple(seconds[3:]),
@@ -135,6 +151,7 @@ def measure(
         parameters=count_parameters(params),
         flops=float(np.mean(flops[3:])),
         matmul_flops=_matmul_flops(jnp.dtype(model.dtype), clock),
+        temporary_bytes=max((known for known in temporaries.values() if known is not None), default=None),
     )
 
 
@@ -157,6 +174,12 @@ def model_flops(config: ModelConfig, vocabulary: int, rows: int, source: int, ta
     layer = target * (own * attention + 2 * c.width * inner + mlp) + 2 * inner * target * (own * target + source)
     decoder = c.decoder_layers * layer + target * c.width * vocabulary
     return 3 * 2.0 * rows * (encoder + memory + stages * decoder)
+
+
+def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:
+    """What a program's temporaries take at once; None where the backend does not say."""
+    analysis = compiled.memory_analysis()
+    return None if analysis is None else analysis.temp_size_in_bytes
 
 
 def _matmul_flops(dtype: Any, clock: Callable[[], float]) -> float:

@@ -41,8 +41,8 @@ _RECALL = "length_recall_"
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
     """A row as JSON; what means nothing for an autoregressive model is null."""
     decoding, lengths = row.decoding, row.decoding.lengths
-    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "drop_repeats", "rerank", "oracle_lengths")
-    refining: dict[str, Any] = dict.fromkeys(names)
+    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "prune", "drop_repeats", "rerank")
+    refining: dict[str, Any] = dict.fromkeys((*names, "oracle_lengths"))
     if not row.causal:
         assert decoding.strategy is not None and decoding.canvas is not None
         refining = {
@@ -52,6 +52,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
             "top_k": lengths.top_k,
             "offsets": list(lengths.offsets),
             "draws": lengths.draws,
+            "prune": decoding.prune and dataclasses.asdict(decoding.prune),
             "drop_repeats": decoding.drop_repeats,
             "rerank": _describe_rerank(decoding.rerank),
             "oracle_lengths": row.oracle_lengths,
@@ -68,6 +69,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "weights": row.weights,
         **refining,
         "search": describe(decoding.search, SEARCHES) if row.causal else None,
+        "shortlist": decoding.shortlist and decoding.shortlist.describe(),
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
         "note": row.note,
@@ -114,6 +116,8 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := _SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths") if differ(name, rows)]
+    if len({_shortlist(row) for row in rows}) > 1:  # one and none differ, too
+        between.append("shortlist")
     # A model brings its own values of these: they are shown where one model has several.
     within = [n for n in ("canvas", "drop_repeats", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
@@ -159,7 +163,14 @@ def _lengths(row) -> str:
         words.append("offsets " + " ".join(map(str, row["offsets"])))
     if row["draws"] > 1:
         words.append(f"{row['draws']} draws")
+    if prune := row.get("prune"):
+        words.append(f"{prune['keep']} go on after step {prune['steps']}")
     return ", ".join(words)
+
+
+def _shortlist(row) -> str:
+    kept = row.get("shortlist")
+    return f"{kept['candidates']} candidates, {kept['frequent']} frequent" if kept else "-"
 
 
 def _steps(row) -> str:
@@ -178,6 +189,7 @@ _SYSTEM = {
     "strategy": _strategy,
     "rerank": _rerank,
     "lengths": _lengths,
+    "shortlist": _shortlist,
     "canvas": _canvas,
     "drop_repeats": _drop_repeats,
     "batch": lambda row: str(row.get("batch_size", "-")),
@@ -189,7 +201,7 @@ _SYSTEM = {
 
 def label(row: dict[str, Any], rows: Rows) -> str:
     """What tells a row apart from others, in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}"}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}", "shortlist": "shortlist {}"}
     return ", ".join(words.get(c, "{}").format(_SYSTEM[c](row)) for c in system_columns(rows))
 
 
@@ -360,7 +372,6 @@ def show(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> 
         table.add_column(column, justify="right")
     for line in lines:
         table.add_row(*line)
-    console = rich.console.Console()
-    if not console.is_terminal:  # a file or a pipe has no width: show every column
-        console = rich.console.Console(width=max(160, 12 * len(columns)))
-    console.print(table)
+    # Wider than a narrow terminal if need be: a line that wraps can be read, and a number that is cut cannot.
+    width = rich.console.Console(width=10_000).measure(table).maximum
+    rich.console.Console(width=max(width, rich.console.Console().width)).print(table)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from padir.canvas import Canvas, Output, best_tokens, precedes, worst, write
+from padir.canvas import Canvas, Output, precedes, worst, write
 from padir.errors import PadirError
 
 
@@ -40,7 +40,7 @@ class Threshold:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
-        token_BL, score_BL = best_tokens(output.logits_BLV)
+        token_BL, score_BL = output.best()
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
         confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, memory, canvas.segment_BL, 1)
@@ -76,7 +76,7 @@ class EntropyBound:
         # Entropies ascend, so the largest of a set is its last: what a position must fit under is the sum before it.
         before_BLL = precedes(entropy_BL, memory, canvas.segment_BL)
         bounded_BL = jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= self.gamma
-        return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *best_tokens(output.logits_BLV))
+        return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -122,7 +122,7 @@ class EasyFirst:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Float[Array, "B L"], *, step, num_steps):
         del key_B, num_steps
-        written = write(canvas, canvas.free_BL, *best_tokens(output.logits_BLV))
+        written = write(canvas, canvas.free_BL, *output.best())
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
         easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
         assert canvas.visible_BLL is not None  # init refuses others

@@ -81,7 +81,7 @@ class Padir:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps):
         del key_B
-        token_BL, score_BL = best_tokens(output.logits_BLV)
+        token_BL, score_BL = output.best()
         argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
         stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
         summed_BLV = memory.summed_BLV
@@ -111,7 +111,7 @@ class MaskPredict:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
-        written = write(canvas, memory, *best_tokens(output.logits_BLV))
+        written = write(canvas, memory, *output.best())
         free_BL = canvas.free_BL
         count_BL = count_in_segment(free_BL, canvas.segment_BL) * (num_steps - step - 1) // num_steps
         hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
@@ -160,7 +160,7 @@ class Constant:
     def step(self, key_B, canvas: Canvas, output: Output, memory: ConstantMemory, *, step, num_steps):
         del key_B
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        written = write(canvas, memory.hidden_BL & ~memory.ended_BL, *best_tokens(output.logits_BLV))
+        written = write(canvas, memory.hidden_BL & ~memory.ended_BL, *output.best())
         count = share_of(self.share, free_BL, segment_BL) if self.count is None else self.count
         hidden_BL = worst(written.score_BL, free_BL, segment_BL, count)
         summed_BLV = memory.summed_BLV
@@ -209,6 +209,6 @@ class Rejecter:
                 " head, or choose another strategy"
             )
         rejected_BL = (jax.nn.sigmoid(output.keep_logits_BL) < self.threshold) | (step == 0)
-        written = write(canvas, rejected_BL, *best_tokens(output.logits_BLV))
+        written = write(canvas, rejected_BL, *output.best())
         unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1)
         return dataclasses.replace(written, done_B=canvas.done_B | unchanged_B), memory

@@ -93,7 +93,7 @@ class SundaeSampling:
             order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
         chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
-        token_BL, score_BL = best_tokens(output.logits_BLV)
+        token_BL, score_BL = output.best()
         done_B, settled_BL = canvas.done_B, free_BL & (self.argmax_last & (step == num_steps - 1))
         if self.temperature == 0:
             agreed_BL = count_in_segment(free_BL & (token_BL != canvas.tokens_BL), segment_BL) == 0
@@ -152,7 +152,7 @@ class BlockGibbs:
             next_BL = worst(uniform_draws(position_keys(key_B, segment_BL, _WHERE)), free_BL, segment_BL, self.block)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
         hidden_BL = jnp.where(whole_BL, next_BL, left_BL) & ~last
-        written = write(written, left_BL & last, *best_tokens(output.logits_BLV))
+        written = write(written, left_BL & last, *output.best())
         return hide(written, hidden_BL), (hidden_BL, jnp.where(whole_BL, next_BL, block_BL))
 
 

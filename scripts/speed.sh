@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Speed on this machine, into results/speed_*: the paper's size, the models that come with padir, and training.
+# About 30 minutes on 2 cores, which should have nothing else to do. The last two need prepared folders, of which
+# configs/run/general_de_en_cpu.gin says how.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+padir() { .venv/bin/python -m padir "$@"; }
+
+make_environment
+export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"  # large pages for large arrays, where Linux grants them
+paper=(--random padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin)
+peers=()
+.venv/bin/python -c 'import ctranslate2' 2> /dev/null && peers=(--ctranslate2 int8)
+
+# The paper's size, random weights.
+padir benchmark "${paper[@]}" --tokens 30 --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
+    --batch_size 1 --sentences 10 --repeats 3 --output results/speed_30_tokens
+padir benchmark "${paper[@]}" --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" \
+    --batch_size 32 --sentences 32 --repeats 3 --output results/speed_30_tokens_batch_32
+padir benchmark "${paper[@]}" --tokens 100 --beam 1 --batch_size 1 --sentences 10 --repeats 3 --output results/speed_100_tokens
+padir benchmark "${paper[@]:0:2}" --tokens 128 --top_k 5 --batch_size 16 --sentences 16 --repeats 1 \
+    --output results/speed_128_tokens_batch_16
+
+# The models that come with padir: quality beside speed, on short sentences and on long ones.
+if [[ -f data/tatoeba_de_en/manifest.json ]]; then
+    padir benchmark --data data/tatoeba_de_en --num_steps 1 2 4 --top_k 1 5 --beam 1 5 --precision float32 int8 \
+        --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
+    [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
+        --output runs/general.shortlist.npz
+    padir benchmark --data data/bible_de_en --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
+        --shortlist none runs/general.shortlist.npz --batch_size 1 --sentences 100 --repeats 3 \
+        --output results/speed_de_en_long
+fi
+
+# Training at the published size, on real lengths: captions, and verses of some 30 tokens.
+for data in multi30k_de_en bible_de_en; do
+    if [[ -f "data/$data/manifest.json" ]]; then
+        padir benchmark --train 5 --gin_file=configs/run/speed.gin --vocab_size 32100 --data "data/$data" \
+            --output "results/speed_training_$data"
+    fi
+done
