@@ -26,7 +26,10 @@ ORDER = """
     pretrained checkpoint optimizer training_log averaging trainer decoding drafts translate stream score
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
     evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
-    lexicon chunks distill analysis.trace_style analysis.trace config __main__
+    lexicon chunks distill analysis.trace_style analysis.trace
+    ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
+    ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
+    ising.experiments ising.figures ising.commands config __main__
 """.split()
 PACKAGES = {
     "",
@@ -34,6 +37,7 @@ PACKAGES = {
     "benchmark",
     "data",
     "evaluation",
+    "ising",
 }  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.

@@ -1,0 +1,135 @@
+"""Samplers as transition matrices over all states, and what linear algebra says of them (sections 2.2.2 and 2.4).
+
+Rows are where a chain is, columns where it goes. Everything is float64; S = 1,024 (10 spins) takes seconds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from padir.errors import PadirError
+from padir.ising.masks import Masks
+from padir.ising.model import Ising, spins
+
+MOST_SPINS = 12  # a matrix of 4,096 x 4,096 is 128 MB
+
+
+def _check_size(num_spins: int) -> None:
+    if num_spins > MOST_SPINS:
+        raise PadirError(f"transition matrices are for at most {MOST_SPINS} spins, got {num_spins}: simulate instead")
+
+
+def groups(block_N: np.ndarray) -> Int[np.ndarray, "G C"]:
+    """All states, in rows that agree outside the block; column c of a row has the bits of c in the block.
+
+    >>> groups(np.array([False, True])).tolist()
+    [[0, 2], [1, 3]]
+    """
+
+    def spread(bits: np.ndarray) -> np.ndarray:
+        number = np.arange(1 << len(bits))
+        return ((number[:, None] >> np.arange(len(bits)) & 1) << bits).sum(axis=1)
+
+    return spread(np.flatnonzero(~block_N))[:, None] + spread(np.flatnonzero(block_N))
+
+
+def block_dynamics(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "S S"]:
+    """Draws a block given the state, then its spins given the rest and the block (Definitions 6 and 8).
+
+    P(x, y) = Σ_K q(K | x) p(y_K | x_-K, K) where y and x agree outside K, with p(y_K | x_-K, K) ∝ p(y) q(K | y). With
+    `masks.uniform` it is k-Gibbs (equation 3).
+    """
+    _check_size(masks.num_spins)
+    transition_SS = np.zeros((len(prob_S), len(prob_S)))
+    for block_N, law_S in zip(masks.block_KN, masks.law_KS, strict=True):
+        state_GC = groups(block_N)
+        joint_GC = (prob_S * law_S)[state_GC]
+        mass_G1 = joint_GC.sum(axis=1, keepdims=True)
+        next_GC = joint_GC / np.where(mass_G1 > 0, mass_G1, 1.0)
+        transition_SS[state_GC[:, :, None], state_GC[:, None, :]] += law_S[state_GC][:, :, None] * next_GC[:, None, :]
+    return transition_SS
+
+
+def independent_parallel(model: Ising) -> Float[np.ndarray, "S S"]:
+    """Draws every spin at once from its own conditional given all others (Definition 11)."""
+    _check_size(model.num_spins)
+    spin_SN = spins(np.arange(1 << model.num_spins), model.num_spins)
+    local_SN = model.field_N + spin_SN @ model.coupling_NN
+    log_SS = local_SN @ spin_SN.T - np.logaddexp(local_SN, -local_SN).sum(axis=1, keepdims=True)
+    return np.exp(log_SS)
+
+
+def independent_parallel_stationary(model: Ising) -> Float[np.ndarray, " S"]:
+    """Where independent parallel on an Ising model settles: ∝ exp(h·x) Π_i cosh(h_i + Σ_j J_ij x_j), which is not p.
+
+    From π(x) P(x, y) ∝ exp(h·x + h·y + xᵀJy), which is symmetric in x and y.
+    """
+    spin_SN = spins(np.arange(1 << model.num_spins), model.num_spins)
+    local_SN = model.field_N + spin_SN @ model.coupling_NN
+    weight_S = spin_SN @ model.field_N + np.logaddexp(local_SN, -local_SN).sum(axis=1)
+    prob_S = np.exp(weight_S - weight_S.max())
+    return prob_S / prob_S.sum()
+
+
+def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
+    """Eigenvalues of a chain that is reversible with respect to p, the largest (1) first."""
+    root_S = np.sqrt(prob_S)
+    symmetric_SS = root_S[:, None] * transition_SS / root_S
+    if not np.allclose(symmetric_SS, symmetric_SS.T, atol=1e-9):
+        raise PadirError(
+            "the chain is not reversible with respect to p: its eigenvalues say nothing of a Poincaré constant"
+        )
+    return np.linalg.eigvalsh((symmetric_SS + symmetric_SS.T) / 2)[::-1]
+
+
+def poincare(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> float:
+    """The least C with Var(f) ≤ C · E(f, f) for every f of the state (Definition 5): 1 / (1 - second eigenvalue)."""
+    gap = 1.0 - eigenvalues(transition_SS, prob_S)[1]
+    return float(1.0 / gap) if gap > 0 else float("inf")
+
+
+def total_variation(first_xS: np.ndarray, second_xS: np.ndarray) -> np.ndarray:
+    return np.asarray(0.5 * np.abs(first_xS - second_xS).sum(axis=-1))
+
+
+def mixing_time(
+    transition_SS: Float[np.ndarray, "S S"],
+    prob_S: Float[np.ndarray, " S"],
+    distance: float = 0.25,
+    most: int = 1 << 30,
+) -> int:
+    """The fewest steps after which the chain is within `distance` of p in total variation, from any start.
+
+    Found by doubling, then by bisection on the powers, as the distance never grows.
+    """
+    power_SS, powers = np.eye(len(prob_S)), [transition_SS]
+    while total_variation(powers[-1], prob_S).max() > distance:
+        if 1 << len(powers) > most:
+            raise PadirError(f"the chain has not mixed after {most:,} steps: take a smaller coupling or larger blocks")
+        powers.append(powers[-1] @ powers[-1])
+    steps = 0
+    for i in reversed(range(len(powers))):
+        longer_SS = power_SS @ powers[i]
+        if total_variation(longer_SS, prob_S).max() > distance:
+            power_SS, steps = longer_SS, steps + (1 << i)
+    return steps + 1 if total_variation(power_SS, prob_S).max() > distance else 0
+
+
+def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray) -> Float[np.ndarray, " S"]:
+    """Expected steps to the first visit of a target, from every state; 0 inside it."""
+    outside = np.flatnonzero(~target_S)
+    result_S = np.zeros(len(target_S))
+    inner = np.eye(len(outside)) - transition_SS[np.ix_(outside, outside)]
+    result_S[outside] = np.linalg.solve(inner, np.ones(len(outside)))
+    return result_S
+
+
+def hitting_probability(
+    transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray, steps: int
+) -> Float[np.ndarray, " S"]:
+    """Probability of having visited a target within so many steps, from every state."""
+    reached_S = target_S.astype(np.float64)
+    for _ in range(steps):
+        reached_S = np.where(target_S, 1.0, transition_SS @ reached_S)
+    return reached_S

@@ -1,0 +1,129 @@
+"""The clique family lumped: how many spins of the clique are +1 is a Markov chain of its own (section 2.4.2).
+
+With one field h on the whole clique, k-Gibbs and independent parallel treat its spins alike, and the spins outside it
+are independent of it. So C + 1 numbers stand for 2^N states, exactly, and cliques of hundreds of spins can be solved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from padir.errors import PadirError
+
+
+@dataclasses.dataclass(frozen=True)
+class Clique:
+    """N spins of which `size` are a clique with coupling J and field h each (equation 6)."""
+
+    num_spins: int
+    size: int
+    coupling: float
+    field: float
+
+    def __post_init__(self):
+        if not 1 <= self.size <= self.num_spins:
+            raise PadirError(f"the clique has 1 to {self.num_spins} of {self.num_spins} spins, got {self.size}")
+        if self.coupling <= 0 or self.field <= 0:
+            raise PadirError(f"coupling and field must be above 0, got {self.coupling} and {self.field}")
+
+
+def _log_choose(total: int, count: np.ndarray) -> np.ndarray:
+    return np.array([math.lgamma(total + 1) - math.lgamma(c + 1) - math.lgamma(total - c + 1) for c in count])
+
+
+def _softmax(value_x: np.ndarray) -> np.ndarray:
+    weight_x = np.exp(value_x - value_x.max())
+    return weight_x / weight_x.sum()
+
+
+def _hypergeometric(total: int, marked: int, drawn: int) -> Float[np.ndarray, " T"]:
+    """Probabilities of 0 to `drawn` marked things among `drawn` of `total`."""
+    result_T = np.zeros(drawn + 1)
+    count = np.arange(max(0, drawn - (total - marked)), min(marked, drawn) + 1)
+    log_count = _log_choose(marked, count) + _log_choose(total - marked, drawn - count)
+    result_T[count] = np.exp(log_count - _log_choose(total, np.array([drawn])))
+    return result_T
+
+
+def _plus(model: Clique, drawn: int, outside_sum: int) -> Float[np.ndarray, " T"]:
+    """Probabilities of 0 to `drawn` +1 among clique spins drawn together, given the sum of the others of the clique."""
+    plus = np.arange(drawn + 1)
+    total = 2 * plus - drawn
+    exponent = total * (model.field + model.coupling * outside_sum) + model.coupling * (total**2 - drawn) / 2
+    return _softmax(_log_choose(drawn, plus) + exponent)
+
+
+def larger_mode(model: Clique) -> float:
+    """p(R_1): the probability that the whole clique is +1."""
+    return float(_plus(model, model.size, 0)[-1])
+
+
+def k_gibbs(model: Clique, k: int) -> Float[np.ndarray, "T T"]:
+    """k-Gibbs (equation 3) on the number of +1 in the clique, 0 to C."""
+    if not 1 <= k <= model.num_spins:
+        raise PadirError(f"k is 1 to {model.num_spins}, got {k}")
+    size = model.size
+    transition_TT = np.zeros((size + 1, size + 1))
+    for drawn, prob_drawn in enumerate(_hypergeometric(model.num_spins, size, k)):
+        if prob_drawn == 0:
+            continue
+        for plus in range(size + 1):
+            for removed, prob_removed in enumerate(_hypergeometric(size, plus, drawn)):
+                if prob_removed > 0:
+                    left = plus - removed
+                    next_T = _plus(model, drawn, 2 * left - (size - drawn))
+                    transition_TT[plus, left : left + drawn + 1] += prob_drawn * prob_removed * next_T
+    return transition_TT
+
+
+def independent_parallel(model: Clique) -> Float[np.ndarray, "T T"]:
+    """Independent parallel (Definition 11) on the number of +1 in the clique, 0 to C."""
+
+    def binomial(count: int, logit: float) -> np.ndarray:
+        return _softmax(_log_choose(count, np.arange(count + 1)) + np.arange(count + 1) * logit)
+
+    size = model.size
+    rows = []
+    for plus in range(size + 1):
+        total = 2 * plus - size
+        stay = binomial(plus, 2 * (model.field + model.coupling * (total - 1)))
+        turn = binomial(size - plus, 2 * (model.field + model.coupling * (total + 1)))
+        rows.append(np.convolve(stay, turn))
+    return np.array(rows)
+
+
+def block_covers(model: Clique, k: int) -> float:
+    """Probability that k spins drawn alike hold the whole clique: C(N-|C|, k-|C|) / C(N, k)."""
+    if k < model.size:
+        return 0.0
+    return float(math.comb(model.num_spins - model.size, k - model.size) / math.comb(model.num_spins, k))
+
+
+def one_step(model: Clique, k: int) -> float:
+    """q: from any state k-Gibbs is in R_1 after a step with at least this probability, from R_-1 with exactly this."""
+    return block_covers(model, k) * larger_mode(model)
+
+
+def larger_mode_bound(model: Clique) -> float:
+    """A lower bound of p(R_1), from a(C-a) ≥ C-1 broken pairs where a of the C spins differ from the rest."""
+    size, among = model.size, (2**model.size - 2) * math.exp(-2 * model.coupling * (model.size - 1))
+    return 1.0 / (1.0 + math.exp(-2 * size * model.field) + among)
+
+
+def pull(model: Clique) -> float:
+    """m = Σ_C tanh(J - h): how negative the clique's sum is expected to stay, at least, once it is -2 or less."""
+    return model.size * math.tanh(model.coupling - model.field)
+
+
+def escape_bound(model: Clique) -> float:
+    """Independent parallel's chance of a clique sum above -2 in one step from a sum of at most -2, from above.
+
+    Hoeffding's inequality: the next sum has C independent terms in [-1, 1] and a mean of at most -m, and must be at
+    least -1 (C odd) or 0 (C even). 1 where m is too small to say anything.
+    """
+    excess = pull(model) - model.size % 2
+    return math.exp(-(excess**2) / (2 * model.size)) if excess > 0 else 1.0

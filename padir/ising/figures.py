@@ -1,0 +1,149 @@
+"""Figures 1 to 3: PNG and SVG plots, CSV and JSON of their points. Plots need the extra `plot` (matplotlib)."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from padir.errors import PadirError
+from padir.files import whole, write_json
+from padir.ising.experiments import Row
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
+
+
+def check() -> None:
+    """Whether figures can be drawn.
+
+    Raises:
+      PadirError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise PadirError("figures need matplotlib: pip install 'padir[plot]'") from None
+
+
+def write_csv(file: IO[str], rows: Sequence[Row]) -> None:
+    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+
+
+def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[[Any], None]) -> None:
+    """Writes NAME.csv and NAME.json, then NAME.png and NAME.svg as `draw` makes them."""
+    check()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with whole(f"{name}.csv") as file:
+        write_csv(file, rows)
+    write_json(f"{name}.json", {**about, "rows": list(rows)})
+    style: dict[Any, Any] = {"svg.hashsalt": "padir", "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(layout="constrained")
+        draw(figure)
+        figure.savefig(f"{name}.png", dpi=130)
+        figure.savefig(f"{name}.svg", metadata={"Date": None})
+
+
+def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
+    """Error against samples for every k (left), samples × error against k (right); lines are theory, dots measured."""
+    import matplotlib
+
+    figure.set_size_inches(11, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    single = [row for row in rows if row["estimator"] == "one mask"]
+    ks = sorted({row["k"] for row in rows})
+    for k in ks:
+        colour = matplotlib.colormaps["viridis_r"](0.12 + 0.85 * (k - 1) / max(1, len(ks) - 1))
+        mine = [row for row in single if row["k"] == k]
+        left.plot(_column(mine, "samples"), _column(mine, "expected"), color=colour, linewidth=1.2)
+        label = f"k = {k}" + (" (maximum likelihood)" if k == ks[-1] else "")
+        _bars(left, mine, "samples", lambda row: 1.0, color=colour, label=label)
+        lost = [row for row in mine if row["mean"] is None and row["median"] is not None]
+        left.plot(_column(lost, "samples"), _column(lost, "median"), "o", color=colour, markerfacecolor="white", ms=5)
+    left.set(xscale="log", yscale="log", xlabel="samples", ylabel="squared error of the parameters")
+    left.set_xticks(sorted({row["samples"] for row in rows}), [f"{n:,}" for n in sorted({r["samples"] for r in rows})])
+    left.minorticks_off()
+    left.legend(frameon=False, fontsize=9)
+    most = max(row["samples"] for row in rows)
+    for (estimator, label), colour in zip(
+        (
+            ("one mask", "one mask a sample (k-pseudolikelihood)"),
+            ("all masks", "all masks of every sample (composite)"),
+        ),
+        _COLOURS[:2],
+        strict=True,
+    ):
+        mine = [row for row in rows if row["estimator"] == estimator and row["samples"] == most]
+        right.plot(_column(mine, "k"), _column(mine, "trace"), color=colour, linewidth=1.2)
+        _bars(right, mine, "k", lambda row: row["samples"], color=colour, label=label)
+    right.set_xticks(ks)
+    right.set(xlabel="k: spins that are hidden", ylabel=f"samples × squared error, at {most:,}")
+    right.set_ylim(bottom=0)
+    right.legend(frameon=False, fontsize=9)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+    figure.suptitle(title)
+    figure.supxlabel(
+        "lines: tr Γ / samples, exact; dots: means over data sets with 2 standard errors;"
+        " hollow: medians, where some fit has no minimum",
+        fontsize=9,
+        color="0.35",
+    )
+
+
+def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
+    """Steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated ones."""
+    fields = sorted({row["field"] for row in rows})
+    couplings = sorted({row["coupling"] for row in rows})
+    ks = sorted({row["k"] for row in rows if row["k"]})
+    parallel, budget = ks[-1] + 1.5, rows[0]["budget"]
+    figure.set_size_inches(5.2 * len(fields) + 0.6, 4.6)
+    panels = figure.subplots(1, len(fields), sharey=True, squeeze=False)[0]
+    for axes, field in zip(panels, fields, strict=True):
+        for number, (coupling, colour) in enumerate(zip(couplings, itertools.cycle(_COLOURS))):
+            mine = [row for row in rows if row["field"] == field and row["coupling"] == coupling]
+            gibbs, alone = [r for r in mine if r["k"]], [{**r, "k": parallel} for r in mine if not r["k"]]
+            axes.plot(_column(gibbs, "k"), _column(gibbs, "exact"), color=colour, linewidth=1.2)
+            _bars(axes, gibbs, "k", lambda row: 1.0, color=colour, label=f"J = {coupling:g}")
+            axes.plot(_column(alone, "k"), _column(alone, "exact"), "_", color=colour, markersize=16)
+            _bars(axes, alone, "k", lambda row: 1.0, color=colour)
+            late = [row for row in gibbs + alone if row["mean"] is None]
+            height = budget * 1.45**number  # so that they do not hide one another
+            axes.plot(_column(late, "k"), [height] * len(late), "^", color=colour, markerfacecolor="white", ms=6)
+        axes.axhline(budget, color="0.6", linewidth=0.8, linestyle=":")
+        axes.axvline(ks[-1] + 0.75, color="0.8", linewidth=0.8)
+        axes.set_xticks([*ks, parallel], [*map(str, ks), "independent\nparallel"])
+        axes.set(yscale="log", xlabel="k of k-Gibbs", title=f"h = {field:g}")
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("steps from the smaller mode to the larger")
+    panels[0].legend(frameon=False, fontsize=9, loc="upper center", ncols=len(couplings))
+    figure.suptitle(title)
+    figure.supxlabel(
+        "lines and bars: exact means; dots: simulated means with 2 standard errors;"
+        f" triangles: chains left after {budget:,} steps (dotted)",
+        fontsize=9,
+        color="0.35",
+    )
+
+
+def _column(rows: Sequence[Row], name: str) -> list[Any]:
+    return [row[name] for row in rows]
+
+
+def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:
+    """Means with two standard errors, where there is a mean."""
+    there = [row for row in rows if row["mean"] is not None]
+    axes.errorbar(
+        _column(there, across),
+        [row["mean"] * scale(row) for row in there],
+        yerr=[2 * row["standard_error"] * scale(row) for row in there],
+        fmt="o",
+        markersize=4.5,
+        capsize=2.5,
+        **style,
+    )

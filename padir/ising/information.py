@@ -1,0 +1,66 @@
+"""What a masked sample tells of the parameters: information matrices and asymptotic covariances, by enumeration.
+
+The loss of one sample is -log p_θ(x_K | x_-K, K). For an exponential family its gradient is E[t | x_-K, K] - t(x) with
+t the statistics, and its Hessian Cov(t | x_-K, K), which does not depend on x_K. All of sections 2.2.1 to 2.2.3 follows
+from the law of total variance on these two (docs/theory.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+from padir.ising.masks import Masks, block_sum
+from padir.ising.model import spins, statistics
+
+
+def all_statistics(num_spins: int) -> Float[np.ndarray, "S D"]:
+    return statistics(spins(np.arange(1 << num_spins), num_spins))
+
+
+def fisher(prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, "D D"]:
+    """Fisher information of the full likelihood: the covariance of the statistics (Definition 1)."""
+    stat_SD = all_statistics(len(prob_S).bit_length() - 1)
+    centred_SD = stat_SD - prob_S @ stat_SD
+    return centred_SD.T @ (prob_S[:, None] * centred_SD)
+
+
+def scores(
+    prob_S: Float[np.ndarray, " S"], masks: Masks
+) -> Iterator[tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S D"]]]:
+    """For each block: the joint probability of each state with it, and the score t(x) - E[t | x_-K, K] there."""
+    stat_SD = all_statistics(masks.num_spins)
+    for block_N, law_S in zip(masks.block_KN, masks.law_KS, strict=True):
+        joint_S = prob_S * law_S
+        mass_S = block_sum(joint_S, block_N)
+        mean_DS = block_sum(joint_S * stat_SD.T, block_N) / np.where(mass_S > 0, mass_S, 1.0)
+        yield joint_S, stat_SD - mean_DS.T
+
+
+def information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
+    """Covariance of the gradient at the truth, one mask a sample; the information-matrix equality: the Hessian, too."""
+    return sum(
+        (score_SD.T @ (joint_S[:, None] * score_SD) for joint_S, score_SD in scores(prob_S, masks)), np.zeros(())
+    )
+
+
+def covariance(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
+    """Γ: asymptotic covariance, times the number of samples, of the estimator with one mask a sample (Lemma 1)."""
+    return np.linalg.inv(information(prob_S, masks))
+
+
+def composite_information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
+    """Covariance of the gradient where every sample is averaged over all its masks."""
+    mean_SD = sum(
+        (law_S[:, None] * score_SD for law_S, (_, score_SD) in zip(masks.law_KS, scores(prob_S, masks), strict=True)),
+        np.zeros(()),
+    )
+    return mean_SD.T @ (prob_S[:, None] * mean_SD)
+
+
+def composite_covariance(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
+    """Asymptotic covariance of the composite likelihood over all masks: the sandwich H⁻¹ V H⁻¹, as H is not V."""
+    inverse_DD = covariance(prob_S, masks)
+    return inverse_DD @ composite_information(prob_S, masks) @ inverse_DD

@@ -1,0 +1,247 @@
+"""Statements of section 2.4 and appendices E to I: how fast block dynamics mixes, and what parallel steps cannot do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Float
+
+from padir.errors import PadirError
+from padir.ising import chains, cliques, masks, model
+from padir.ising.cliques import Clique
+from padir.ising.masks import block_sum
+from padir.ising.model import Ising, distribution, spins
+from padir.ising.statement import Statement, equal, less, strictly, truth
+
+Margins = Iterator[float]
+
+
+def total_correlation(prob_S: Float[np.ndarray, " S"]) -> float:
+    """KL of a distribution from the product of its margins: 0 if and only if it is a product (nats)."""
+    num_spins = len(prob_S).bit_length() - 1
+    product_S = np.ones(len(prob_S))
+    for i in range(num_spins):
+        product_S *= block_sum(prob_S, np.arange(num_spins) != i)
+    seen_S = prob_S > 0
+    return float(np.sum(prob_S[seen_S] * np.log(prob_S[seen_S] / product_S[seen_S])))
+
+
+def _invariance(rng: np.random.Generator, num_spins: int) -> Margins:
+    prob_S = distribution(truth(rng, num_spins))
+    for which in (
+        masks.uniform(num_spins, 1 + num_spins // 2),
+        masks.random_weighted(rng, num_spins),
+        masks.random_adaptive(rng, num_spins, 1 + num_spins // 2),
+    ):
+        flow_SS = prob_S[:, None] * chains.block_dynamics(prob_S, which)
+        yield equal(flow_SS.sum(axis=0), prob_S)
+        yield equal(flow_SS, flow_SS.T)
+
+
+def _gaps(rng: np.random.Generator, num_spins: int) -> Float[np.ndarray, " N"]:
+    prob_S = distribution(truth(rng, num_spins))
+    return np.array(
+        [
+            1 / chains.poincare(chains.block_dynamics(prob_S, masks.uniform(num_spins, k)), prob_S)
+            for k in range(1, num_spins + 1)
+        ]
+    )
+
+
+def _k_times_faster(rng: np.random.Generator, num_spins: int) -> Margins:
+    gap_N = _gaps(rng, num_spins)
+    yield less(gap_N[0] * np.arange(2, num_spins + 1), gap_N[1:])
+
+
+def _faster_yet(rng: np.random.Generator, num_spins: int) -> Margins:
+    gap_N = _gaps(rng, num_spins)
+    left_N = np.cumprod(1 - num_spins * gap_N[0] / np.arange(num_spins, 0, -1))
+    yield less(1 - left_N[1:], gap_N[1:])
+    yield less(gap_N[0] * np.arange(2, num_spins + 1), 1 - left_N[1:])
+
+
+def _chi_square(rng: np.random.Generator, num_spins: int) -> Margins:
+    prob_S, which = distribution(truth(rng, num_spins)), masks.random_weighted(rng, num_spins)
+    transition_SS = chains.block_dynamics(prob_S, which)
+    gap = 1 / chains.poincare(transition_SS, prob_S)
+    at_SS, start_S = np.eye(len(prob_S)), 1 / prob_S - 1
+    for step in range(1, 6):
+        at_SS = at_SS @ transition_SS
+        distance_S = np.sum((at_SS - prob_S) ** 2 / prob_S, axis=1)
+        yield float(np.min(((1 - gap) ** (2 * step) * start_S - distance_S) / start_S))
+
+
+def _mixing(rng: np.random.Generator, num_spins: int) -> Margins:
+    prob_S, which = distribution(truth(rng, num_spins)), masks.random_weighted(rng, num_spins)
+    transition_SS = chains.block_dynamics(prob_S, which)
+    relaxation, steps = chains.poincare(transition_SS, prob_S), chains.mixing_time(transition_SS, prob_S)
+    yield less((relaxation - 1) * math.log(2), steps)
+    yield less(steps, math.ceil(relaxation * math.log(4 / prob_S.min())))
+
+
+def _row_is_no_product(rng: np.random.Generator, num_spins: int) -> Margins:
+    prob_S = distribution(truth(rng, num_spins))
+    for k in range(2, num_spins + 1):
+        transition_SS = chains.block_dynamics(prob_S, masks.uniform(num_spins, k))
+        yield strictly(min(map(total_correlation, transition_SS)))
+
+
+def _block_is_no_product(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn = truth(rng, num_spins)
+    spin_N = rng.choice([-1.0, 1.0], num_spins)
+    for k in range(2, num_spins + 1):
+        block = rng.permutation(num_spins)[:k].tolist()
+        coupled = float(np.sum(drawn.coupling_NN[np.ix_(block, block)] ** 2))  # small couplings have small effects
+        yield strictly(total_correlation(model.conditional(drawn, block, spin_N)) / min(1.0, coupled))
+
+
+def _random_scan(rng: np.random.Generator, num_spins: int) -> Margins:
+    prob_S = distribution(truth(rng, num_spins))
+    yield from (-total_correlation(row_S) for row_S in chains.block_dynamics(prob_S, masks.uniform(num_spins, 1)))
+
+
+def _parallel_settles(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn = truth(rng, num_spins)
+    flow_SS = chains.independent_parallel_stationary(drawn)[:, None] * chains.independent_parallel(drawn)
+    yield equal(flow_SS, flow_SS.T)
+
+
+def _parallel_is_right(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn = truth(rng, num_spins)
+    prob_S = distribution(drawn)
+    yield equal(prob_S @ chains.independent_parallel(drawn), prob_S)
+
+
+def _clique(rng: np.random.Generator, num_spins: int) -> tuple[Ising, int]:
+    """A clique whose members have fields of their own, with other spins that have fields, too."""
+    size = int(rng.integers(2, num_spins + 1))
+    field = rng.uniform(0.05, 0.5, size).tolist()
+    return model.clique(num_spins, size, rng.uniform(0.2, 1.5), field, other_field=rng.normal()), size
+
+
+def _sums(num_spins: int, size: int) -> Float[np.ndarray, " S"]:
+    return spins(np.arange(1 << num_spins), num_spins)[:, :size].sum(axis=1)
+
+
+def _mode_ratio(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn, size = _clique(rng, num_spins)
+    prob_S, sum_S, field = distribution(drawn), _sums(num_spins, size), drawn.field_N[:size].sum()
+    yield equal(prob_S[sum_S == -size].sum() / prob_S[sum_S == size].sum(), math.exp(-2 * field))
+
+
+def _mode_mass(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn, size = _clique(rng, num_spins)
+    prob_S, sum_S, field = distribution(drawn), _sums(num_spins, size), drawn.field_N[:size].sum()
+    between = (2**size - 2) * math.exp(-2 * drawn.coupling_NN[0, 1] * (size - 1))
+    yield less(1 / (1 + math.exp(-2 * field) + between), prob_S[sum_S == size].sum())
+
+
+def _k_gibbs(rng: np.random.Generator, num_spins: int) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+    """Of a clique and each k that can hold it: the chain, the clique's sum in each state, and q."""
+    drawn, size = _clique(rng, num_spins)
+    prob_S, sum_S = distribution(drawn), _sums(num_spins, size)
+    for k in range(size, num_spins + 1):
+        covers = math.comb(num_spins - size, k - size) / math.comb(num_spins, k)
+        transition_SS = chains.block_dynamics(prob_S, masks.uniform(num_spins, k))
+        yield transition_SS, sum_S, float(covers * prob_S[sum_S == size].sum())
+
+
+def _one_step(rng: np.random.Generator, num_spins: int) -> Margins:
+    for transition_SS, sum_S, q in _k_gibbs(rng, num_spins):
+        once_S = transition_SS @ (sum_S == sum_S.max()).astype(np.float64)
+        yield less(q, once_S)
+        yield equal(once_S[sum_S == sum_S.min()], q)  # from R_-1 it is no more than that
+
+
+def _k_gibbs_arrives(rng: np.random.Generator, num_spins: int) -> Margins:
+    for transition_SS, sum_S, q in _k_gibbs(rng, num_spins):
+        yield less(1 - (1 - q) ** 5, chains.hitting_probability(transition_SS, sum_S == sum_S.max(), 5))
+
+
+def _parallel_is_stuck(rng: np.random.Generator, num_spins: int) -> Margins:
+    drawn, size = _clique(rng, num_spins)
+    sum_S, field_C = _sums(drawn.num_spins, size), drawn.field_N[:size]
+    pull = float(np.tanh(drawn.coupling_NN[0, 1] - field_C).sum())
+    excess = max(pull - size % 2, 0.0)
+    transition_SS, low_S = chains.independent_parallel(drawn), sum_S <= -2
+    bound = math.exp(-(excess**2) / (2 * size))
+    for steps in (1, 10):
+        yield less(chains.hitting_probability(transition_SS, ~low_S, steps)[low_S], min(1.0, steps * bound))
+    large = Clique(64, int(rng.integers(16, 65)), rng.uniform(0.5, 2.0), rng.uniform(0.05, 0.5))  # solved by counting
+    low_T = 2 * np.arange(large.size + 1) - large.size <= -2
+    leaves_T = chains.hitting_probability(cliques.independent_parallel(large), ~low_T, 10)[low_T]
+    yield less(leaves_T, min(1.0, 10 * cliques.escape_bound(large)))
+
+
+def separation(clique: Clique, k: int, steps: int) -> dict[str, float]:
+    """Both samplers from R_-1, exactly, and the bounds: chances to have been in R_1 after 1 step, and after `steps`.
+
+    "parallel leaves" is the chance to have had a clique sum above -2, which is what the bound bounds.
+    """
+    target_T = np.arange(clique.size + 1) == clique.size
+    high_T = 2 * np.arange(clique.size + 1) - clique.size > -2
+    parallel_TT = cliques.independent_parallel(clique)
+    return {
+        "k-Gibbs, 1 step": float(cliques.k_gibbs(clique, k)[0, -1]),
+        "k-Gibbs, bound": cliques.block_covers(clique, k) * cliques.larger_mode_bound(clique),
+        "parallel": float(chains.hitting_probability(parallel_TT, target_T, steps)[0]),
+        "parallel leaves": float(chains.hitting_probability(parallel_TT, high_T, steps)[0]),
+        "parallel, bound": min(1.0, steps * cliques.escape_bound(clique)),
+    }
+
+
+def separating_clique(delta: float, steps: int, num_spins: int) -> tuple[Clique, int]:
+    """The smallest clique, with h = 1/2 and J = 2, and a k for which the corollary's two bounds are within delta.
+
+    Enough are: k ≥ N (1 - delta / 2C), so that a block misses the clique with a chance of at most delta/2;
+    p(R_1) ≥ 1 - delta/2; and steps · exp(-(m - [C odd])² / 2C) ≤ delta.
+    """
+    for size in range(2, num_spins + 1):
+        clique = Clique(num_spins, size, 2.0, 0.5)
+        arrives = cliques.larger_mode_bound(clique) >= 1 - delta / 2
+        if arrives and steps * cliques.escape_bound(clique) <= delta:
+            return clique, math.ceil(num_spins * (1 - delta / (2 * size)))
+    raise PadirError(f"no clique of at most {num_spins} spins separates the samplers: take more spins")
+
+
+def _corollary(rng: np.random.Generator, num_spins: int) -> Margins:
+    delta, steps = 10 ** rng.uniform(-3, -1), int(10 ** rng.uniform(1, 3))
+    clique, k = separating_clique(delta, steps, num_spins)
+    chance = separation(clique, k, steps)
+    yield less(1 - delta, chance["k-Gibbs, 1 step"])
+    yield less(chance["parallel"], delta)
+
+
+STATEMENTS = (
+    Statement("invariance", "Definitions 6, 8", "block dynamics leaves p invariant, reversibly", _invariance, 10),
+    Statement("decay of χ²", "Definition 5", "χ² falls at least as (1 - 1/C)^2t", _chi_square, 10),
+    Statement("mixing time", "2.2.2", "(C - 1) log 2 ≤ t_mix(1/4) ≤ C log(4 / p_min)", _mixing, 10),
+    Statement("k times faster", "2.4", "gap of k-Gibbs ≥ k · gap of 1-Gibbs", _k_times_faster, 10),
+    Statement("faster yet", "ours", "gap_k ≥ 1 - Π_j (1 - N gap_1 / (N - j)) ≥ k gap_1", _faster_yet, 10),
+    Statement(
+        "no product, given the block", "2.4.1", "k ≥ 2 coupled spins are drawn together", _block_is_no_product, 10
+    ),
+    Statement("no product", "2.4.1", "no row of k-Gibbs is a product distribution, k ≥ 2", _row_is_no_product, 6),
+    Statement("where parallel settles", "ours; footnote 13", "π ∝ exp(h·x) Π cosh(h + Jx)", _parallel_settles, 10),
+    Statement("modes, ratio", "appendix E", "p(R_-1) / p(R_1) = exp(-2 Σ h)", _mode_ratio, 10),
+    Statement("modes, mass", "appendix E", "1 / p(R_1) ≤ 1 + exp(-2 Σ h) + (2^C - 2) exp(-2J (C-1))", _mode_mass, 10),
+    Statement("k-Gibbs, one step", "proposition in 2.4.2", "in R_1 with ≥ q; from R_-1 = q", _one_step, 10),
+    Statement("k-Gibbs arrives", "proposition in 2.4.2", "in R_1 within T steps: ≥ 1 - (1-q)^T", _k_gibbs_arrives, 10),
+    Statement(
+        "parallel is stuck",
+        "proposition in 2.4.2",
+        "escape ≤ T exp(-(m - odd)²/2C)",
+        _parallel_is_stuck,
+        10,
+        smallest=4,
+    ),
+    Statement(
+        "separation", "corollary in 2.4.2", "k-Gibbs 1 step ≥ 1-δ, parallel T steps ≤ δ", _corollary, 300, smallest=300
+    ),
+    Statement("random scan", "remark in 2.4.1", "a row of 1-Gibbs is a product distribution", _random_scan, 6, False),
+    Statement(
+        "parallel is right", "not claimed", "independent parallel leaves p invariant", _parallel_is_right, 6, False
+    ),
+)

@@ -1,0 +1,115 @@
+"""A statement of the theory as something that can be checked: margins over random small models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from jaxtyping import Float
+
+from padir.ising import model
+from padir.ising.model import Ising
+
+Numbers = np.ndarray | float | int
+
+TOLERANCE = 1e-9  # margins are relative, computed in float64; what lies within this of 0 is rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A claim and its check.
+
+    Attributes:
+      name: what it is called in docs/theory.md.
+      source: where the paper has it; "ours" if it does not.
+      claim: in a line.
+      check: takes a generator and a number of spins, draws a model or several, and gives margins: how far an inequality
+        is from failing, as a share of its larger side, or minus the relative deviation of an equality.
+      largest, smallest: spins that the check is quick for, and that it needs.
+      true: False for claims that one might believe and that do not hold; the smallest margin is a counterexample's.
+    """
+
+    name: str
+    source: str
+    claim: str
+    check: Callable[[np.random.Generator, int], Iterable[float]]
+    largest: int = 5
+    true: bool = True
+    smallest: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What checking a statement gave: the smallest margin, over so many of them, and the number of spins it was at."""
+
+    statement: Statement
+    margin: float
+    num_spins: int
+    margins: int
+
+    @property
+    def holds(self) -> bool:
+        return self.margin >= -TOLERANCE
+
+    @property
+    def as_expected(self) -> bool:
+        return self.holds == self.statement.true
+
+
+def check(statement: Statement, *, seed: int, models: int, largest: int) -> Finding:
+    """Checks a statement on `models` random models of 2 to `largest` spins, or as many as its check wants."""
+    name = int.from_bytes(statement.name.encode(), "big") % (1 << 32)  # so that no statement's models depend on others
+    rng = np.random.default_rng([seed, name])
+    sizes = range(statement.smallest, max(statement.smallest, min(largest, statement.largest)) + 1)
+    found = [
+        (float(m), size) for i in range(models) for size in [sizes[i % len(sizes)]] for m in statement.check(rng, size)
+    ]
+    margin, size = min(found, key=lambda pair: pair[0] if np.isfinite(pair[0]) else -np.inf)
+    return Finding(statement, margin if np.isfinite(margin) else -np.inf, size, len(found))
+
+
+def truth(rng: np.random.Generator, num_spins: int) -> Ising:
+    """A random model, from nearly independent to strongly coupled spins.
+
+    The more spins, the smaller the couplings, as each has more of them: else margins would drown in rounding.
+    """
+    share = 2.0 / max(num_spins, 4) ** 0.5
+    coupling, field = rng.choice([0.1, 0.3, 0.6, 1.0]), rng.choice([0.1, 0.3, 0.6, 1.0])
+    return model.random(rng, num_spins, share * coupling, field)
+
+
+def order_margin(larger_DD: Float[np.ndarray, "D D"], smaller_DD: Float[np.ndarray, "D D"]) -> float:
+    """1 - max over v of vᵀSv / vᵀLv: at least 0 if and only if S ⪯ L, for a positive definite L.
+
+    Inverses are ordered the other way round with the same margin.
+    """
+    return float(1.0 - relative_eigenvalues(larger_DD, smaller_DD)[-1])
+
+
+def relative_eigenvalues(
+    larger_DD: Float[np.ndarray, "D D"], smaller_DD: Float[np.ndarray, "D D"]
+) -> Float[np.ndarray, " D"]:
+    """Eigenvalues of L^-1/2 S L^-1/2, ascending."""
+    root_DD = np.linalg.cholesky((larger_DD + larger_DD.T) / 2)
+    half_DD = np.linalg.solve(root_DD, (smaller_DD + smaller_DD.T) / 2)
+    return np.linalg.eigvalsh(np.linalg.solve(root_DD, half_DD.T))
+
+
+def strictly(margin: float) -> float:
+    """Margin of a statement that says more than 0: what is 0 but for rounding fails it."""
+    return float(margin) - 10 * TOLERANCE
+
+
+def less(smaller: Numbers, larger: Numbers) -> float:
+    """Margin of an inequality between numbers that are not negative, or between arrays of them: the smallest one."""
+    smaller, larger = np.asarray(smaller, np.float64), np.asarray(larger, np.float64)
+    size = np.maximum(np.maximum(smaller, larger), np.finfo(float).tiny)
+    return float(np.min((larger - smaller) / size))
+
+
+def equal(first: Numbers, second: Numbers) -> float:
+    """Margin of an equality: minus the largest deviation, as a share of the largest entry (or of 1, if all are 0)."""
+    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    size = max(np.abs(first).max(), np.abs(second).max()) or 1.0
+    return float(-np.abs(first - second).max() / size)

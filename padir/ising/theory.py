@@ -1,0 +1,60 @@
+"""Every statement of sections 2.2 to 2.4 checked on random small models: `padir ising theorems`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from padir.errors import PadirError
+from padir.ising import efficiency, separation, tensorisation
+from padir.ising.statement import Finding, Statement, check
+
+STATEMENTS: tuple[Statement, ...] = (*efficiency.STATEMENTS, *tensorisation.STATEMENTS, *separation.STATEMENTS)
+
+
+def check_all(
+    *,
+    seed: int,
+    models: int = 40,
+    largest: int = 7,
+    only: Sequence[str] = (),
+    progress: Callable[[Finding], None] = lambda finding: None,
+) -> list[Finding]:
+    """Checks the statements, or those named, each on `models` random models of 2 to `largest` spins.
+
+    Raises:
+      PadirError: an unknown name.
+    """
+    known = {statement.name: statement for statement in STATEMENTS}
+    if unknown := [name for name in only if name not in known]:
+        raise PadirError(f"no statement is called {unknown[0]!r}: there are {', '.join(known)}")
+    if models < 1 or largest < 2:
+        raise PadirError(f"at least 1 model and 2 spins are needed, got {models} and {largest}")
+    findings = []
+    for statement in [known[name] for name in only] or STATEMENTS:
+        findings.append(check(statement, seed=seed, models=models, largest=largest))
+        progress(findings[-1])
+    return findings
+
+
+def verdict(finding: Finding) -> str:
+    """What to say of a statement in a word or two."""
+    if finding.as_expected:
+        return "holds" if finding.holds else "fails, as it should"
+    return "FAILS" if finding.statement.true else "HOLDS, unlike expected"
+
+
+def describe(finding: Finding) -> dict[str, Any]:
+    """A finding as a row of the table."""
+    statement = finding.statement
+    return {
+        "statement": statement.name,
+        "source": statement.source,
+        "claim": statement.claim,
+        "verdict": verdict(finding),
+        "holds": finding.holds,
+        "as_expected": finding.as_expected,
+        "smallest_margin": finding.margin,
+        "num_spins": finding.num_spins,
+        "margins": finding.margins,
+    }

@@ -1,0 +1,144 @@
+"""Small Ising models against what can be worked out by hand, and masks and sums over blocks."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from padir.errors import PadirError
+from padir.ising import masks, model
+from padir.ising.model import Ising
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def two(h1, h2, j):
+    return Ising(np.array([[0.0, j], [j, 0.0]]), np.array([h1, h2]))
+
+
+def test_one_spin():
+    prob_S = model.distribution(Ising(np.zeros((1, 1)), np.array([0.5])))
+    np.testing.assert_allclose(prob_S, [1 / (1 + math.e), math.e / (1 + math.e)])
+
+
+def test_two_spins():
+    # States 0 to 3: (-, -), (+, -), (-, +), (+, +).
+    weight_S = np.exp([-0.3 - 0.1 + 0.7, 0.3 - 0.1 - 0.7, -0.3 + 0.1 - 0.7, 0.3 + 0.1 + 0.7])
+    np.testing.assert_allclose(model.distribution(two(0.3, 0.1, 0.7)), weight_S / weight_S.sum())
+    assert model.log_partition(two(0.3, 0.1, 0.7)) == pytest.approx(math.log(weight_S.sum()))
+
+
+def test_twenty_independent_spins():
+    field_N = np.linspace(-1, 1, 20)
+    assert model.log_partition(Ising(np.zeros((20, 20)), field_N)) == pytest.approx(
+        np.sum(np.log(2 * np.cosh(field_N)))
+    )
+    fewer = Ising(np.zeros((10, 10)), field_N[:10])
+    np.testing.assert_allclose(model.mean_statistics(fewer)[:10], np.tanh(field_N[:10]), atol=1e-12)
+
+
+def test_more_than_twenty_are_refused():
+    with pytest.raises(PadirError, match="at most 20 spins"):
+        model.distribution(Ising(np.zeros((21, 21)), np.zeros(21)))
+
+
+@given(seeds, st.integers(1, 6))
+@settings(deadline=None, max_examples=20)
+def test_chunks_change_nothing(seed, num_spins):
+    drawn = model.random(np.random.default_rng(seed), num_spins)
+    whole_S = model.distribution(drawn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "_CHUNK", 8)
+        np.testing.assert_array_equal(model.distribution(drawn), whole_S)
+        np.testing.assert_allclose(
+            model.mean_statistics(drawn), whole_S @ model.statistics(model.spins(np.arange(1 << num_spins), num_spins))
+        )
+
+
+@given(seeds, st.integers(1, 5), st.data())
+@settings(deadline=None, max_examples=30)
+def test_conditionals_are_those_of_the_table(seed, num_spins, data):
+    drawn = model.random(np.random.default_rng(seed), num_spins, 1.0, 1.0)
+    block = data.draw(st.lists(st.integers(0, num_spins - 1), unique=True))
+    state = data.draw(st.integers(0, (1 << num_spins) - 1))
+    prob_S = model.distribution(drawn)
+    weights = []
+    for bits in itertools.product((0, 1), repeat=len(block)):  # the last spin of the block changes fastest
+        other = state
+        for spin, bit in zip(reversed(block), bits, strict=True):
+            other = other & ~(1 << spin) | bit << spin
+        weights.append(prob_S[other])
+    found_C = model.conditional(drawn, block, model.spins(np.array([state]), num_spins)[0])
+    np.testing.assert_allclose(found_C, np.array(weights) / sum(weights), rtol=1e-10)
+
+
+def test_a_spin_given_the_others_is_logistic():
+    drawn = model.random(np.random.default_rng(0), 4)
+    spin_N = np.array([1.0, -1.0, 1.0, 1.0])
+    local = drawn.field_N[2] + drawn.coupling_NN[2] @ spin_N  # no coupling with itself
+    assert model.conditional(drawn, [2], spin_N)[1] == pytest.approx(1 / (1 + math.exp(-2 * local)))
+
+
+@given(seeds, st.integers(1, 6))
+@settings(deadline=None, max_examples=20)
+def test_parameters_come_back(seed, num_spins):
+    drawn = model.random(np.random.default_rng(seed), num_spins)
+    again = Ising.of_theta(drawn.theta_D, num_spins)
+    np.testing.assert_array_equal(again.coupling_NN, drawn.coupling_NN)
+    stat_SD = model.statistics(model.spins(np.arange(1 << num_spins), num_spins))
+    np.testing.assert_allclose(stat_SD @ drawn.theta_D, model.log_weights(drawn), atol=1e-12)
+
+
+def test_samples_have_the_models_frequencies():
+    drawn = model.random(np.random.default_rng(1), 3, 1.0)
+    prob_S = model.distribution(drawn)
+    frequency_S = np.bincount(model.sample(np.random.default_rng(2), drawn, 40_000), minlength=8) / 40_000
+    assert np.all(np.abs(frequency_S - prob_S) < 5 * np.sqrt(prob_S / 40_000))
+
+
+def test_the_clique_is_coupled_and_the_rest_is_free():
+    drawn = model.clique(4, 3, 0.5, [0.1, 0.2, 0.3], other_field=-1.0)
+    assert drawn.coupling_NN.sum() == 6 * 0.5
+    np.testing.assert_array_equal(drawn.field_N, [0.1, 0.2, 0.3, -1.0])
+    assert not drawn.coupling_NN[3].any()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Ising(np.ones((2, 2)), np.zeros(2)), "zero diagonal"),
+        (lambda: Ising(np.array([[0.0, 1.0], [0.0, 0.0]]), np.zeros(2)), "symmetric"),
+        (lambda: Ising(np.zeros((2, 2)), np.array([0.0, np.inf])), "finite"),
+        (lambda: model.clique(3, 4, 1.0, 1.0), "1 to 3"),
+        (lambda: model.clique(3, 2, -1.0, 1.0), "above 0"),
+        (lambda: Ising.of_theta(np.zeros(4), 2), "3 parameters"),
+        (lambda: model.conditional(two(0.0, 0.0, 0.0), [0, 0], np.ones(2)), "different spins"),
+        (lambda: masks.subsets(3, 4), "1 to 3"),
+        (lambda: masks.weighted(np.array([[True, False]]), np.ones(1)), "every spin"),
+        (lambda: masks.Masks(np.ones((1, 2), bool), np.full((1, 4), 0.5)), "sum to 1"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(PadirError, match=message):
+        make()
+
+
+@given(seeds, st.integers(1, 5), st.data())
+@settings(deadline=None, max_examples=30)
+def test_block_sum_adds_what_agrees_outside(seed, num_spins, data):
+    value_S = np.random.default_rng(seed).normal(size=1 << num_spins)
+    block_N = np.array(data.draw(st.lists(st.booleans(), min_size=num_spins, max_size=num_spins)))
+    outside = sum(1 << i for i in range(num_spins) if not block_N[i])
+    for state, found in enumerate(masks.block_sum(value_S, block_N)):
+        assert found == pytest.approx(sum(v for s, v in enumerate(value_S) if s & outside == state & outside))
+
+
+def test_masks_know_whether_they_are_adaptive():
+    rng = np.random.default_rng(0)
+    assert not masks.uniform(4, 2).adaptive
+    assert not masks.random_weighted(rng, 4).adaptive
+    assert masks.random_adaptive(rng, 4, 2).adaptive
+    assert len(masks.uniform(5, 2).block_KN) == 10

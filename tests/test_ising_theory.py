@@ -1,0 +1,157 @@
+"""Every statement on random models, and that the checks would notice if one were false."""
+
+import math
+
+import numpy as np
+import pytest
+
+from padir.errors import PadirError
+from padir.ising import chains, cliques, efficiency, information, masks, model, separation, statement, tensorisation
+from padir.ising.masks import Masks
+from padir.ising.model import Ising
+from padir.ising.statement import Statement, check, order_margin
+from padir.ising.theory import STATEMENTS, check_all, verdict
+
+
+@pytest.mark.parametrize("one", STATEMENTS, ids=lambda one: one.name)
+def test_statements(one):
+    finding = check(one, seed=1, models=4, largest=4)
+    assert finding.as_expected, finding
+    if not one.true:
+        assert finding.margin < -1e-5  # a counterexample, not rounding
+
+
+def test_a_wrong_statement_fails():
+    wrong = Statement(
+        "less is more", "nowhere", "Γ_k ⪯ Γ_k+1", lambda rng, n: [-m for m in efficiency._masking_more(rng, n)]
+    )
+    finding = check(wrong, seed=1, models=4, largest=4)
+    assert not finding.holds
+    assert verdict(finding) == "FAILS"
+
+
+def test_what_is_not_a_number_fails():
+    broken = Statement("broken", "nowhere", "", lambda rng, n: [1.0, float("nan")])
+    assert not check(broken, seed=0, models=1, largest=2).holds
+
+
+def test_the_equality_notices_another_gradient(monkeypatch):
+    monkeypatch.setattr(efficiency, "information", information.composite_information)
+    assert not check(named("information equality"), seed=1, models=3, largest=3).holds
+
+
+def test_the_bound_notices_a_smaller_constant(monkeypatch):
+    whole = chains.poincare
+    monkeypatch.setattr(chains, "poincare", lambda *args: 0.9 * whole(*args))
+    assert not check(named("Poincaré bound"), seed=1, models=4, largest=3).holds
+    assert not check(named("decay of χ²"), seed=1, models=8, largest=3).holds
+
+
+def test_tensorisation_notices_a_smaller_constant(monkeypatch):
+    whole = tensorisation.constant
+    monkeypatch.setattr(tensorisation, "constant", lambda *args: 0.9 * whole(*args))
+    assert not check(named("tensorisation, independent spins"), seed=1, models=2, largest=3).holds
+
+
+def test_products_are_noticed(monkeypatch):
+    monkeypatch.setattr(model, "conditional", lambda drawn, block, spin_N: np.full(1 << len(block), 0.5 ** len(block)))
+    assert not check(named("no product, given the block"), seed=1, models=4, largest=4).holds
+    monkeypatch.setattr(efficiency, "_informations", lambda rng, num_spins: [np.eye(3)] * 3)
+    assert not check(named("masking more, strictly"), seed=1, models=1, largest=3).holds
+
+
+def test_stuckness_notices_another_sampler(monkeypatch):
+    def gibbs(drawn):
+        return chains.block_dynamics(model.distribution(drawn), masks.uniform(drawn.num_spins, drawn.num_spins))
+
+    monkeypatch.setattr(chains, "independent_parallel", gibbs)
+    assert not check(named("parallel is stuck"), seed=1, models=8, largest=6).holds
+
+
+def named(name):
+    return next(one for one in STATEMENTS if one.name == name)
+
+
+def test_orders_are_relative():
+    assert order_margin(np.diag([2.0, 4.0]), np.diag([1.0, 3.0])) == pytest.approx(0.25)
+    assert order_margin(np.diag([2.0, 4.0]), np.diag([1.0, 6.0])) == pytest.approx(-0.5)
+    assert statement.less(0.9, 1.0) == pytest.approx(0.1)
+    assert statement.less(np.array([1.0, 3.0]), 2.0) == pytest.approx(-1 / 3)
+    assert statement.equal(np.array([1.0, 4.0]), np.array([1.0, 3.0])) == pytest.approx(-0.25)
+
+
+def test_the_star_is_a_counterexample():
+    prob_S = model.distribution(efficiency.star())
+    one, two = (information.composite_covariance(prob_S, masks.uniform(5, k)) for k in (1, 2))
+    assert np.linalg.eigvalsh(one - two)[0] < -1e-4  # hiding two spins is worse in some direction
+    assert np.trace(two) < np.trace(one)  # and better on the whole
+
+
+def test_forgetting_the_choice_of_a_mask_is_biased():
+    # Two fair coins; the first is hidden if it shows +, else the second: p(x_1 | x_2, K = {1}) is 1 at +.
+    which = Masks(np.eye(2, dtype=bool), np.array([[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]))
+    gradient_D = efficiency.forgetful_gradient(np.full(4, 0.25), which)
+    np.testing.assert_allclose(gradient_D, [-0.5, 0.0, 0.0], atol=1e-15)
+
+
+def test_one_gibbs_step_of_two_coins_is_no_product():
+    row_S = chains.block_dynamics(np.full(4, 0.25), masks.uniform(2, 1))[0]
+    np.testing.assert_allclose(row_S, [0.5, 0.25, 0.25, 0.0])  # both flip never, though each does at times
+    assert separation.total_correlation(row_S) > 0.05
+    assert separation.total_correlation(np.full(4, 0.25)) == pytest.approx(0.0)
+
+
+def test_total_correlation_by_hand():
+    assert separation.total_correlation(np.array([0.5, 0.0, 0.0, 0.5])) == pytest.approx(math.log(2))
+
+
+def test_divergences_follow_the_chain_rule():
+    rng = np.random.default_rng(0)
+    mine_S, other_S = rng.dirichlet(np.ones(8)), rng.dirichlet(np.ones(8))
+    everything = masks.uniform(3, 3)
+    whole = tensorisation.divergence(mine_S, other_S)
+    assert tensorisation.conditional_divergence(mine_S, other_S, everything) == pytest.approx(whole)
+    first = Masks(np.array([[True, False, False]]), np.ones((1, 8)))
+    rest = [masks.block_sum(d, first.block_KN[0])[::2] for d in (mine_S, other_S)]  # the laws of spins 1 and 2
+    conditional = tensorisation.conditional_divergence(mine_S, other_S, first)
+    assert conditional + tensorisation.divergence(*rest) == pytest.approx(whole)
+
+
+def test_the_constant_of_the_data_is_not_the_models():
+    # Both coins of the data show + nearly always; the model has a second mode, which their conditionals cannot see.
+    data_S = model.distribution(Ising(np.zeros((2, 2)), np.full(2, 3.0)))
+    model_S = model.distribution(Ising(np.array([[0.0, 3.0], [3.0, 0.0]]), np.zeros(2)))
+    excess = tensorisation.conditional_divergence(data_S, model_S, masks.uniform(2, 1))
+    assert tensorisation.divergence(data_S, model_S) > 10 * 2.0 * excess  # C(data) = N/k = 2
+    assert chains.poincare(chains.block_dynamics(model_S, masks.uniform(2, 1)), model_S) > 100
+
+
+def test_a_block_that_is_kept_has_no_poincare_constant():
+    # Functions of the block alone have no Dirichlet form but a variance: over pairs (x, K) no C is enough.
+    which = masks.random_adaptive(np.random.default_rng(0), 2, 1)
+    joint_KS = np.full(4, 0.25) * which.law_KS
+    value_KS = np.repeat([[1.0], [0.0]], 4, axis=1)
+    mean = np.sum(joint_KS * value_KS)
+    form = sum(
+        np.sum(joint * (value - masks.block_sum(joint * value, block) / masks.block_sum(joint, block)) ** 2)
+        for joint, value, block in zip(joint_KS, value_KS, which.block_KN, strict=True)
+    )
+    assert form == pytest.approx(0.0)
+    assert np.sum(joint_KS * (value_KS - mean) ** 2) > 0.1
+
+
+def test_a_separating_clique_separates():
+    clique, k = separation.separating_clique(0.1, 1_000, 1_000)
+    chance = separation.separation(clique, k, 1_000)
+    assert clique.size <= k < 1_000
+    assert chance["k-Gibbs, 1 step"] >= chance["k-Gibbs, bound"] >= 0.9
+    assert chance["parallel"] <= chance["parallel leaves"] <= chance["parallel, bound"] <= 0.1
+    smaller = cliques.Clique(1_000, clique.size - 1, 2.0, 0.5)
+    assert 1_000 * cliques.escape_bound(smaller) > 0.1 or cliques.larger_mode_bound(smaller) < 0.95
+    with pytest.raises(PadirError, match="more spins"):
+        separation.separating_clique(1e-6, 1_000_000, 5)
+
+
+def test_unknown_statements_are_named():
+    with pytest.raises(PadirError, match="no statement is called 'pigs fly'"):
+        check_all(seed=0, only=["pigs fly"])
