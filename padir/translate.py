@@ -29,11 +29,14 @@ from padir.errors import PadirError
 from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
 from padir.pretrained import DEFAULT
+from padir.programs import Programs, mappings
 from padir.quantise import quantise
 from padir.rerank import Hypothesis, Rescore
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, round_up
+
+PROGRAMS = Programs((encode, refine_drafts, autoregressive.translate, autoregressive.score), mappings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +177,7 @@ class Translator:
         order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(sources[i]))
         results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]
         for begin in range(0, len(order), decoding.batch_size):
+            PROGRAMS.make_room()
             numbers = order[begin : begin + decoding.batch_size]
             if causal:
                 written = self.write([sources[i] for i in numbers], [first_number + i for i in numbers], decoding)
@@ -210,6 +214,7 @@ class Translator:
         results = [Scored(0.0, 0)] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
         for begin in range(0, len(order), batch_size):
+            PROGRAMS.make_room()
             numbers = order[begin : begin + batch_size]
             source_BS, target_BL = (
                 padded([side[i] for i in numbers], batch_size) for side in (source_tokens, target_tokens)

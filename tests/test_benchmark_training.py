@@ -11,6 +11,8 @@ from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers
 
 from padir.benchmark import training
+from padir.data.loader import make_loader
+from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.model import Transformer
@@ -86,6 +88,9 @@ def test_figures_of_a_short_run(tmp_path):
     assert measured.step_seconds == (1.0, 1.0) and measured.loader_seconds == (1.0, 1.0)
     assert figures["positions_per_second"] == 4 * 32
     assert 0.5 < figures["tokens_per_second"] / (4 * 32) == pytest.approx(1 - figures["padding_share"])
+    loader = make_loader(Mixture((str(data),)), batching, row_multiple=1, length_token=True, seed=0)
+    ends = [int((next(loader)["target_BL"] == 1).sum()) for _ in range(5)][3:]  # one EOS a pair
+    assert figures["pairs_per_second"] == np.mean(ends)
     assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
     assert figures["share_of_matmul"] == pytest.approx(measured.flops / measured.matmul_flops)
     logits = 4 * 32 * small_tokenizer(tmp_path / "v").ids.num_embeddings

@@ -20,7 +20,7 @@ from padir.length import LengthSearch
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
-from padir.translate import Translation, Translator
+from padir.translate import PROGRAMS, Translation, Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,9 +205,24 @@ def measure(
       for a table: seconds of every call, quartiles, stages.
 
     Raises:
-      PadirError: nothing to time.
+      PadirError: nothing to time, or so many shapes that their programs do not fit into the process at once.
     """
-    timed = interleave({str(i): system for i, system in enumerate(systems)}, batches, repeats=repeats, clock=clock)
+    dropped = PROGRAMS.times_dropped
+
+    def holding(system: System) -> Callable[[Batch], list[Translation]]:
+        def call(batch: Batch) -> list[Translation]:
+            results = system(batch)
+            if PROGRAMS.times_dropped > dropped:
+                raise PadirError(
+                    f"{len(systems)} systems and {len(batches)} batches need more compiled programs than fit into the"
+                    " process, and compiling would be timed: take fewer systems or fewer sentences at once"
+                )
+            return results
+
+        return call
+
+    callables = {str(i): holding(system) for i, system in enumerate(systems)}
+    timed = interleave(callables, batches, repeats=repeats, clock=clock)
     return [_row(system, batches, timed[str(i)], timed["0"], clock) for i, system in enumerate(systems)]
 
 

@@ -34,7 +34,7 @@ class TrainingFigures:
       step_seconds: of each step, the batch being there already.
       loader_seconds: of each wait for a batch.
       tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
-        source_positions likewise.
+        source_positions likewise; pairs: sentence pairs of a step, on average.
       compile_seconds: of the first step, which compiles.
       parameters: of the model.
       flops: model FLOPs of a step (`model_flops`).
@@ -49,6 +49,7 @@ class TrainingFigures:
     positions: float
     source_tokens: float
     source_positions: float
+    pairs: float
     compile_seconds: float
     parameters: int
     flops: float
@@ -67,6 +68,7 @@ class TrainingFigures:
             "step_ms_upper": 1e3 * upper,
             "tokens_per_second": self.tokens / step,
             "positions_per_second": self.positions / step,
+            "pairs_per_second": self.pairs / step,
             "padding_share": 1 - self.tokens / self.positions,
             "source_padding_share": 1 - self.source_tokens / self.source_positions,
             "loader_share": float(np.median(self.loader_seconds)) / step,
@@ -118,7 +120,7 @@ def measure(
     step_fn = jax.jit(lambda state, arrays: step(state, Batch(**arrays)), donate_argnums=0)
     seconds: list[float] = []
     waits: list[float] = []
-    counts: list[tuple[int, int, int, int]] = []
+    counts: list[tuple[int, ...]] = []
     flops: list[float] = []
     temporaries: dict[tuple[int, ...], int | None] = {}
     for _ in range(steps + 3):
@@ -134,12 +136,13 @@ def measure(
         if shape not in temporaries:
             temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
-        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size))
+        pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
+        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size, pairs))
         stages = 1 if isinstance(objective, TeacherForcing) else len(objective.stage_weights)
         (rows, source_length), target_length = source.shape, target.shape[1]
         vocabulary = transformer.ids.num_embeddings
         flops.append(model_flops(model, vocabulary, rows, source_length, target_length, stages))
-    tokens, positions, source_tokens, source_positions = np.mean(counts[3:], axis=0).tolist()
+    tokens, positions, source_tokens, source_positions, pairs = np.mean(counts[3:], axis=0).tolist()
     return TrainingFigures(
         step_seconds=tuple(seconds[3:]),
         loader_seconds=tuple(waits[3:]),
@@ -147,6 +150,7 @@ def measure(
         positions=positions,
         source_tokens=source_tokens,
         source_positions=source_positions,
+        pairs=pairs,
         compile_seconds=seconds[0],
         parameters=count_parameters(params),
         flops=float(np.mean(flops[3:])),
