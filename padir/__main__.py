@@ -168,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
     )
     _precision_option(benchmark, nargs="+")
-    benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    benchmark.add_argument("--data", metavar="DIR", help="a prepared folder; --random takes its lengths")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
     benchmark.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
@@ -253,8 +253,9 @@ def _precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
     command.add_argument(
         "--precision",
         **several,
-        choices=["float32", "int8"],
-        help="int8: weights and products of 8 bits, faster on a CPU and not quite the same words (float32)",
+        choices=["float32", "bfloat16", "int8"],
+        help="of weights and products: int8 is faster on a CPU, bfloat16 on a GPU or TPU; both write not quite the same"
+        " words (float32)",
     )
 
 
@@ -644,8 +645,12 @@ def _translators(named: Any, precisions: Sequence[str | None] | None, load: Any 
     for name, where in named:
         translator = (load or Translator.load)(where)
         for precision in precisions or [None]:
-            int8 = precision == "int8"
-            translators.append((f"{name}, int8", translator.quantised()) if int8 else (name, translator))
+            if precision == "int8":
+                translators.append((f"{name}, int8", translator.quantised()))
+            elif precision == "bfloat16":
+                translators.append((f"{name}, bfloat16", translator.in_bfloat16()))
+            else:
+                translators.append((name, translator))
     return translators
 
 
@@ -685,7 +690,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.train is not None:
         return _benchmark_training(args)
-    if args.random and (args.model or args.data or args.task or _files(args)):
+    if args.random and (args.model or args.task or _files(args)):
         raise PadirError("give either --random, or models and a test set: random weights translate numbers only")
     if args.quick:
         args.sentences, args.repeats = 16, 3
@@ -693,7 +698,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
         vocab_size = 32_100 if args.vocab_size is None else args.vocab_size
         translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, vocab_size))
-        test_set = benchmark.numbers(args.tokens)
+        test_set = benchmark.numbers(f"lengths of {args.data}" if args.data else f"{args.tokens} tokens")
     else:
         translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
         test_set = _test_set(args)
@@ -705,7 +710,12 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     for size in args.batch_size:
         sentences = max(size, args.sentences) if args.sentences > 0 else args.sentences
         if args.random:
-            batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)
+            length_N2 = (
+                benchmark.drawn_lengths(args.data, args.split, sentences)
+                if args.data
+                else benchmark.equal_lengths(args.tokens, sentences)
+            )
+            batches = benchmark.batches_of_numbers(length_N2, size, translators[0][1].card.ids)
         else:
             batches = benchmark.batches_of(test_set, size, sentences)
         for row, details in benchmark.measure(systems, batches, repeats=args.repeats):

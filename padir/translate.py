@@ -18,6 +18,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from padir import autoregressive
@@ -132,6 +133,12 @@ class Translator:
     def quantised(self) -> Translator:
         """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words."""
         return Translator(jax.jit(quantise)(self.params), self.card, self.tokenizer)
+
+    def in_bfloat16(self) -> Translator:
+        """The same model with weights and activations in bfloat16; softmax and logits stay float32."""
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), self.params)
+        config = dataclasses.replace(self.card.config, dtype="bfloat16")
+        return Translator(params, dataclasses.replace(self.card, config=config), self.tokenizer)
 
     def translate(
         self,

@@ -51,3 +51,22 @@ def test_a_quantised_model_says_about_the_same(tmp_path, sizes):
     options = {"search": Greedy()} if "causal" in sizes else {"num_steps": 2}
     results = Translator(params, translator.card, translator.tokenizer).translate(texts, **options)
     assert all(result.text for result in results)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"causal": True}], ids=str)
+def test_a_model_in_bfloat16_says_about_the_same(tmp_path, sizes):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), **sizes)
+    short = translator.in_bfloat16()
+    tokens = jnp.asarray(RNG.randint(3, 60, (4, 12)))
+    ones = jnp.ones_like(tokens)
+    logits, rounded = (
+        jax.tree.leaves(each.model.apply({"params": each.params}, tokens, ones, tokens, ones)[0])[0]
+        for each in (translator, short)
+    )
+    assert rounded.dtype == jnp.float32 and not np.array_equal(logits, rounded)
+    assert np.corrcoef(np.ravel(logits), np.ravel(rounded))[0, 1] > 0.999
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(short.params)} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(translator.params)} == {"float32"}
+    texts = [source for source, _ in Numbers().pairs("validation")][:3]
+    options = {"search": Greedy()} if "causal" in sizes else {"num_steps": 2}
+    assert all(result.text for result in short.translate(texts, **options))

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
+from padir.data.prepared import read_lengths
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
@@ -117,25 +118,44 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
     ]
 
 
-def numbers(tokens: int) -> TestSet:
+def numbers(what: str) -> TestSet:
     """What models of random weights are said to translate."""
-    return TestSet(f"{tokens} tokens", "numbers", "numbers", [], [])
+    return TestSet(what, "numbers", "numbers", [], [])
 
 
-def batches_of_numbers(tokens: int, batch_size: int, sentences: int, ids: Ids, seed: int = 0) -> list[Batch]:
-    """Batches for models of random weights: sentences of random pieces, and targets that are as long.
-
-    Args:
-      tokens: of each source and each target, EOS included.
-      ids: of the vocabulary that the pieces are drawn from.
-    """
+def equal_lengths(tokens: int, sentences: int) -> np.ndarray:
+    """Source and target lengths of sentences that are all alike, EOS included, [N, 2]."""
     if tokens < 2 or sentences < 1:
         raise PadirError(f"a benchmark needs sentences of at least 2 tokens, got {sentences} of {tokens}")
+    return np.full((sentences, 2), tokens)
+
+
+def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.ndarray:
+    """Source and target lengths of pairs drawn from a prepared folder, EOS included, [N, 2].
+
+    Raises:
+      PadirError: there are fewer pairs than that, or the folder is no prepared one.
+    """
+    length_N2 = read_lengths(folder, split)
+    if not 1 <= sentences <= len(length_N2):
+        raise PadirError(f"the benchmark wants {sentences} lengths, {folder} has {len(length_N2)}: ask for fewer")
+    return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]
+
+
+def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: int = 0) -> list[Batch]:
+    """Batches for models of random weights: sentences of random pieces, and what lengths their targets are to get.
+
+    Args:
+      length_N2: source and target lengths, EOS included.
+      ids: of the vocabulary that the pieces are drawn from.
+    """
     draw = np.random.RandomState(seed)
-    texts = [" ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, tokens - 1))) for _ in range(sentences)]
+    texts = [
+        " ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, source - 1))) for source in length_N2[:, 0]
+    ]
     return [
-        Batch(tuple(texts[i] for i in part), target_lengths=(tokens,) * len(part))
-        for part in _parts(list(range(sentences)), batch_size)
+        Batch(tuple(texts[i] for i in part), target_lengths=tuple(length_N2[part, 1].tolist()))
+        for part in _parts(list(range(len(texts))), batch_size)
     ]
 
 

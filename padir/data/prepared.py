@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.tokenizer import Tokenizer
@@ -85,6 +87,22 @@ def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
     # Only a newline ends a line, and each line has one.
     source, target = ((Path(directory) / name).read_bytes().decode("utf-8").split("\n")[:-1] for name in names)
     return source, target
+
+
+def read_lengths(directory: PathLike, split: str) -> np.ndarray:
+    """Source and target tokens of every pair of a split, EOS included, int32 [pairs, 2].
+
+    Raises:
+      PadirError: as `load_manifest`, or the folder has no such split or its lengths cannot be read.
+    """
+    known = list(load_manifest(directory)["splits"])
+    if split not in known:
+        raise PadirError(f"{directory} has the lengths of {', '.join(known) or 'no split'}, got {split!r}")
+    path = Path(directory) / f"{split}.lengths.npy"
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise PadirError(f"cannot read {path} ({error}): {_REMEDY}") from None
 
 
 def text_names(split: str, source_language: str, target_language: str) -> tuple[str, str]:
