@@ -35,14 +35,18 @@ class Programs:
         """Drops them all if mappings run short; costs nothing unless one was compiled since the last call."""
         count = sum(function._cache_size() for function in self.functions)
         if count > self._known:
+            self._known = count
             found = self.mappings()
             if found is not None and found[0] > SHARE * found[1]:
-                for function in self.functions:
-                    function.clear_cache()
-                gc.collect()
-                self.times_dropped += 1
-                count = 0
-        self._known = count
+                self.drop()
+
+    def drop(self) -> None:
+        """Drops them all."""
+        for function in self.functions:
+            function.clear_cache()
+        gc.collect()
+        self.times_dropped += 1
+        self._known = 0
 
 
 def mappings() -> tuple[int, int] | None:

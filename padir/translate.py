@@ -31,7 +31,7 @@ from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
 from padir.pretrained import DEFAULT
 from padir.programs import Programs, mappings
-from padir.quantise import quantise
+from padir.quantise import KEPT, quantise
 from padir.rerank import Hypothesis, Rescore
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
@@ -131,14 +131,34 @@ class Translator:
         return self.params["token_embedder"]["embedding"].dtype == np.int8
 
     def quantised(self) -> Translator:
-        """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words."""
+        """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words.
+
+        A sentence's words may then depend on its batch, too: a difference in the last bits, which float32 hides, can
+        turn the rounding of an activation.
+
+        Raises:
+          PadirError: they are rounded already.
+        """
+        self._require_floats()
         return Translator(jax.jit(quantise)(self.params), self.card, self.tokenizer)
 
     def in_bfloat16(self) -> Translator:
-        """The same model with weights and activations in bfloat16; softmax and logits stay float32."""
-        params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), self.params)
+        """The same model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
+
+        Raises:
+          PadirError: its weights are 8-bit.
+        """
+        self._require_floats()
+        params = {
+            name: part if name in KEPT else jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), part)
+            for name, part in self.params.items()
+        }
         config = dataclasses.replace(self.card.config, dtype="bfloat16")
         return Translator(params, dataclasses.replace(self.card, config=config), self.tokenizer)
+
+    def _require_floats(self) -> None:
+        if self.as_integers:
+            raise PadirError("the weights are rounded to 8 bits already: start from the model as it was loaded")
 
     def translate(
         self,

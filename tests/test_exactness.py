@@ -16,6 +16,7 @@ from padir import Decoding, Translator, drafts
 from padir.data.toy import ToyDeEn
 from padir.refine import refine
 from padir.strategies import Padir
+from padir.translate import PROGRAMS
 
 TIED = 1e-4  # a difference of two logits that means nothing in float32
 STEPS = 4
@@ -76,6 +77,7 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
 
 def test_batches_buckets_and_blocks_change_a_real_model_at_ties_only(monkeypatch):
     monkeypatch.setattr("padir.model.MOST_LOGITS", 0)  # the best tokens are found block by block
+    PROGRAMS.drop()  # those that were compiled before it
     translator = Translator.load("de_en")
     by_length = {}
     for german, _ in itertools.islice(ToyDeEn().pairs("test"), 400):

@@ -7,8 +7,9 @@ import pytest
 from small_corpus import Numbers, small_tokenizer
 from tiny_model import random_translator
 
+from padir.errors import PadirError
 from padir.layers import int8_dot
-from padir.quantise import quantise
+from padir.quantise import KEPT, quantise
 from padir.searches import Greedy
 from padir.translate import Translator
 
@@ -65,8 +66,16 @@ def test_a_model_in_bfloat16_says_about_the_same(tmp_path, sizes):
     )
     assert rounded.dtype == jnp.float32 and not np.array_equal(logits, rounded)
     assert np.corrcoef(np.ravel(logits), np.ravel(rounded))[0, 1] > 0.999
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(short.params)} == {"bfloat16"}
+    kinds = {name: {leaf.dtype.name for leaf in jax.tree.leaves(part)} for name, part in short.params.items()}
+    assert all(kinds[name] == ({"float32"} if name in KEPT else {"bfloat16"}) for name in kinds)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(translator.params)} == {"float32"}
     texts = [source for source, _ in Numbers().pairs("validation")][:3]
     options = {"search": Greedy()} if "causal" in sizes else {"num_steps": 2}
     assert all(result.text for result in short.translate(texts, **options))
+
+
+def test_a_rounded_model_is_not_converted_again(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model")).quantised()
+    for convert in (translator.quantised, translator.in_bfloat16):
+        with pytest.raises(PadirError, match="rounded to 8 bits already"):
+            convert()

@@ -15,6 +15,7 @@ from padir.errors import PadirError
 from padir.evaluation import tables
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
+_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # which change how fast things are
 
 
 def environment() -> dict[str, Any]:
@@ -34,7 +35,8 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions,
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, our own included
     }
 
 
