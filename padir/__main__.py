@@ -41,6 +41,15 @@ def _parser() -> argparse.ArgumentParser:
     vocab.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
     vocab.add_argument("--size", type=int, default=32_000, help="pieces, sentinels not counted (32,000)")
     vocab.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
+    vocab.add_argument(
+        "--max_lines", type=int, default=5_000_000, help="a larger corpus is sampled down to that many (5,000,000)"
+    )
+    vocab.add_argument(
+        "--character_coverage",
+        type=float,
+        default=0.9995,
+        help="share of the corpus's characters that get a piece; the rest is spelt in bytes (0.9995)",
+    )
     vocab.set_defaults(run=_vocab)
 
     prepare = commands.add_parser("prepare", parents=[corpus, common], help="tokenise a corpus into records")
@@ -50,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("--max_source_tokens", type=int, default=256, help="longer pairs are dropped (256)")
     prepare.add_argument("--max_target_tokens", type=int, default=256, help="longer pairs are dropped (256)")
     prepare.add_argument("--max_length_ratio", type=float, help="drop pairs of more unequal lengths")
+    prepare.add_argument("--records_per_shard", type=int, default=1_000_000, help="of one file (1,000,000)")
     prepare.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     prepare.set_defaults(run=_prepare)
 
@@ -241,7 +251,7 @@ def _corpus_options() -> argparse.ArgumentParser:
     """The options that name parallel text."""
     corpus = argparse.ArgumentParser(add_help=False)
     group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
     group.add_argument("--data_dir", help="where the task's files are")
     group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
     for split in ("train", "validation", "test"):
@@ -358,7 +368,8 @@ def _files(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 def _source(args: argparse.Namespace) -> Any:
     """The corpus that the arguments name, or the one that gin binds."""
-    from padir.data.sources import ParallelText, get_source
+    from padir.data.sources import ParallelText
+    from padir.data.tasks import get_source
 
     files = _files(args)
     if args.task and files:
@@ -391,7 +402,14 @@ def _vocab(args: argparse.Namespace) -> dict[str, Any]:
     source = _source(args)
     split = "train" if "train" in source.splits else source.splits[0]
     texts = (text for pair in source.pairs(split) for text in pair)
-    trained = tokenizer.train(texts, args.output, size=args.size, num_sentinels=args.num_sentinels)
+    trained = tokenizer.train(
+        texts,
+        args.output,
+        size=args.size,
+        num_sentinels=args.num_sentinels,
+        max_lines=args.max_lines,
+        character_coverage=args.character_coverage,
+    )
     print(f"{args.output}: {trained.num_pieces:,} pieces and {args.num_sentinels} sentinels", file=sys.stderr)
     return {"file": args.output, "pieces": trained.num_pieces, "sha256": trained.sha256}
 
@@ -407,6 +425,7 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
         max_source_tokens=args.max_source_tokens,
         max_target_tokens=args.max_target_tokens,
         max_length_ratio=args.max_length_ratio,
+        records_per_shard=args.records_per_shard,
         overwrite=args.overwrite,
     )
     _print_splits(args.output, manifest)

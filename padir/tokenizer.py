@@ -148,10 +148,15 @@ def train(
       character_coverage: share of the corpus's characters that get a piece; the rest is spelt in bytes.
 
     Raises:
-      PadirError: the corpus is empty, or has too few words or too many characters for `size`.
+      PadirError: the corpus is empty, or has too few words or too many characters for `size`, or an argument is out of
+        SentencePiece's range.
     """
     if size < 1:
         raise PadirError(f"size must be at least 1, got {size}")
+    if max_lines <= 100:
+        raise PadirError(f"max_lines must be above 100, got {max_lines}")
+    if not 0.98 <= character_coverage <= 1:
+        raise PadirError(f"character_coverage must be between 0.98 and 1, got {character_coverage}")
     problems: list[PadirError] = []
 
     def lines() -> Iterator[str]:
