@@ -1,8 +1,8 @@
 """The sources as seqio Tasks, for users of seqio and T5X. The only file in `padir.data` that imports TensorFlow.
 
 A Task gives {"inputs", "targets"} as the int32 ids that `padir prepare` writes, EOS included, and the untokenised
-"inputs_pretokenized", "targets_pretokenized". One difference is seqio's: its vocabulary turns text such as
-`<extra_id_0>` into a sentinel, where padir's tokenizer spells it out.
+"inputs_pretokenized", "targets_pretokenized". Its metrics are those of `padir evaluate`. One difference is seqio's: its
+vocabulary turns text such as `<extra_id_0>` into a sentinel, where padir's tokenizer spells it out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source, get_source
 from padir.errors import PadirError
+from padir.evaluation.metrics import score_all
 from padir.tokenizer import Tokenizer
 
 
@@ -72,6 +73,19 @@ def register_source(
         text = tf.TensorSpec((), tf.string)
         return tf.data.Dataset.from_generator(examples, output_signature={"inputs": text, "targets": text})
 
+    def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:
+        if not is_target or example is None:
+            return text
+        # The untokenised target: a reference is not what a vocabulary makes of it.
+        source, target = (example[f"{side}_pretokenized"] for side in ("inputs", "targets"))
+        return {"source": _text(source), "target": _text(target)}
+
+    def scores(targets: list[dict[str, str]], predictions: list[str]) -> dict[str, float]:
+        source = make_source()
+        texts, references = ([each[side] for each in targets] for side in ("source", "target"))
+        measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
+        return {score.name: score.value for score in measured.values()}
+
     if name in seqio.TaskRegistry.names():
         seqio.TaskRegistry.remove(name)
     seqio.TaskRegistry.add(
@@ -83,7 +97,14 @@ def register_source(
             seqio.preprocessors.append_eos_after_trim,
         ],
         output_features={"inputs": feature, "targets": feature},
+        postprocess_fn=with_source,
+        metric_fns=[scores],
     )
+
+
+def _text(value: Any) -> str:
+    value = value.numpy() if hasattr(value, "numpy") else value
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
 def _import() -> tuple[Any, Any]:
