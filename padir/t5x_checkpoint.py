@@ -29,6 +29,7 @@ from padir.errors import PadirError
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
 _VERSIONS = (2, 3)
+_CHUNK_BYTES = 2**26
 _AGAIN = "copy the checkpoint again"
 
 
@@ -133,8 +134,7 @@ def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
         if isinstance(leaf, dict):
             where = _inside(folder, name, leaf)
             # Of the leaf only the name is taken: it may say any store and address.
-            spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}}
-            opened[name] = where, tensorstore.open(spec, open=True, read=True, fill_missing_data_reads=False)
+            opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
     reading = {}
     for name, (where, future) in opened.items():
         try:
@@ -153,6 +153,10 @@ def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
     return arrays
 
 
+def _spec(where: Path, **options: Any) -> dict[str, Any]:
+    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}, **options}
+
+
 def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
     """The folder of the array that a leaf names."""
     kvstore = leaf["kvstore"]
@@ -169,8 +173,7 @@ def _zeros(where: Path) -> np.ndarray | None:
     """Zeros for a vector without any chunk, since one that is all zeros is not written; None for what cannot be one."""
     import tensorstore
 
-    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}}
-    shape = tensorstore.open(spec, open=True, read=True).result().shape
+    shape = tensorstore.open(_spec(where), open=True, read=True).result().shape
     chunks = [path for path in where.iterdir() if not path.name.startswith(".")]
     return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
 
@@ -194,6 +197,14 @@ def _read_orbax(state: Path) -> dict[str, Any]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _chunks(array: np.ndarray) -> list[int]:
+    """Rows of at most 64 MB together, as T5X has them."""
+    if array.ndim == 0:
+        return []
+    rows = _CHUNK_BYTES // max(1, array[:1].nbytes)
+    return [min(max(1, rows), array.shape[0]), *array.shape[1:]]
 
 
 def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
@@ -228,13 +239,13 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
                 "dtype": "float32",
                 "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
                 "metadata": {
-                    "chunks": [max(1, size) for size in array.shape],
+                    "chunks": _chunks(array),
                     "compressor": {"id": "gzip"},
                     "shape": list(array.shape),
                 },
             }
             specs[name] = spec
-            here = {**spec, "kvstore": {"driver": "file", "path": f"{unfinished}/{spec['kvstore']['path']}/"}}
+            here = {**spec, **_spec(unfinished / spec["kvstore"]["path"])}
             writing.append(tensorstore.open(here, create=True).result().write(array))
         for future in writing:
             future.result()

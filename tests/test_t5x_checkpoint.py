@@ -148,7 +148,7 @@ def test_a_missing_part_is_no_zeros(tmp_path):
 
 def test_a_damaged_part(tmp_path):
     path = own_kind(tmp_path) / "target.encoder.layers_0.mlp.wi.kernel" / "0.0"
-    path.write_bytes(path.read_bytes()[:-8])
+    path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(PadirError, match="mlp.wi.kernel is damaged"):
         read(tmp_path)
 
