@@ -139,13 +139,10 @@ class RefinementModel(BaseTransformerModel):
             rows_at_once=rows_together(most),
             traced_steps=None,
         )
-        best_B = self._best(drafts, log_probs(encoded.length), *drafts.kept_BN.shape)
-        tokens_BL = packed_without_repeats(drafts.tokens_RL[best_B[0]], drafts.free_RL[best_B[0]], self._copied_V)
-        return tokens_BL, {
-            "scores": best_B[1],
-            "lengths": drafts.length_R[best_B[0]],
-            "passes": drafts.passes_R[best_B[0]],
-        }
+        row_B, score_B = self._best(drafts, log_probs(encoded.length), *drafts.kept_BN.shape)
+        copied_V = jnp.asarray(self._copied_V)
+        tokens_BL = packed_without_repeats(drafts.tokens_RL[row_B], drafts.free_RL[row_B], copied_V)
+        return tokens_BL, {"scores": score_B, "lengths": drafts.length_R[row_B], "passes": drafts.passes_R[row_B]}
 
     def _best(self, drafts: Any, length_log_prob_BM: Any, batch: int, hypotheses: int) -> tuple[Any, Any]:
         """The row of each sentence's best draft, and its score; ties go to the first, as in `Translator`."""
