@@ -244,7 +244,34 @@ def _parser() -> argparse.ArgumentParser:
     ising.add_argument("--only", nargs="+", metavar="STATEMENT", help="theorems: check these")
     ising.set_defaults(run=_ising)
 
+    _add_t5x(commands, common)
     return parser
+
+
+def _add_t5x(commands: Any, common: argparse.ArgumentParser) -> None:
+    t5x = commands.add_parser("t5x", help="read and write T5X checkpoints, without T5X")
+    actions = t5x.add_subparsers(dest="action", required=True, metavar="ACTION")
+    importing = actions.add_parser(
+        "import",
+        parents=[common],
+        help="make a model directory of a T5X checkpoint",
+        description="Makes a model directory of a T5X checkpoint. What model it is says the padir.json beside a run's"
+        " checkpoints; of other checkpoints --vocab, --languages and gin's ModelConfig and Objective say it.",
+    )
+    importing.add_argument("checkpoint", metavar="DIR", help="checkpoint_<step>, or a model_dir with several")
+    importing.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+    importing.add_argument("--step", type=int, help="which checkpoint of a model_dir (the last)")
+    importing.add_argument("--vocab", metavar="FILE", help="the SentencePiece file")
+    importing.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
+    importing.add_argument("--languages", metavar="SRC-TGT", help="such as de-en")
+    importing.add_argument("--partial", action="store_true", help="take what fits, initialise the rest, and say which")
+    importing.add_argument("--seed", type=int, default=0, help="of what is initialised (0)")
+    importing.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the file (float32)")
+    importing.set_defaults(run=_t5x_import)
+    exporting = actions.add_parser("export", parents=[common], help="write a model directory as a T5X checkpoint")
+    exporting.add_argument("--model", required=True, metavar="DIR", help="from `padir train`, or one that comes along")
+    exporting.add_argument("--output", required=True, metavar="DIR", help="the model_dir to write checkpoint_<step> in")
+    exporting.set_defaults(run=_t5x_export)
 
 
 def _corpus_options() -> argparse.ArgumentParser:
@@ -892,6 +919,60 @@ def _ising(args: argparse.Namespace) -> dict[str, Any]:
     columns = [name.replace("_", " ") for name in commands.COLUMNS[args.subject]]
     tables.show(args.subject, columns, [commands.cells(args.subject, row) for row in figures["rows"]])
     return figures
+
+
+def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import t5x_exchange
+
+    described = t5x_exchange.described(args.checkpoint, args.step)
+    if args.vocab is None and described is not None:
+        if args.gin or args.languages:
+            raise PadirError(
+                "padir.json beside the checkpoint says what model it is: leave --languages and gin's bindings out, or"
+                " give --vocab and with it all of them"
+            )
+        card, tokenizer = described
+    elif args.vocab is None or not args.languages or not args.gin:
+        raise PadirError(
+            "no padir.json beside the checkpoint says what model it is: give --vocab FILE, --languages such as de-en,"
+            " and the configuration (--gin_file or --gin.ModelConfig.width=512)"
+        )
+    else:
+        card, tokenizer = _t5x_card(args)
+    report = t5x_exchange.import_model(
+        args.checkpoint,
+        args.output,
+        card,
+        tokenizer,
+        step=args.step,
+        partial=args.partial,
+        seed=args.seed,
+        dtype=args.dtype,
+    )
+    print(f"{args.output}: {report}", file=sys.stderr)
+    return report.to_json()
+
+
+def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
+    """What model the arguments say that a checkpoint is of."""
+    from padir import config, trainer
+    from padir.checkpoint import ModelCard
+    from padir.tokenizer import Tokenizer
+
+    languages = args.languages.split("-")
+    if len(languages) != 2:
+        raise PadirError(f"--languages takes two codes with a hyphen, such as de-en, got {args.languages!r}")
+    model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
+    tokenizer = Tokenizer.load(args.vocab, args.num_sentinels)
+    return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, *languages, ""), tokenizer
+
+
+def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.t5x_exchange import export_model
+
+    folder = export_model(args.model, args.output)
+    print(folder, file=sys.stderr)
+    return {"checkpoint": str(folder)}
 
 
 def _translate(args: argparse.Namespace) -> dict[str, Any]:

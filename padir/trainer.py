@@ -25,7 +25,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.averaging import Averaging, best_steps, mean_of_checkpoints
-from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, save_model
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, load_model, save_model
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
@@ -115,6 +115,23 @@ def init_params(model: Transformer, seed: int) -> Any:
     return variables["params"]
 
 
+def initial_params(model: Transformer, model_dir: str) -> Any:
+    """The weights of a model directory, for training to start from.
+
+    Raises:
+      PadirError: it is no model directory, or of another model.
+    """
+    params, card, _ = load_model(model_dir)
+    free = {"dropout_rate": 0.0, "dtype": "float32", "remat": False}  # what no parameter depends on
+    start, wanted = (dataclasses.replace(config, **free) for config in (card.config, model.config))
+    if (start, card.ids) != (wanted, model.ids):
+        raise PadirError(
+            f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
+            f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
+        )
+    return jax.tree.map(jnp.asarray, params)
+
+
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps."""
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
@@ -148,6 +165,7 @@ def train(
     averaging: Averaging = Averaging(),
     num_steps: int = 100_000,
     seed: int = 0,
+    start_from: str | None = None,
     evaluate_fn: EvaluateFn | None = None,
     describe_config: Callable[[], str] = str,
 ) -> dict[str, float]:
@@ -162,6 +180,7 @@ def train(
       averaging: which weights the model directory gets.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
+      start_from: a model directory of the same ModelConfig and vocabulary size, whose weights are the initial ones.
       evaluate_fn: measures the validation split at the intervals and at the end.
       describe_config: gives the text of config.gin, which is printed and goes into the model directory.
 
@@ -201,7 +220,7 @@ def train(
     replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
     transformation = averaging.transformation(optimizer.transformation(num_steps))
-    params = init_params(transformer, seed)
+    params = init_params(transformer, seed) if start_from is None else initial_params(transformer, start_from)
     state = TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
     restored = checkpoints.restore_latest(state)
     if restored is not None:

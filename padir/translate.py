@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from padir import autoregressive
 from padir.canvas import Corruption, Strategy
@@ -35,7 +36,7 @@ from padir.quantise import KEPT, quantise
 from padir.rerank import Hypothesis, Rescore
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
-from padir.tokens import EOS, round_up
+from padir.tokens import EOS, PADDING, round_up
 
 PROGRAMS = Programs((encode, refine_drafts, autoregressive.translate, autoregressive.score), mappings)
 
@@ -520,6 +521,22 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
     """
     tokens = tokens_L[free_L].tolist()
     return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
+
+
+def packed_without_repeats(
+    tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
+) -> Int[Array, "B L"]:
+    """`without_repeats` of every row, for use inside jit: moved to the left, EOS after it where there is room.
+
+    Args:
+      copied_V: which ids stay nevertheless; all of them leaves repetitions in.
+    """
+    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])
+    order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
+    index_L, count_B1 = jnp.arange(tokens_BL.shape[1]), kept_BL.sum(1, keepdims=True)
+    packed_BL = jnp.take_along_axis(tokens_BL, order_BL, axis=1)
+    return jnp.where(index_L < count_B1, packed_BL, jnp.where(index_L == count_B1, EOS, PADDING))
 
 
 @functools.lru_cache  # rows of a table share it

@@ -1,8 +1,9 @@
 """The sources as seqio Tasks, and the WMT sets of TensorFlow Datasets, which are read through seqio.
 
 The only file in `padir.data` that imports TensorFlow. A Task gives {"inputs", "targets"} as the int32 ids that
-`padir prepare` writes, EOS included, and the untokenised "inputs_pretokenized", "targets_pretokenized". One difference
-is seqio's: its vocabulary turns text such as `<extra_id_0>` into a sentinel, where padir's tokenizer spells it out.
+`padir prepare` writes, EOS included, and the untokenised "inputs_pretokenized", "targets_pretokenized". Its metrics are
+those of `padir evaluate`. One difference is seqio's: its vocabulary turns text such as `<extra_id_0>` into a sentinel,
+where padir's tokenizer spells it out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from padir.data import sources
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source
 from padir.errors import PadirError
+from padir.evaluation.metrics import score_all
 from padir.tokenizer import Tokenizer
 
 # Name -> the set's name in TFDS, source language, target language. Both directions of a pair read the same files.
@@ -159,8 +161,9 @@ def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sent
         make = functools.partial(get_source, name, data_dir)
         register_source(name, make, vocab_path, num_sentinels=num_sentinels)
     for name, arguments in TFDS_SETS.items():
-        source = TfdsText(name, *arguments, data_dir)
-        _add_task(name, source.data_source(), [source.preprocess], vocab_path, num_sentinels)
+        make = functools.partial(TfdsText, name, *arguments, data_dir)
+        source = make()
+        _add_task(name, make, source.data_source(), [source.preprocess], vocab_path, num_sentinels)
     return (*SOURCES, *TFDS_SETS)
 
 
@@ -193,20 +196,41 @@ def register_source(
         text = tf.TensorSpec((), tf.string)
         return tf.data.Dataset.from_generator(examples, output_signature={"inputs": text, "targets": text})
 
-    _add_task(name, seqio.FunctionDataSource(dataset, splits=splits), [], vocab_path, num_sentinels)
+    _add_task(name, make_source, seqio.FunctionDataSource(dataset, splits=splits), [], vocab_path, num_sentinels)
 
 
-def _add_task(name: str, source: Any, preprocessors: list[Any], vocab_path: PathLike, num_sentinels: int) -> None:
+def _add_task(
+    name: str,
+    make_source: Callable[[], Source],
+    data_source: Any,
+    preprocessors: list[Any],
+    vocab_path: PathLike,
+    num_sentinels: int,
+) -> None:
     """Adds a Task, in place of an earlier one of that name; the preprocessors make {"inputs", "targets"} as text."""
     seqio, tf = _import()
     Tokenizer.load(vocab_path, num_sentinels)  # seqio would fail later, and with less to say
     vocabulary = seqio.SentencePieceVocabulary(str(Path(vocab_path).absolute()), extra_ids=num_sentinels)
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
+
+    def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:
+        if not is_target or example is None:
+            return text
+        # The untokenised target: a reference is not what a vocabulary makes of it.
+        source, target = (example[f"{side}_pretokenized"] for side in ("inputs", "targets"))
+        return {"source": _text(source), "target": _text(target)}
+
+    def scores(targets: list[dict[str, str]], predictions: list[str]) -> dict[str, float]:
+        source = make_source()
+        texts, references = ([each[side] for each in targets] for side in ("source", "target"))
+        measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
+        return {score.name: score.value for score in measured.values()}
+
     if name in seqio.TaskRegistry.names():
         seqio.TaskRegistry.remove(name)
     seqio.TaskRegistry.add(
         name,
-        source=source,
+        source=data_source,
         preprocessors=[
             *preprocessors,
             seqio.CacheDatasetPlaceholder(),
@@ -214,7 +238,14 @@ def _add_task(name: str, source: Any, preprocessors: list[Any], vocab_path: Path
             seqio.preprocessors.append_eos_after_trim,
         ],
         output_features={"inputs": feature, "targets": feature},
+        postprocess_fn=with_source,
+        metric_fns=[scores],
     )
+
+
+def _text(value: Any) -> str:
+    value = value.numpy() if hasattr(value, "numpy") else value
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
 def _import() -> tuple[Any, Any]:
