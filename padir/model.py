@@ -25,7 +25,7 @@ from padir.canvas import Output, best_by_block, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
-from padir.tokens import Ids, positions_in_segment
+from padir.tokens import Ids, at_most, positions_in_segment
 
 MOST_LOGITS = 2**21  # 8 MB: as many as caches hold are faster computed at once
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -366,7 +366,7 @@ class Transformer(nn.Module):
             deterministic=deterministic,
         )
         found_BL = None
-        if find_best and tokens_BL.size * self.ids.num_embeddings > MOST_LOGITS:
+        if find_best and not at_most(tokens_BL.size * self.ids.num_embeddings, MOST_LOGITS):
             found_BL = best_by_block(
                 lambda *only: self.logits(states_BLD, only), self.ids.num_embeddings, self.ids.special
             )
@@ -536,7 +536,7 @@ def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> 
 def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:
     """Whether a target position may look at a source position: the same segment, and neither padding nor [LENGTH]."""
     sentences = source_segment_BS.shape[0]
-    if segment_BL.shape[0] > sentences:  # hypotheses of one sentence: every row of the memory has one segment
+    if segment_BL.shape[0] != sentences:  # hypotheses of one sentence: every row of the memory has one segment
         return (source_segment_BS > 0)[:, None, :]
     return (segment_BL[:, :, None] == source_segment_BS[:, None, :]) & (source_segment_BS > 0)[:, None, :]
 
