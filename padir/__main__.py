@@ -892,7 +892,8 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         print(f"{args.output}: {figures['arrays']} arrays, {figures['named_as_t5']} named as T5's", file=sys.stderr)
         return figures
     names = {"step": "step", "source_lengths": "source", "target_lengths": "target"}
-    lengths = Lengths(**{name: given[option] for option, name in names.items() if option in given})
+    values = {name: given[option] for option, name in names.items() if option in given}
+    lengths = Lengths(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
     figures = export_model(
         translator,
         args.output,

@@ -493,8 +493,11 @@ class Transformer(nn.Module):
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, cross_mask)
         return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
-    def empty_cache(self, batch: int, hypotheses: int, length: int) -> Any:
-        """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
+    def empty_cache(self, batch: Any, hypotheses: int, length: int) -> Any:
+        """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow.
+
+        B is a number, or what `jax.export` leaves open.
+        """
         c = self.config
         shape = (batch, length * hypotheses, c.heads, c.head_dim)
         return tuple(tuple(jnp.zeros(shape, DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))

@@ -24,14 +24,14 @@ from padir.export import Lengths, export_model
 from padir.exported import Exported, ExportError
 from padir.length import LengthSearch
 from padir.rerank import MinimumBayesRisk, OwnScore
-from padir.searches import Beam, Sampling
+from padir.searches import Beam, Greedy, Sampling
 from padir.strategies import STRATEGIES, Constant, MaskPredict
 from padir.trainer import init_params
 from padir.translate import Translator
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
-TEXTS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(40)] + ["", "acht ☃ 10", "  "]
-ONE = Lengths(source=(16,), target=(24,))  # as few programs as can be
+TEXTS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)] + ["", "acht ☃ 10", "  "]
+ONE = Lengths(source=(16,), target=(24,))  # as few programs as can be: more are only more of the same
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def translator(tokenizer):
 @pytest.fixture(scope="module")
 def folder(translator, tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "programs"
-    export_model(translator, folder)
+    export_model(translator, folder, lengths=Lengths(source=(16, 32), target=(24,)))
     return folder
 
 
@@ -74,14 +74,12 @@ class TestTranslates:
     @pytest.mark.parametrize(
         ("options", "lengths"),
         [
-            ({}, {}),
-            ({"num_steps": 1}, {}),
-            ({"num_steps": 7, "seed": 3}, {"top_k": 5}),  # 160 rows, more than one group
-            ({"batch_size": 1}, {"top_k": 2, "offsets": (-1, 0, 1), "draws": 2}),
+            ({"num_steps": 7, "seed": 3, "batch_size": 20}, {"top_k": 5}),  # 80 rows: groups of 512 // 24
+            ({"num_steps": 1, "batch_size": 2}, {"top_k": 2, "offsets": (-1, 0, 1), "draws": 2}),
         ],
     )
     def test_as_the_translator_does(self, folder, translator, options, lengths):
-        texts = TEXTS[:5] if "batch_size" in options else TEXTS
+        texts = TEXTS if options["batch_size"] > 2 else TEXTS[:5]
         expected = translator.translate(texts, Decoding(lengths=LengthSearch(**lengths), **options))
         loaded = Exported.load(folder)
         same(loaded.translate(texts, **options, **lengths), expected, loaded)
@@ -92,7 +90,7 @@ class TestTranslates:
         sources = translator.tokenizer.encode_batch([TEXTS[i] for i in numbers])
         results = loaded.translate_tokens([*sources, []], first_number=7)
         texts = [translator.translate([TEXTS[i]], first_number=i, drop_repeats=False)[0].text for i in numbers]
-        assert [translator.tokenizer.decode(r.tokens) for r in results] == [*texts, ""]
+        assert [translator.tokenizer.decode(r.tokens).replace("\r", " ") for r in results] == [*texts, ""]
 
     def test_cuts_what_is_too_long_if_told_to(self, folder, translator):
         loaded, texts = Exported.load(folder), [" ".join(WORDS * 3), "eins"]
@@ -108,7 +106,6 @@ class TestTranslates:
             "encode_16.jax_export",
             "refine_24.jax_export",
         ]
-        same(loaded.translate(TEXTS), translator.translate(TEXTS), loaded)
         with pytest.raises(ExportError, match="the programs take 14"):
             loaded([" ".join(WORDS * 2)])
 
@@ -131,24 +128,32 @@ class TestTranslates:
         )
         assert done.returncode == 0, done.stderr.decode()
         expected = translator.translate([*TEXTS, " ".join(WORDS * 3)], truncate=True)
-        assert done.stdout.decode().splitlines() == [e.text for e in expected]
-        assert done.stderr.decode().splitlines()[-1].startswith("line 44 is longer than the programs take")
+        assert done.stdout.decode() == "".join(e.text + "\n" for e in expected)
+        assert done.stderr.decode().splitlines()[-1].startswith("line 20 is longer than the programs take")
 
 
 class TestModels:
-    @pytest.mark.parametrize("search", [Beam(1), Beam(4, 1.0), Sampling(temperature=0.7, size=2)])
+    @pytest.mark.parametrize(
+        "search",
+        [
+            Beam(4, 1.0),
+            *(pytest.param(x, marks=pytest.mark.slow) for x in (Greedy(), Sampling(temperature=0.7, size=2))),
+        ],
+    )
     def test_autoregressive(self, tokenizer, tmp_path, search):
         translator = random_translator(tokenizer, causal=True)
-        loaded = exported_and_loaded(translator, tmp_path / "out", Decoding(search=search))
+        loaded = exported_and_loaded(translator, tmp_path / "out", Decoding(search=search), Lengths(source=(16,)))
         assert loaded.description["kind"] == "search"
         same(loaded.translate(TEXTS), translator.translate(TEXTS, search=search), loaded)
 
+    @pytest.mark.slow
     def test_of_8_bits(self, translator, tmp_path):
         quantised = translator.quantised()
         loaded = exported_and_loaded(quantised, tmp_path / "out")
         assert loaded.params["token_embedder/embedding"].dtype == np.int8
         same(loaded.translate(TEXTS), quantised.translate(TEXTS), loaded)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("sizes", "decoding"),
         [
@@ -179,30 +184,28 @@ class TestModels:
 
 class TestPrograms:
     def test_are_for_all_platforms(self, folder):
-        files = list(folder.glob("*.jax_export"))
-        # Sources: 24 tokens with EOS, and [LENGTH] before them.
-        assert len(files) == len((8, 16, 24, 32)) + len((8, 16, 24))
-        for path in files:
+        for path in folder.glob("*.jax_export"):
             program = jax.export.deserialize(bytearray(path.read_bytes()))
             assert program.platforms == ("cpu", "cuda", "tpu")
 
-    def test_hold_no_weights(self, folder, translator, tmp_path):
-        params = init_params(translator.model, seed=1)
-        export_model(Translator(params, translator.card, translator.tokenizer), tmp_path / "other", lengths=ONE)
-        other = tmp_path / "other"
-        assert (other / "refine_24.jax_export").read_bytes() == (folder / "refine_24.jax_export").read_bytes()
-        assert (other / "encode_16.jax_export").read_bytes() == (folder / "encode_16.jax_export").read_bytes()
-        assert (other / "weights.safetensors").read_bytes() != (folder / "weights.safetensors").read_bytes()
-
-    def test_do_not_depend_on_the_machine(self, folder, translator, tmp_path, monkeypatch):
-        """Another device and other settings of JAX give the same bytes; and they name none of its files."""
+    def test_depend_neither_on_the_weights_nor_on_the_machine(self, folder, translator, tmp_path, monkeypatch):
+        """Other weights, another device and other settings of JAX give the same bytes, which name no file."""
         monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+        other = Translator(init_params(translator.model, seed=1), translator.card, translator.tokenizer)
         with jax.default_matmul_precision("float32"), jax.default_prng_impl("rbg"), jax.threefry_partitionable(False):
-            export_model(translator, tmp_path / "other", lengths=ONE)
+            export_model(other, tmp_path / "other", lengths=ONE)
         for name in ("refine_24.jax_export", "encode_16.jax_export"):
             data = (tmp_path / "other" / name).read_bytes()
             assert data == (folder / name).read_bytes()
-            assert b"padir/" not in data and os.fsencode(os.path.dirname(export.__file__)) not in data
+            assert b".py" not in data and os.fsencode(os.path.dirname(export.__file__)) not in data
+        weights = [path / "weights.safetensors" for path in (folder, tmp_path / "other")]
+        assert weights[0].read_bytes() != weights[1].read_bytes()
+
+    def test_are_of_the_lengths_that_the_model_can_need(self, tokenizer, translator):
+        assert Lengths().of(translator) == ((8, 16, 24, 32), (8, 16, 24))  # 24 with EOS, and [LENGTH] before them
+        assert Lengths(step=12).of(translator) == ((12, 24, 36), (12, 24))
+        assert Lengths(source=(10,), target=(4, 9)).of(translator) == ((10,), (4, 9, 24))
+        assert Lengths().of(random_translator(tokenizer, causal=True)) == ((8, 16, 24), ())
 
     def test_choose_their_groups_by_the_device(self):
         """More rows than a group are taken in groups on a CPU, and at once elsewhere."""
@@ -211,16 +214,16 @@ class TestPrograms:
         chosen = jax.export.export(jax.jit(lambda x: export._in_groups(x.size, 4)), platforms=("cpu", "cuda"))(shape)
         assert [bool(chosen.call(np.zeros(rows, np.int32))) for rows in (4, 5)] == [False, True]
         only = jax.export.export(jax.jit(lambda x: export._in_groups(x.size, 4)), platforms=("cuda",))(shape)
-        assert "case" not in only.mlir_module() and "compare" not in only.mlir_module()
+        assert " GT, " in chosen.mlir_module() and " GT, " not in only.mlir_module()
 
 
 class TestRefuses:
     def test_a_damaged_file(self, copy):
-        path = copy / "refine_16.jax_export"
+        path = copy / "refine_24.jax_export"
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        with pytest.raises(ExportError, match=r"refine_16.jax_export is damaged \(its sha256 differs\)"):
+        with pytest.raises(ExportError, match=r"refine_24.jax_export is damaged \(its sha256 differs\)"):
             Exported.load(copy)
 
     def test_a_missing_file(self, copy):
@@ -247,9 +250,9 @@ class TestRefuses:
             Exported.load(copy)(["eins"])
 
     def test_a_length_without_a_program(self, copy):
-        (copy / "encode_8.jax_export").unlink()
+        (copy / "encode_16.jax_export").unlink()
         write_manifest(copy)
-        with pytest.raises(ExportError, match="there is no program encode_8.jax_export"):
+        with pytest.raises(ExportError, match="there is no program encode_16.jax_export"):
             Exported.load(copy)(["eins"])
 
     @pytest.mark.parametrize(
@@ -334,6 +337,7 @@ class TestRefuses:
     def test_and_leaves_nothing_half_written(self, translator, copy, tmp_path, monkeypatch):
         """An export that fails takes nothing away; one that succeeds takes the earlier one's place."""
         before = sorted(path.name for path in copy.iterdir())
+        monkeypatch.setattr(export, "_serialised", lambda *arguments: b"")
         with monkeypatch.context() as patched:
             patched.setattr(export, "save_weights", lambda path, arrays: (_ for _ in ()).throw(OSError("disk full")))
             with pytest.raises(OSError, match="disk full"):
