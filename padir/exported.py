@@ -22,6 +22,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flatbuffers  # noqa: F401  # jax.export needs it, and would say so when the first batch comes
 import jax
 import jax.export
 import numpy as np
