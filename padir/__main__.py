@@ -221,6 +221,32 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--output", metavar="FILE", help="log-probability, tokens, mean; default: standard output")
     score.set_defaults(run=_score)
 
+    export = commands.add_parser(
+        "export",
+        parents=[decoding, common],
+        help="write a model as StableHLO programs that run without padir, or its weights for other frameworks",
+        description="Writes programs for rows of each length (jax.export: any number of sentences, CPU, CUDA and TPU at"
+        " once), weights, vocabulary and a loader, exported.py, which needs JAX, NumPy, SentencePiece and safetensors."
+        " The strategy, or an autoregressive model's search, becomes part of the programs; the numbers of steps,"
+        " lengths and so on are the loader's defaults.",
+    )
+    export.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
+    _precision_option(export)
+    export.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    export.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    export.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    export.add_argument("--step", type=int, help="programs for lengths of multiples of it (8)")
+    export.add_argument("--source_lengths", type=int, nargs="+", help="instead: these; the last limits the sources")
+    export.add_argument("--target_lengths", type=int, nargs="+", help="instead: these, and the model's longest")
+    export.add_argument("--platforms", nargs="+", help="that every program is for (cpu cuda tpu)")
+    export.add_argument(
+        "--weights", action="store_true", help="instead of programs, the weights under the names of Hugging Face's T5"
+    )
+    export.add_argument("--overwrite", action="store_true", help="replace an earlier export in the folder")
+    export.set_defaults(run=_export)
+
     ising = commands.add_parser(
         "ising",
         parents=[common],
@@ -904,6 +930,41 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     else:
         print(text, end="")
     return summary(results)
+
+
+def _export(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.export import PLATFORMS, Lengths, export_model
+    from padir.names import write_weights
+
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    decoding = _decoding(args)
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
+    _check_kind(args, translator.card.config)
+    if args.weights:
+        of_programs = {"step", "source_lengths", "target_lengths", "platforms", "strategy", "num_steps", "top_k"}
+        if wrong := sorted(of_programs & set(given)):
+            raise PadirError(f"--{wrong[0]} is of programs, and --weights writes none: leave one of them out")
+        figures = write_weights(translator, args.output, overwrite=args.overwrite)
+        print(f"{args.output}: {figures['arrays']} arrays, {figures['named_as_t5']} named as T5's", file=sys.stderr)
+        return figures
+    names = {"step": "step", "source_lengths": "source", "target_lengths": "target"}
+    values = {name: given[option] for option, name in names.items() if option in given}
+    lengths = Lengths(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    figures = export_model(
+        translator,
+        args.output,
+        decoding,
+        lengths=lengths,
+        platforms=args.platforms or PLATFORMS,
+        overwrite=args.overwrite,
+        progress=lambda name: print(name, file=sys.stderr),
+    )
+    print(
+        f"{args.output}: {figures['programs']} programs of {figures['program_bytes']:,} bytes for"
+        f" {', '.join(figures['platforms'])}; {figures['weight_bytes']:,} bytes of weights",
+        file=sys.stderr,
+    )
+    return figures
 
 
 def _ising(args: argparse.Namespace) -> dict[str, Any]:

@@ -154,7 +154,12 @@ def rows_together(length: int) -> int | None:
 
     On a CPU a few hundred positions are enough to keep it busy, and then rows that are done cost nothing.
     """
-    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
+    return rows_on_a_cpu(length) if jax.default_backend() == "cpu" else None
+
+
+def rows_on_a_cpu(length: int) -> int:
+    """The same of a CPU, whatever this machine has."""
+    return max(1, POSITIONS // length)
 
 
 def _best(canvas: Canvas, tried: Tried, keep: int):

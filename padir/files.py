@@ -1,13 +1,16 @@
-"""Files that get their name when they are whole."""
+"""Files and folders that get their name when they are whole."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+
+from padir.errors import PadirError
 
 
 @contextlib.contextmanager
@@ -30,6 +33,40 @@ def whole(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[
         os.replace(partial, final)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) -> Iterator[Path]:
+    """A folder that gets its name when it is whole, and is not left behind otherwise.
+
+    Args:
+      kind: the name of a file that only folders of this kind have: no others are replaced.
+      overwrite: whether one of them may be.
+
+    Raises:
+      PadirError: there is something at that place.
+    """
+    final = Path(folder).resolve()
+    unfinished, old = (final.with_name(f".{final.name}.{what}") for what in ("unfinished", "old"))
+    if final.exists():
+        empty = final.is_dir() and not any(final.iterdir())
+        if not empty and not (final / kind).is_file():
+            raise PadirError(f"{folder} is there and holds no {kind} of an earlier export: give another --output")
+        if not empty and not overwrite:
+            raise PadirError(f"{folder} holds an earlier export: give another --output, or --overwrite")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        unfinished.rename(final)
+    finally:
+        if old.exists() and not final.exists():  # interrupted between the two
+            old.rename(final)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir.canvas import Canvas, Output, Strategy, forbid
 from padir.errors import PadirError
+from padir.tokens import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
 """tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one, and with `rows`, their
@@ -138,7 +139,7 @@ def refine(
 
     def body(state):
         step, canvas, memory, passes_B, traced = state
-        if rows_at_once is None or rows_at_once >= canvas.done_B.size:
+        if rows_at_once is None or at_most(canvas.done_B.size, rows_at_once):
             next_canvas, next_memory = advance(step, key_B, canvas, memory)
         else:
             next_canvas, next_memory = _by_group(advance, rows_at_once, step, key_B, canvas, memory)
