@@ -29,7 +29,8 @@ ORDER = """
     lexicon chunks distill analysis.trace_style analysis.trace
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
-    ising.experiments ising.figures ising.commands config __main__
+    ising.experiments ising.figures ising.commands
+    serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config __main__
 """.split()
 PACKAGES = {
     "",
@@ -38,6 +39,7 @@ PACKAGES = {
     "data",
     "evaluation",
     "ising",
+    "serve",
 }  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.
@@ -48,12 +50,15 @@ HEAVY = {
     "matplotlib",
     "optax",
     "orbax",
+    "prometheus_client",
     "sacrebleu",
     "seqio",
+    "starlette",
     "t5x",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "uvicorn",
 }
 
 
@@ -97,6 +102,8 @@ def test_imports_point_one_way(name):
         ("tensorflow_datasets", set()),
         ("t5x", set()),
         ("pickle", set()),
+        ("starlette", {"serve.app"}),
+        ("uvicorn", {"serve.server"}),
     ],
 )
 def test_only_some_may_import(package, allowed):
