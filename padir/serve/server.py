@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import socket
 from collections.abc import Callable, Iterator
 
@@ -67,6 +68,6 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+        raise OSError(error.errno, os.strerror(error.errno or 0), f"{host}:{port}") from None
     with listener:
         yield listener
