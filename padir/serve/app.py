@@ -7,6 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import Any
 
 from starlette import requests
@@ -130,7 +131,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
         raise _Left from None
     asked = read_request(body, limits, engine.defaults)
     futures = await asyncio.to_thread(engine.submit, asked)  # tokenising takes a while
-    answer = asyncio.gather(*map(asyncio.wrap_future, futures))
+    answer = asyncio.ensure_future(_all(futures))
     left = asyncio.ensure_future(_until_left(request))
     try:
         left_over = max(0.0, deadline - time.monotonic())
@@ -168,6 +169,10 @@ async def _body(request: requests.Request, most: int) -> bytes:
         if len(body) > most:
             raise problem
     return bytes(body)
+
+
+async def _all(futures: list[Future[Translation]]) -> list[Translation]:
+    return [await asyncio.wrap_future(future) for future in futures]
 
 
 async def _until_left(request: requests.Request) -> None:

@@ -27,9 +27,11 @@
     }
   };
 
-  /** A piece as people read it: hidden positions as a box, control characters as a question mark. */
+  /** A piece as people read it: a hidden position as a box, a byte as its sign where it has one. */
   const readable = (piece) => {
     if (/^<extra_id_\d+>$/.test(piece)) return "\u25a1";
+    const byte = parseInt(/^<0x([0-9A-F]{2})>$/.exec(piece)?.[1], 16);
+    if (byte > 0x20 && byte < 0x7f) return String.fromCharCode(byte);
     const bare = piece.startsWith(SPACE) ? piece.slice(1) : piece;
     return bare.replaceAll(SPACE, " ").replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd") || SPACE;
   };
