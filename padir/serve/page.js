@@ -86,6 +86,16 @@
     $("stage").replaceChildren(...words);
   };
 
+  /** Keeps room for the tallest step, so that nothing below moves while they play. */
+  const reserve = () => {
+    $("stage").style.minHeight = "";
+    const heights = trace.map((_, step) => {
+      stage(step);
+      return $("stage").offsetHeight;
+    });
+    $("stage").style.minHeight = `${Math.max(...heights)}px`;
+  };
+
   /** Goes to a step. */
   const show = (step) => {
     shown = step;
@@ -168,6 +178,7 @@
     $("slider").max = trace.length - 1;
     listSteps();
     listCandidates(found.candidates);
+    reserve();
     show(still.matches ? trace.length - 1 : 0);
     if (!still.matches) setPlaying(true);
   };
@@ -251,4 +262,9 @@
     show($("slider").valueAsNumber);
   });
   $("play").addEventListener("click", () => setPlaying(timer === null));
+  window.addEventListener("resize", () => {
+    if (trace.length === 0) return;
+    reserve();
+    show(shown);
+  });
 })();
