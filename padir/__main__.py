@@ -194,6 +194,34 @@ def _parser() -> argparse.ArgumentParser:
     benchmark.add_argument("--output", metavar="NAME", help="write NAME.md, .json and .png (quality over speed)")
     benchmark.set_defaults(run=_benchmark)
 
+    serve = commands.add_parser(
+        "serve",
+        parents=[decoding, common],
+        help="serve a model over HTTP, with a page that shows its steps",
+        description="Serves POST /translate, GET /health, GET /metrics and a page at / (needs the extra serve). What is"
+        " said of decoding is for requests that do not say.",
+    )
+    serve.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
+    _precision_option(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1: this machine alone)")
+    serve.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
+    serve.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    serve.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    serve.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
+    serve.add_argument(
+        "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"
+    )
+    serve.add_argument("--max_body", type=int, default=65_536, help="bytes of a request (65,536)")
+    serve.add_argument("--max_sentences", type=int, default=64, help="of a request (64)")
+    serve.add_argument("--max_characters", type=int, default=2_000, help="of a sentence (2,000)")
+    serve.add_argument("--max_steps", type=int, default=16, help="that a request may ask for (16)")
+    serve.add_argument("--max_lengths", type=int, default=8, help="that a request may ask for (8)")
+    serve.add_argument("--max_queue", type=int, default=1_024, help="sentences that wait, of all clients (1,024)")
+    serve.add_argument("--timeout", type=float, default=30.0, help="seconds that a request may take (30)")
+    serve.set_defaults(run=_serve)
+
     tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
     tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
     tables.add_argument("--metrics", nargs="+", help="a table each (of bleu, bleurt, stutter those there are)")
@@ -1075,6 +1103,32 @@ def _translate(args: argparse.Namespace) -> dict[str, Any]:
         write_text(args.html, render_html(traces))
     passes = [r.passes for r in results]
     return {"lines": len(results), "passes": sum(passes) / max(1, len(passes))}
+
+
+def _serve(args: argparse.Namespace) -> dict[str, Any]:
+    import dataclasses
+
+    try:
+        from padir.serve.engine import Engine
+        from padir.serve.request import Limits
+        from padir.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise PadirError(
+            f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
+        ) from None
+
+    limits = Limits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Limits)})
+    decoding = _decoding(args)
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
+    _check_kind(args, translator.card.config)
+    engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
+    return serve(
+        engine,
+        Path(args.model).name,
+        host=args.host,
+        port=args.port,
+        tell=lambda message: print(f"padir: {message}", file=sys.stderr, flush=True),
+    )
 
 
 def _counter(label: str) -> Any:

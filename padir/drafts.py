@@ -97,9 +97,10 @@ def refine_drafts(
     traced_steps: int | None,
     kept_v=None,
 ) -> Drafts:
-    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not.
+    """Refines every draft of a batch. A trace has a shape, so the room that it has is static; `num_steps` is not.
 
     Args:
+      traced_steps: steps that the trace has room for, `num_steps` or more; None: no trace.
       kept_v: the ids that may be written and drafted with (`Shortlist.restrict`); None: all.
     """
     model, params = compact(model, params, kept_v)
@@ -115,8 +116,8 @@ def refine_drafts(
             canvas,
             logits_fn,
             strategy,
-            num_steps=traced_steps or num_steps,
-            trace=traced_steps is not None,
+            num_steps=num_steps,
+            trace=traced_steps or False,
             rows_at_once=rows_at_once,
         )
         passes_R = refined.passes_B

@@ -40,6 +40,8 @@ from padir.tokens import EOS, PADDING, round_up
 
 PROGRAMS = Programs((encode, refine_drafts, autoregressive.translate, autoregressive.score), mappings)
 
+_TRACE_ROOM = 4  # steps
+
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
@@ -55,6 +57,7 @@ class Translation:
       trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
       truncated: whether the source was cut to what the model takes.
       candidates: if asked for (`Decoding.n_best`), the best hypotheses' texts and scores, this one first.
+      candidate_lengths: their target lengths.
     """
 
     text: str
@@ -65,6 +68,7 @@ class Translation:
     trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
     truncated: bool = False
     candidates: tuple[tuple[str, float], ...] = ()
+    candidate_lengths: tuple[int, ...] = ()
 
 
 class Scored(NamedTuple):
@@ -427,7 +431,8 @@ class Translator:
             "seed": decoding.seed,
             "prune": None if trace else decoding.prune,
             "rows_at_once": rows_together(length),
-            "traced_steps": decoding.num_steps if trace else None,
+            # Room for some more steps, so that other numbers of them need no program of their own.
+            "traced_steps": round_up(decoding.num_steps, _TRACE_ROOM) if trace else None,
             "kept_v": self._kept(batch.source_BS, decoding),
         }
         return (self.model, self.params, drafted), options
@@ -468,9 +473,15 @@ class Translator:
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
             ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
             best = self._translation(drafts, rows[b][ranked[0]], decoding)
-            n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
+            listed = ranked[: decoding.n_best]
             results.append(
-                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(tried[b]), candidates=n_best)
+                dataclasses.replace(
+                    best,
+                    score=score_N[ranked[0]],
+                    hypotheses=len(tried[b]),
+                    candidates=tuple((candidate[n].text, score_N[n]) for n in listed),
+                    candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
+                )
             )
         return results
 
@@ -494,7 +505,9 @@ class Translator:
                     tuple(self.tokenizer.pieces[i] for i in tokens_L[:length]),
                     tuple(None if np.isnan(score) else float(score) for score in scores_L[:length]),
                 )
-                for tokens_L, scores_L in zip(*(each_TRL[:, row] for each_TRL in drafts.trace_TRL), strict=True)
+                for tokens_L, scores_L in zip(
+                    *(each_TRL[: decoding.num_steps + 1, row] for each_TRL in drafts.trace_TRL), strict=True
+                )
             )
         return Translation(
             text=self._text(drafts, row, decoding),

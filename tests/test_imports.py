@@ -30,7 +30,8 @@ ORDER = """
     lexicon chunks distill analysis.trace_style analysis.trace
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
-    ising.experiments ising.figures ising.commands config
+    ising.experiments ising.figures ising.commands
+    serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config
     t5x_adapter.features t5x_adapter.models t5x_adapter.setup __main__
 """.split()
 PACKAGES = {
@@ -41,6 +42,7 @@ PACKAGES = {
     "evaluation",
     "ising",
     "t5x_adapter",
+    "serve",
 }  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.
@@ -51,12 +53,15 @@ HEAVY = {
     "matplotlib",
     "optax",
     "orbax",
+    "prometheus_client",
     "sacrebleu",
     "seqio",
+    "starlette",
     "t5x",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "uvicorn",
 }
 
 
@@ -100,6 +105,8 @@ def test_imports_point_one_way(name):
         ("tensorflow_datasets", set()),
         ("t5x", {"t5x_adapter", "t5x_adapter.models", "t5x_adapter.setup"}),
         ("pickle", set()),
+        ("starlette", {"serve.app"}),
+        ("uvicorn", {"serve.server"}),
     ],
 )
 def test_only_some_may_import(package, allowed):
