@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import importlib.util
 import itertools
 import json
 import sys
@@ -22,7 +23,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flatbuffers  # noqa: F401  # jax.export needs it, and would say so when the first batch comes
 import jax
 import jax.export
 import numpy as np
@@ -83,6 +83,8 @@ class Exported:
           ExportError: it is no such folder, a file is missing or damaged, or its programs are not for this device.
         """
         folder = Path(folder)
+        if importlib.util.find_spec("flatbuffers") is None:
+            raise ExportError("JAX reads exported programs with a package that is missing: pip install flatbuffers")
         _check(folder)
         try:
             description = json.loads((folder / DESCRIPTION).read_text())
