@@ -10,17 +10,20 @@ import argparse
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from padir import __version__
 from padir.errors import PadirError
 from padir.files import whole, write_json, write_text
 from padir.pretrained import DEFAULT
 
 _GIN = "--gin."
+_SHOWN = 1_000  # translations that --html shows: browsers do not take many more, and all are in memory
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     decoding, decodings = _decoding_options(), _decoding_options(nargs="+")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
+    parser.add_argument("--version", action="version", version=f"padir {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     vocab = commands.add_parser("vocab", parents=[corpus, common], help="train a vocabulary on both sides of a corpus")
@@ -116,12 +120,12 @@ def _parser() -> argparse.ArgumentParser:
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
     )
     _precision_option(translate)
-    translate.add_argument("--input", metavar="FILE", help="default: standard input")
+    translate.add_argument("--input", metavar="FILE", help="plain or .gz; default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
     translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
     translate.add_argument("--trace", action="store_true", help="show every step on stderr")
-    translate.add_argument("--html", metavar="FILE", help="write every step as a page")
+    translate.add_argument("--html", metavar="FILE", help="write every step as a page, of the first 1,000 lines")
     translate.set_defaults(run=_translate)
 
     evaluate = commands.add_parser(
@@ -400,20 +404,36 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.clear()
             config.parse(args.gin_file, bindings, args.gin_search_paths)
         figures = args.run(args)
-        if args.json:
+        if args.json and figures is not None:  # else the command has written them itself
             write_json(args.json, figures)
+        _flush()
     except PadirError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit flushes into the broken pipe
+        _discard_output()
         return 141
     except OSError as error:
-        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        _discard_output()
+        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     except KeyboardInterrupt as interrupt:
         saved = _own_words(str(interrupt))
         print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def _flush() -> None:
+    """Writes what is left for standard output: at the end of the process, a failure would be a traceback."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Lets nothing more be written to a standard output that takes nothing more, as the exit would try."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep_compiled_programs() -> None:
@@ -551,7 +571,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     weights = {"weights": tuple(args.weights)} if args.weights else {}
     decoding = _decoding(args)
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
-    _check_kind(args, model)
+    _check_kind(args, model, decodings=[decoding])
     resolve(decoding, model, objective.corruption, objective.strategy)  # now, and not when the first validation comes
     if decoding.shortlist is not None:
         decoding.shortlist.check(load_tokenizer(folders[0]))
@@ -576,7 +596,7 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     from padir.distill import Teacher, distill
 
     decoding, teacher = _decoding(args), Teacher.load(args.model)
-    _check_kind(args, teacher.translator.card.config)
+    _check_kind(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     _print_splits(args.output, manifest)
     if validation := manifest["distilled"]["validation"]:
@@ -641,15 +661,33 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     if "strategy" in given:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
     if "keep" in given:
-        changes["prune"] = Prune(given["keep"])
+        with _naming("keep"):
+            changes["prune"] = Prune(given["keep"])
     if "shortlist" in given:
         changes["shortlist"] = None if given["shortlist"] == "none" else Shortlist.load(given["shortlist"])
     if {"rerank", "brevity", "length_weight"} & set(given):
-        changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
+        rule = (given.get("rerank"), given.get("brevity"), given.get("length_weight"))
+        with _naming("brevity", "length_weight"):
+            changes["rerank"] = _rerank(*rule, base.rerank)
     if {"beam", "length_penalty", "sample"} & set(given):
-        changes["search"] = _search(given.get("beam"), given.get("length_penalty"), given.get("sample"), base.search)
+        search = (given.get("beam"), given.get("length_penalty"), given.get("sample"))
+        with _naming(size="beam", alpha="length_penalty", temperature="sample"):
+            changes["search"] = _search(*search, base.search)
     base_lengths: LengthSearch = base.lengths
-    return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+    with _naming("top_k", "draws", "num_steps", "batch_size", "seed"):
+        return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+
+
+@contextlib.contextmanager
+def _naming(*alike: str, **options: str) -> Iterator[None]:
+    """Lets what is refused of a field be told of the option that set it, which may have another name."""
+    try:
+        yield
+    except PadirError as error:
+        message = str(error)
+        for field, option in (dict(zip(alike, alike, strict=True)) | options).items():
+            message = re.sub(rf"(?<![\w.-])(?:a beam's )?{field}\b", f"--{option}", message, count=1)
+        raise PadirError(message) from None
 
 
 def _search(beam: int | None, length_penalty: float | None, temperature: float | None, base: Any) -> Any:
@@ -690,17 +728,32 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
     return rescorer(how, **settings)
 
 
-def _check_kind(args: argparse.Namespace, *models: Any) -> None:
-    """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
+def _check_kind(args: argparse.Namespace, *models: Any, decodings: Sequence[Any] = ()) -> None:
+    """Refuses options that mean nothing to any model, whatever their values, or to the decodings.
+
+    Options of drafts do so where all models are autoregressive, and the other way round; --rerank where no decoding has
+    hypotheses to choose from.
+    """
     from padir.decoding import foreign_option
 
     of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")
-    if len({model.causal for model in models}) > 1:
-        return
-    for name in of_refining if models[0].causal else of_causal:
-        if getattr(args, name, None) is not None:
-            raise foreign_option(f"--{name}", models[0].causal)
+    if len({model.causal for model in models}) == 1:
+        for name in of_refining if models[0].causal else of_causal:
+            if getattr(args, name, None) is not None:
+                raise foreign_option(f"--{name}", models[0].causal)
+    search = [decoding.lengths for decoding in decodings]
+    alone = all(each.top_k * len(set(each.offsets)) * each.draws == 1 for each in search)
+    if search and alone and any(how != "own" for how in _listed(getattr(args, "rerank", None))):
+        raise PadirError(
+            "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k, --offsets or"
+            " --draws)"
+        )
+
+
+def _listed(value: Any) -> list[Any]:
+    """An option's values, of which some commands take several."""
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -712,7 +765,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
     models = _translators(map(_named, args.model), args.precision)
-    _check_kind(args, *(translator.card.config for _, translator in models))
+    _check_kind(args, *(translator.card.config for _, translator in models), decodings=decodings)
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
 
@@ -802,8 +855,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     else:
         translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
         test_set = _test_set(args)
-    _check_kind(args, *(translator.card.config for _, translator in translators))
     decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
+    _check_kind(args, *(translator.card.config for _, translator in translators), decodings=decodings)
     systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
     systems += peers(systems, args.ctranslate2)
     rows = []
@@ -938,9 +991,10 @@ def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _lines(path: str) -> list[str]:
+    from padir.lines import open_bytes
     from padir.stream import lines
 
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         return list(lines(file, _warn, path))
 
 
@@ -1064,45 +1118,59 @@ def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:
     return {"checkpoint": str(folder)}
 
 
-def _translate(args: argparse.Namespace) -> dict[str, Any]:
+def _translate(args: argparse.Namespace) -> None:
     from padir.analysis.trace import Step, Trace, render_html, render_text
-    from padir.stream import lines, translate_lines
+    from padir.lines import open_bytes
+    from padir.stream import lines, translate_lines, translations_json
     from padir.translate import Translation
 
     decoding = _decoding(args)
     ((_, translator),) = _translators([("", args.model)], [args.precision])
-    _check_kind(args, translator.card.config)
+    _check_kind(args, translator.card.config, decodings=[decoding])
+    if (sys.stdin is None and not args.input) or (sys.stdout is None and not args.output):
+        raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     traces: list[Trace] = []
+    add: Any = None
 
-    def show(source: str, result: Translation) -> None:
-        steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace or ())
-        one = Trace(source, steps, result.text)
-        if args.trace:
-            print(render_text(one), file=sys.stderr)
-        if args.html:
-            traces.append(one)
+    def each(source: str, result: Translation) -> None:
+        if result.trace and (args.trace or len(traces) < _SHOWN):
+            steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace)
+            one = Trace(source, steps, result.text)
+            if args.trace:
+                print(render_text(one), file=sys.stderr)
+            if args.html and len(traces) < _SHOWN:
+                traces.append(one)
+        if add is not None:
+            add(source, result)
 
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
+        source: Any = sys.stdin
+        if args.input:
+            source = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
         out: Any = sys.stdout
         if args.output:
             out = stack.enter_context(whole(args.output))
         else:
             out.reconfigure(encoding="utf-8", newline="\n")
+        figures: dict[str, Any] = {}
+        if args.json:
+            add, figures = stack.enter_context(translations_json(args.json))
         bar = stack.enter_context(_counter("translate"))
-        results = translate_lines(
+        written = translate_lines(
             translator,
-            lines(source, _warn),
+            lines(source if args.input else source.buffer, _warn),
             out,
             decoding,
             warn=_warn,
             progress=bar,
-            trace=show if args.trace or args.html else None,
+            each=each,
+            trace=bool(args.trace or args.html),
         )
+        figures |= {"lines": written.lines, "passes": written.passes}
     if args.html:
+        if written.lines > len(traces) == _SHOWN:
+            _warn(f"{args.html} shows the first {_SHOWN:,} translations")
         write_text(args.html, render_html(traces))
-    passes = [r.passes for r in results]
-    return {"lines": len(results), "passes": sum(passes) / max(1, len(passes))}
 
 
 def _serve(args: argparse.Namespace) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import rich.progress
 from padir.checkpoint import MANIFEST as MODEL_MANIFEST
 from padir.checkpoint import sha256
 from padir.chunks import Chunks
-from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifest, load_tokenizer
+from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifest, load_tokenizer, read_lengths
 from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.decoding import Decoding
@@ -144,7 +144,7 @@ class _Sources:
         paths = [str(data_dir / shard) for shard in manifest["splits"][SPLIT]["shards"]]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
-        length_N2 = np.load(data_dir / f"{SPLIT}.lengths.npy", allow_pickle=False)
+        length_N2 = read_lengths(data_dir, SPLIT, manifest["splits"][SPLIT]["written"])
         # What takes the most memory comes first, and the remaining time is rather told too long than too short.
         self.longest_first: list[int] = np.argsort(-length_N2[:, 0], kind="stable").tolist()
 

@@ -1,4 +1,4 @@
-"""Files and folders that get their name when they are whole."""
+"""Files and folders that get their name when they are whole, and files of folders that come from elsewhere."""
 
 from __future__ import annotations
 
@@ -77,3 +77,35 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], figures: Any) -> None:
     """Figures as people read them: indented, and letters as they are."""
     write_text(path, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file of a folder that somebody else may have made, by the name that the folder's manifest gives it.
+
+    Raises:
+      PadirError: it is no name of a file, or the file lies outside the folder, by its name or by a symbolic link.
+    """
+    try:
+        path = folder / name
+        if path.resolve().is_relative_to(folder.resolve()):
+            return path
+    except (OSError, RuntimeError, TypeError, ValueError):  # links in a circle, no string, a NUL, too long
+        raise PadirError(f"{name!r} in {folder} is no file: restore the folder from a copy") from None
+    raise PadirError(
+        f"{folder} may only name its own files, got one outside its folder: {name!r}: put copies in the place of links,"
+        " and use no folder that you do not trust"
+    )
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+      PadirError: it is missing, or no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise PadirError(f"cannot read {path} ({error.strerror or error}): restore the folder from a copy") from None
+    except (ValueError, RecursionError):
+        raise PadirError(f"{path} is damaged: restore the folder from a copy") from None

@@ -17,6 +17,7 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -547,3 +548,18 @@ def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:
 def count_parameters(params: Any) -> int:
     """The number of trained numbers in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a model, by its name ("encoder/layers_0/attention/query/kernel"); makes none.
+
+    Raises:
+      PadirError: the sizes make no model.
+    """
+    row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
+    try:
+        variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
+    except Exception as error:  # whatever JAX and Flax say of sizes that somebody has made up
+        raise PadirError(f"there is no model of these sizes ({str(error).splitlines()[0][:200]}): {config}") from error
+    params = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+    return {name: leaf.shape for name, leaf in params.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -71,8 +72,8 @@ class OwnScore:
 
     def __post_init__(self):
         _check_brevity(self.brevity)
-        if self.length_weight < 0:
-            raise PadirError(f"length_weight must be at least 0, got {self.length_weight}")
+        if not 0 <= self.length_weight < math.inf:  # nan, too
+            raise PadirError(f"length_weight must be at least 0 and finite, got {self.length_weight}")
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         return [[self._score(hypothesis) for hypothesis in row] for row in hypotheses]
@@ -174,5 +175,5 @@ def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
 
 
 def _check_brevity(brevity: float) -> None:
-    if brevity < 0:
-        raise PadirError(f"brevity must be at least 0 (1 is the mean per token, 0 the sum), got {brevity}")
+    if not 0 <= brevity < math.inf:  # nan, too
+        raise PadirError(f"brevity must be at least 0 (1 is the mean per token, 0 the sum) and finite, got {brevity}")

@@ -47,7 +47,7 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model_bytes)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):  # the latter of a message about damaged bytes
             raise PadirError(f"{name} is not a SentencePiece model: make one with `padir vocab`") from None
         got = tuple(getattr(self._processor, f"{kind}_id")() for kind in ("pad", "eos", "unk", "bos"))
         if got != (PADDING, EOS, UNK, -1):

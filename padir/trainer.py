@@ -182,7 +182,8 @@ def train(
       seed: of initial parameters, order of the data, corruption and dropout.
       start_from: a model directory of the same ModelConfig and vocabulary size, whose weights are the initial ones.
       evaluate_fn: measures the validation split at the intervals and at the end.
-      describe_config: gives the text of config.gin, which is printed and goes into the model directory.
+      describe_config: gives the text of config.gin, which is printed when a training begins and goes into its
+        checkpoints and the model directory.
 
     Returns:
       The last figures; of a training that was finished already, those in its model card.
@@ -257,7 +258,8 @@ def train(
 
     log = TrainingLog(folder, num_steps, start, count_parameters(params))
     with log, _graceful_stop() as stop, checkpoints:
-        log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
+        if not start:  # a training that goes on has said it, and what differs is told above
+            log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
         run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
         run.protect_best()
         if start and intervals.evaluates(start, num_steps) and not run.validated(start):

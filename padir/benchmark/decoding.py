@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
-from padir.data.prepared import read_lengths
+from padir.data.prepared import split_lengths
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
@@ -155,7 +155,7 @@ def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.
     Raises:
       PadirError: there are fewer pairs than that, or the folder is no prepared one.
     """
-    length_N2 = read_lengths(folder, split)
+    length_N2 = split_lengths(folder, split)
     if not 1 <= sentences <= len(length_N2):
         raise PadirError(f"the benchmark wants {sentences} lengths, {folder} has {len(length_N2)}: ask for fewer")
     return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -45,7 +44,8 @@ from padir.errors import PadirError
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS
 
-_ENCODE_BATCH = 1024
+_ENCODE_BATCH = 1024  # pairs, of which all tokens are in memory
+_MOST_CHARACTERS = 1 << 22  # in them: long lines come in smaller batches
 
 
 def prepare(
@@ -199,7 +199,14 @@ def _write_split(
 
 
 def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    while batch := list(itertools.islice(pairs, _ENCODE_BATCH)):
+    batch, characters = [], 0
+    for pair in pairs:
+        batch.append(pair)
+        characters += len(pair[0]) + len(pair[1])
+        if len(batch) == _ENCODE_BATCH or characters >= _MOST_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
         yield batch
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from padir.data.prepared import lengths_name
 from padir.errors import PadirError
 
 REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
@@ -44,7 +45,7 @@ class Limits:
         for name in ("max_source_tokens", "max_target_tokens"):
             if getattr(self, name) < 2:
                 raise PadirError(f"{name} must be at least 2 (a token and EOS), got {getattr(self, name)}")
-        if self.max_length_ratio is not None and self.max_length_ratio < 1:
+        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:  # nan, too
             raise PadirError(f"max_length_ratio must be at least 1, or None for no limit, got {self.max_length_ratio}")
 
     def reason_to_drop(self, source: str, target: str, source_tokens: int, target_tokens: int) -> str | None:
@@ -104,7 +105,7 @@ class SplitWriter:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
         length_N2 = np.array(self._lengths, "<i4").reshape(-1, 2)
-        np.save(self._directory / f"{self._split}.lengths.npy", length_N2, allow_pickle=False)
+        np.save(self._directory / lengths_name(self._split), length_N2, allow_pickle=False)
         totals = length_N2.sum(0, dtype=np.int64)
         longest = length_N2.max(0, initial=0)
         self.info = {
