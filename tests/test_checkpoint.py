@@ -78,8 +78,9 @@ class TestCheckpoints:
             checkpoints.save(1, state_at(1), {})
             raise ZeroDivisionError
         assert "the last checkpoint could not be saved" in capsys.readouterr().err
-        with pytest.raises(OSError), Checkpoints(tmp_path / "file") as checkpoints:
-            checkpoints.save(1, state_at(1), {})
+        with pytest.raises(PadirError, match="step 1 could not be written"):
+            with Checkpoints(tmp_path / "file") as checkpoints:
+                checkpoints.save(1, state_at(1), {})
 
     def test_the_configuration_is_part_of_it(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
@@ -148,7 +149,7 @@ class TestCheckpoints:
         checkpoints = Checkpoints(tmp_path / "file")
         (tmp_path / "file").write_text("in the way")
         checkpoints.save(1, state_at(1), {})
-        with pytest.raises(OSError):
+        with pytest.raises(PadirError, match="step 1 could not be written: .*; those before it are whole: see that"):
             checkpoints.wait()
 
 

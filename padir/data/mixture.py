@@ -78,15 +78,19 @@ class Mixture:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
 
         Raises:
-          PadirError: a folder's lengths are not as many as its manifest says.
+          PadirError: a folder's lengths cannot be read, or are not as many as its manifest says.
         """
         paths: list[str] = []
         lengths = []
         for name, manifest in zip(self.folders, manifests, strict=True):
             folder, info = Path(name), manifest["splits"][split]
             paths += [str(folder / shard) for shard in info["shards"]]
-            lengths.append(np.load(folder / f"{split}.lengths.npy", allow_pickle=False))
-            if len(lengths[-1]) != info["written"]:
+            path = folder / f"{split}.lengths.npy"
+            try:
+                lengths.append(np.load(path, allow_pickle=False))
+            except (ValueError, OSError, EOFError):
+                raise PadirError(f"{path} cannot be read: run `padir prepare --overwrite`") from None
+            if lengths[-1].shape != (info["written"], 2):
                 raise PadirError(
                     f"{folder} must have {info['written']} pairs in {split}, got {len(lengths[-1])} lengths: run"
                     " `padir prepare --overwrite`"
