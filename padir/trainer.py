@@ -126,7 +126,7 @@ def init_params(model: Transformer, seed: int) -> Any:
 
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
-    skipped = {"skipped": int(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
+    skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
     if not sums.tokens:
         return {**skipped, "tokens_per_second": 0.0}
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)

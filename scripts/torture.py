@@ -226,7 +226,7 @@ def differences(one: Run, other: Run) -> list[str]:
     """What two runs did not end with the same of."""
     import numpy as np
     import orbax.checkpoint as ocp
-    from flax.traverse_util import flatten_dict
+    from jax.tree_util import keystr, tree_flatten_with_path
 
     from padir.checkpoint import Checkpoints, check_manifest
 
@@ -245,13 +245,14 @@ def differences(one: Run, other: Run) -> list[str]:
     for step in steps[0]:
         folders = [run.model / "checkpoints" / str(step) for run in (one, other)]
         with ocp.StandardCheckpointer() as checkpointer:
-            states = [flatten_dict(checkpointer.restore(each.absolute() / "state"), sep="/") for each in folders]
+            trees = [checkpointer.restore(each.absolute() / "state") for each in folders]
+        states = [{keystr(path): leaf for path, leaf in tree_flatten_with_path(tree)[0]} for tree in trees]
         if states[0].keys() != states[1].keys():
             wrong.append(f"the names of the arrays of checkpoint {step}")
         for name in states[0].keys() & states[1].keys():
             arrays = [np.asarray(state[name]) for state in states]
             if arrays[0].dtype != arrays[1].dtype or arrays[0].tobytes() != arrays[1].tobytes():
-                wrong.append(f"{name} of checkpoint {step}")
+                wrong.append(f"state{name} of checkpoint {step}")
         if len({(each / "loader.json").read_text() for each in folders}) > 1:
             wrong.append(f"the place in the data of checkpoint {step}")
     logs = [[json.loads(line) for line in (run.model / "metrics.jsonl").open()] for run in (one, other)]
