@@ -14,6 +14,7 @@ from tiny_model import TINY, random_model_dir
 from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
 from padir.corruption import CORRUPTIONS, Mixed, Uniform
 from padir.errors import PadirError
+from padir.files import sealed
 from padir.strategies import STRATEGIES, Padir
 from padir.tokenizer import train
 from padir.tokens import Ids
@@ -213,7 +214,7 @@ class TestModelDirectory:
         manifest = json.loads((model_dir / MANIFEST).read_text())
         (model_dir.parent / "outside").write_text("secret")
         manifest["files"]["../outside"] = manifest["files"]["config.gin"]
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match="outside its folder: '../outside'"):
             load_model(model_dir)
 

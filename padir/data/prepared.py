@@ -76,10 +76,9 @@ def load_tokenizer(directory: PathLike) -> Tokenizer:
     """
     vocabulary = load_manifest(directory)["vocabulary"]
     path = Path(directory) / VOCABULARY
-    tokenizer = Tokenizer.load(path, vocabulary["num_sentinels"])
-    if tokenizer.sha256 != vocabulary["sha256"]:
+    if file_sha256(path) != vocabulary["sha256"]:
         raise PadirError(f"{path} is not the vocabulary of the manifest (its sha256 differs): {_REMEDY}")
-    return tokenizer
+    return Tokenizer.load(path, vocabulary["num_sentinels"])
 
 
 def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
