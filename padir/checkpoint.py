@@ -36,7 +36,7 @@ import safetensors.numpy
 from padir.canvas import Corruption, Strategy
 from padir.corruption import CORRUPTIONS
 from padir.errors import PadirError
-from padir.files import inside, read_json
+from padir.files import inside, seal_holds, sealed, writing
 from padir.kinds import fits
 from padir.model import DTYPES, ModelConfig, param_shapes
 from padir.pretrained import PRETRAINED, model_folder
@@ -48,6 +48,7 @@ MANIFEST = "manifest.json"
 EXTRA = "extra"
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
 FORMAT = 1
+MANIFEST_FORMAT = 2  # those of format 1 have no sum of themselves
 
 
 def sha256(path: Path) -> str:
@@ -59,25 +60,31 @@ def write_manifest(folder: Path) -> None:
     """Writes the sha256 and size of every file under `folder` to its manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     entries = {str(path.relative_to(folder)): {"sha256": sha256(path), "bytes": path.stat().st_size} for path in files}
-    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": entries}, indent=1) + "\n")
+    manifest = sealed({"format": MANIFEST_FORMAT, "files": entries})
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
-    """Compares every file with the manifest.
+    """Compares every file with the manifest, and the manifest with its own sum.
 
     Args:
       needed: files that the manifest must name, so that nothing is read which was not compared.
 
     Raises:
-      PadirError: no manifest, or a file that is missing, differs, or lies outside the folder.
+      PadirError: no manifest, or a file that is missing, cannot be read, differs, or lies outside the folder.
     """
     path = inside(folder, MANIFEST)
     if not os.path.isfile(path):
         raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders")
     try:
-        sums = {name: entry["sha256"] for name, entry in read_json(path)["files"].items()}
-    except (KeyError, TypeError, AttributeError):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        sums = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+        if manifest["format"] != FORMAT and not seal_holds(manifest):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PadirError(f"{path} is damaged: restore the folder from a copy") from None
+    except OSError as error:
+        raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
     if missing := [name for name in needed if name not in sums]:
         raise PadirError(
             f"{path} does not name {missing[0]}, which so cannot be checked: restore the folder from a copy"
@@ -86,7 +93,11 @@ def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
         path = inside(folder, name)
         if not os.path.isfile(path):
             raise PadirError(f"{path} is missing: restore the folder from a copy")
-        if sha256(path) != expected:
+        try:
+            got = sha256(path)
+        except OSError as error:
+            raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
+        if got != expected:
             raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
 
 
@@ -129,7 +140,7 @@ class Checkpoints:
         """Steps that have a checkpoint, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def regular_steps(self) -> list[int]:
         """Steps that have a checkpoint which is no extra, oldest first."""
@@ -150,7 +161,7 @@ class Checkpoints:
           extra: it is not one of the regular ones.
 
         Raises:
-          OSError: the save before it failed.
+          PadirError: the save before it failed.
         """
         self.wait()
         host_state = jax.tree.map(np.asarray, jax.device_get(state))
@@ -168,16 +179,24 @@ class Checkpoints:
 
         final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(unfinished.absolute() / "state", state)
-        (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
-        (unfinished / "config.gin").write_text(config)
-        if extra:
-            (unfinished / EXTRA).touch()
-        write_manifest(unfinished)
-        shutil.rmtree(final, ignore_errors=True)
-        unfinished.rename(final)
+        try:
+            with writing(unfinished):
+                unfinished.mkdir(parents=True)
+                with ocp.StandardCheckpointer() as checkpointer:
+                    checkpointer.save(unfinished.absolute() / "state", state)
+                (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
+                (unfinished / "config.gin").write_text(config)
+                if extra:
+                    (unfinished / EXTRA).touch()
+                write_manifest(unfinished)
+                shutil.rmtree(final, ignore_errors=True)
+                unfinished.rename(final)
+        except Exception as error:  # a full disk is an error of another type in each of the libraries that Orbax uses
+            shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
+            raise PadirError(
+                f"the checkpoint of step {step} could not be written: {_first_line(error)}; those before it are whole:"
+                f" see that there is room in {self.folder}, and run the same command again"
+            ) from error
         regular = self.regular_steps()
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
@@ -193,6 +212,8 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
+        for leftover in self.folder.glob("*.unfinished"):  # a process was killed while it wrote it
+            shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
@@ -214,7 +235,7 @@ class Checkpoints:
                 raise PadirError(
                     f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
                     " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
-                    f" in a new directory ({str(error).splitlines()[0][:200]})"
+                    f" in a new directory ({_first_line(error)})"
                 ) from error
         if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
@@ -242,6 +263,10 @@ class Checkpoints:
                 f"{folder} holds no moving average, which the training was validated with: average the --last ones"
             )
         return opt_state["average"]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
@@ -381,22 +406,31 @@ def save_model(
 
     Args:
       dtype: of the weights in the file, "float32" or "bfloat16", which takes half the room.
+
+    Raises:
+      PadirError: it cannot be written; a model that was there before is left as it was.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "model.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
-    safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
-    tokenizer.save(unfinished / "vocab.model")
-    (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
-    (unfinished / "config.gin").write_text(gin_config)
-    write_manifest(unfinished)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    for name in (*MODEL_FILES, MANIFEST):
-        (unfinished / name).rename(folder / name)
-    unfinished.rmdir()
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+            safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
+            tokenizer.save(unfinished / "vocab.model")
+            (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
+            (unfinished / "config.gin").write_text(gin_config)
+            # safetensors lets the owner alone read its file.
+            shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
+            write_manifest(unfinished)
+            (folder / MANIFEST).unlink(missing_ok=True)
+            for name in (*MODEL_FILES, MANIFEST):
+                (unfinished / name).rename(folder / name)
+    except safetensors.SafetensorError as error:  # a full disk, in its words
+        raise PadirError(f"cannot write a model into {folder} ({_first_line(error)}): make room on its disk") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def load_model(

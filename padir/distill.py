@@ -35,12 +35,21 @@ import rich.progress
 from padir.checkpoint import MANIFEST as MODEL_MANIFEST
 from padir.checkpoint import sha256
 from padir.chunks import Chunks
-from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifest, load_tokenizer, read_lengths
+from padir.data.prepared import (
+    MANIFEST,
+    VERSION,
+    file_sha256,
+    is_prepared,
+    load_manifest,
+    load_tokenizer,
+    read_lengths,
+)
 from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
+from padir.files import sealed, writing
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
 from padir.shortlist import Shortlist
@@ -128,8 +137,9 @@ def distill(
     results = _translations(teacher.translator, sources, decoding, chunks, progress)
     partial = chunks.folder / "output"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    result = _write(partial, data_dir, manifest, sources, results, distilled)
+    with writing(partial):
+        partial.mkdir()
+        result = _write(partial, data_dir, manifest, sources, results, distilled)
     if output_dir.exists():
         shutil.rmtree(output_dir)
     os.replace(partial, output_dir)
@@ -204,7 +214,7 @@ def _write(
         path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(folder.iterdir())
     }
     splits = {**manifest["splits"], SPLIT: writer.info}
-    result = {**manifest, "distilled": distilled, "splits": splits, "files": files}
+    result = sealed({**manifest, "version": VERSION, "distilled": distilled, "splits": splits, "files": files})
     (folder / MANIFEST).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import re
 import signal
 import sys
@@ -31,6 +30,8 @@ from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
 from padir.errors import PadirError
+from padir.files import only_writer
+from padir.finite import NotFinite, Watch, is_finite
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
@@ -81,8 +82,12 @@ def make_step(
     batching: Batching,
     seed: int,
     num_steps: int,
+    not_finite: NotFinite = NotFinite(),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens."""
+    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens.
+
+    A step that is skipped (see `NotFinite`) counts as one and adds nothing to the sums.
+    """
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -99,10 +104,14 @@ def make_step(
             )
             return loss / jnp.maximum(sums.tokens, 1), sums
 
-        grads, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+        (loss, sums), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+        finite = is_finite(loss, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), sums
+        new = not_finite.choose(finite, (params, opt_state), (state.params, state.opt_state))
+        sums = not_finite.choose(finite, sums, jax.tree.map(jnp.zeros_like, sums))
+        sums = sums.replace(not_finite=1.0 - finite.astype(jnp.float32))
+        return TrainState(step=state.step + 1, params=new[0], opt_state=new[1]), sums
 
     return step_fn
 
@@ -133,7 +142,10 @@ def initial_params(model: Transformer, model_dir: str) -> Any:
 
 
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
-    """A log line's figures from sums over some steps."""
+    """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
+    skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
+    if not sums.tokens:
+        return {**skipped, "tokens_per_second": 0.0}
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
@@ -150,7 +162,7 @@ def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -
         row["rejecter_loss"] = float(sums.rejecter_loss) / free
         row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
     row["tokens_per_second"] = tokens / seconds
-    return row
+    return {**row, **skipped}
 
 
 def train(
@@ -163,6 +175,7 @@ def train(
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
     averaging: Averaging = Averaging(),
+    not_finite: NotFinite = NotFinite(),
     num_steps: int = 100_000,
     seed: int = 0,
     start_from: str | None = None,
@@ -178,6 +191,7 @@ def train(
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
       averaging: which weights the model directory gets.
+      not_finite: what happens when a loss or its gradient is NaN or infinite.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
       start_from: a model directory of the same ModelConfig and vocabulary size, whose weights are the initial ones.
@@ -189,8 +203,9 @@ def train(
       The last figures; of a training that was finished already, those in its model card.
 
     Raises:
-      PadirError: the data or the model directory do not fit the configuration, or the directory holds a model without
-        the checkpoints of its training.
+      PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written, the
+        directory holds a model without the checkpoints of its training or is trained in by another process, or the loss
+        is not finite.
       KeyboardInterrupt: after SIGINT or SIGTERM, when the state is saved.
     """
     if num_steps < 1:
@@ -213,8 +228,47 @@ def train(
             f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
         )
     mixture = Mixture.of(data)
-    manifests = mixture.manifests("train")
+    manifests = mixture.manifests("train", verify=True)
     check_lengths(mixture, manifests, model, batching)
+    # The processes of one training share a folder: the first one locks it for all.
+    with only_writer(folder, "trained in") if jax.process_index() == 0 else contextlib.nullcontext():
+        return _train(
+            mixture,
+            manifests[0],
+            checkpoints,
+            model=model,
+            objective=objective,
+            optimizer=optimizer,
+            batching=batching,
+            intervals=intervals,
+            averaging=averaging,
+            not_finite=not_finite,
+            num_steps=num_steps,
+            seed=seed,
+            evaluate_fn=evaluate_fn,
+            describe_config=describe_config,
+        )
+
+
+def _train(
+    mixture: Mixture,
+    manifest: dict[str, Any],
+    checkpoints: Checkpoints,
+    *,
+    model: ModelConfig,
+    objective: Objective | TeacherForcing,
+    optimizer: Optimizer,
+    batching: Batching,
+    intervals: Intervals,
+    averaging: Averaging,
+    not_finite: NotFinite,
+    num_steps: int,
+    seed: int,
+    evaluate_fn: EvaluateFn | None,
+    describe_config: Callable[[], str],
+) -> dict[str, float]:
+    """`train` in a folder that no other process writes to, with arguments that go together."""
+    folder = checkpoints.folder.parent
     tokenizer = load_tokenizer(mixture.folders[0])
     transformer = Transformer(model, tokenizer.ids)
     mesh = Mesh(np.array(jax.local_devices()), ("data",))
@@ -243,9 +297,9 @@ def train(
         )
         return finished
     state = jax.device_put(state, replicated)
-    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
+    train_step = make_step(transformer, objective, transformation, batching, seed, num_steps, not_finite)
+    step_fn = jax.jit(train_step, donate_argnums=0)
 
-    manifest = manifests[0]
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
@@ -257,49 +311,63 @@ def train(
     )
 
     log = TrainingLog(folder, num_steps, start, count_parameters(params))
+    watch = Watch(folder, not_finite)
     with log, _graceful_stop() as stop, checkpoints:
         if not start:  # a training that goes on has said it, and what differs is told above
             log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
-        run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
+        run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn, stop)
         run.protect_best()
         if start and intervals.evaluates(start, num_steps) and not run.validated(start):
             latest = run.validate(state)  # it was stopped after saving and before validating
-        sums, since, mark = None, start, time.perf_counter()
+        sums, mark = None, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
-            batch = Batch(**jax.device_put(next(loader), by_row))
-            state, step_sums = step_fn(state, batch)
+            arrays = next(loader)
+            state, step_sums = step_fn(state, Batch(**jax.device_put(arrays, by_row)))
+            watch.add(step, arrays, step_sums.not_finite)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
             stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
+                watch.drain()
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
-                run.check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
                 row["learning_rate"] = np.asarray(optimizer.learning_rate.schedule(num_steps)(step - 1)).item()
                 log.write(step, row)
                 latest = row
-                sums, since, mark = None, step, time.perf_counter()
+                sums, mark = None, time.perf_counter()
             else:
                 log.advance(step)
             regular = step % intervals.checkpoint == 0 or step == num_steps
-            if regular or stopping:
+            validating = intervals.evaluates(step, num_steps) and not stopping
+            if regular or stopping or validating:
+                watch.drain()
                 run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
+            if regular or stopping:
                 checkpoints.save(step, state, loader.get_state(), config=config_text, extra=not regular)
+            if validating:
+                began = time.perf_counter()
+                try:
+                    latest = {**latest, **run.validate(state)}
+                except KeyboardInterrupt:
+                    stopping = True
+                    if not regular:
+                        checkpoints.save(step, state, loader.get_state(), config=config_text, extra=True)
+                mark += time.perf_counter() - began
             if stopping:
                 checkpoints.wait()
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
-            if intervals.evaluates(step, num_steps):
-                began = time.perf_counter()
-                latest = {**latest, **run.validate(state)}
-                mark += time.perf_counter() - began
         checkpoints.wait()
         latest = {**latest, **run.write_model(state, config_text)}
     return latest
 
 
 def _finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step."""
+    """The figures in the model card, if the folder has the model of that step, whole."""
     if not (folder / MANIFEST).exists():
         return None
-    check_manifest(folder)
+    try:
+        check_manifest(folder)
+    except PadirError as error:
+        print(f"padir: writing the model again from the last checkpoint: {error}", file=sys.stderr)
+        return None
     card = json.loads((folder / "model.json").read_text())
     return card["metrics"] if card["step"] == step else None
 
@@ -354,6 +422,7 @@ class _Run:
     checkpoints: Checkpoints
     log: TrainingLog
     evaluate_fn: EvaluateFn | None
+    stop: _Stop
 
     def check(self, finite: bool, what: str, steps: str) -> None:
         if not finite:
@@ -365,7 +434,8 @@ class _Run:
     def evaluate(self, params: Any, step: int) -> dict[str, float]:
         if self.evaluate_fn is None:
             return {}
-        return self.evaluate_fn(params, dataclasses.replace(self.card, step=step), self.tokenizer)
+        with self.stop.at_once():  # it may take longer than the grace of whoever stops us
+            return self.evaluate_fn(params, dataclasses.replace(self.card, step=step), self.tokenizer)
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Logs figures of the validation split."""
@@ -394,25 +464,45 @@ class _Run:
         else:
             params = self.averaging.current(state.params, state.opt_state)
             weights = Weights(kind, (step,), self.averaging.decay if kind == "ema" else None)
-        measured.pop("tokens_per_second", None)
+        for of_the_run in ("tokens_per_second", "skipped"):
+            measured.pop(of_the_run, None)
         card = dataclasses.replace(self.card, step=step, metrics=measured, weights=weights)
         save_model(self.folder, params, card, self.tokenizer, config_text)
         return measured
 
 
 class _Stop:
-    requested = False
+    """Whether a signal has asked for a stop.
+
+    Attributes:
+      requested: one has; whoever can stop looks here.
+      immediate: a signal is a KeyboardInterrupt at once.
+    """
+
+    requested = immediate = False
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """For work that changes nothing and may be left at any point, unless other processes wait for us in it."""
+        self.immediate = jax.process_count() == 1
+        try:
+            if self.requested and self.immediate:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.immediate = False
 
 
 @contextlib.contextmanager
 def _graceful_stop() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step; a second one at once, but for a save under way."""
+    """SIGINT and SIGTERM ask for a stop at the end of the step, or within the validation; a second one at once, but for
+    a save under way."""
     stop, previous = _Stop(), {}
 
     def request(number, frame):
-        if stop.requested:
+        again, stop.requested = stop.requested, True
+        if again or stop.immediate:
             raise KeyboardInterrupt
-        stop.requested = True
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,6 +19,7 @@ from tiny_model import TINY, random_model_dir
 from padir.checkpoint import MANIFEST, MODEL_FILES, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
 from padir.corruption import CORRUPTIONS, Mixed, Uniform
 from padir.errors import PadirError
+from padir.files import sealed
 from padir.strategies import STRATEGIES, Padir
 from padir.tokenizer import train
 from padir.tokens import Ids
@@ -83,8 +84,9 @@ class TestCheckpoints:
             checkpoints.save(1, state_at(1), {})
             raise ZeroDivisionError
         assert "the last checkpoint could not be saved" in capsys.readouterr().err
-        with pytest.raises(OSError), Checkpoints(tmp_path / "file") as checkpoints:
-            checkpoints.save(1, state_at(1), {})
+        with pytest.raises(PadirError, match="step 1 could not be written"):
+            with Checkpoints(tmp_path / "file") as checkpoints:
+                checkpoints.save(1, state_at(1), {})
 
     def test_the_configuration_is_part_of_it(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
@@ -153,7 +155,7 @@ class TestCheckpoints:
         checkpoints = Checkpoints(tmp_path / "file")
         (tmp_path / "file").write_text("in the way")
         checkpoints.save(1, state_at(1), {})
-        with pytest.raises(OSError):
+        with pytest.raises(PadirError, match="step 1 could not be written: .*; those before it are whole: see that"):
             checkpoints.wait()
 
 
@@ -217,7 +219,7 @@ class TestModelDirectory:
         manifest = json.loads((model_dir / MANIFEST).read_text())
         (model_dir.parent / "outside").write_text("secret")
         manifest["files"]["../outside"] = manifest["files"]["config.gin"]
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match="outside its folder: '../outside'"):
             load_model(model_dir)
 

@@ -23,8 +23,8 @@ ORDER = """
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
     evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
-    pretrained checkpoint t5x_checkpoint t5x_exchange optimizer training_log averaging trainer decoding drafts programs
-    translate stream score exported export names
+    pretrained checkpoint t5x_checkpoint t5x_exchange optimizer training_log averaging finite trainer decoding drafts
+    programs translate stream score exported export names
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
     evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
     lexicon chunks distill analysis.trace_style analysis.trace

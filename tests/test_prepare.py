@@ -228,7 +228,7 @@ def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
         (None, "has no manifest.json"),
         ("{", "is not a manifest"),
         ("[1]", "is not a manifest"),
-        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 1, got other version 1"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 2, got other version 1"),
         ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared version 9"),
     ],
 )

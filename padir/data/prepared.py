@@ -12,11 +12,12 @@ import numpy as np
 
 from padir.data.sources import PathLike
 from padir.errors import PadirError
-from padir.files import inside
+from padir.files import inside, seal_holds
 from padir.tokenizer import Tokenizer
 
 FORMAT = "padir-prepared"
-VERSION = 1
+VERSION = 2
+UNSEALED = 1  # manifests of that version have no sum of themselves
 MANIFEST = "manifest.json"
 VOCABULARY = "vocab.model"
 
@@ -40,9 +41,13 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> dict[str, Any
         manifest = json.loads(path.read_text(encoding="utf-8"))
         kind, version, files = manifest["format"], manifest["version"], manifest["files"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise PadirError(f"{path} is not a manifest of `padir prepare`: give a prepared folder") from None
-    if (kind, version) != (FORMAT, VERSION):
+        raise PadirError(
+            f"{path} is not a manifest of `padir prepare`, or damaged: give a prepared folder, or prepare another one"
+        ) from None
+    if kind != FORMAT or version not in (UNSEALED, VERSION):
         raise PadirError(f"{path} must be {FORMAT} version {VERSION}, got {kind} version {version}: {_REMEDY}")
+    if version != UNSEALED and not seal_holds(manifest):
+        raise PadirError(f"{path} was changed or damaged (its own sha256 differs): {_REMEDY}")
     try:
         _check_names(manifest)
     except (KeyError, TypeError, AttributeError):
@@ -54,8 +59,12 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> dict[str, Any
             got = "no file" if size is None else f"{size:,} bytes"
             raise PadirError(f"{file} must have {expected['bytes']:,} bytes, got {got}: {_REMEDY}")
         if verify and file_sha256(file) != expected["sha256"]:
-            raise PadirError(f"{file} has changed since it was prepared (its sha256 differs): {_REMEDY}")
+            raise _changed(file)
     return manifest
+
+
+def _changed(file: Path) -> PadirError:
+    return PadirError(f"{file} has changed since it was prepared (its sha256 differs): {_REMEDY}")
 
 
 def _check_names(manifest: dict[str, Any]) -> None:
@@ -116,25 +125,29 @@ def load_tokenizer(directory: PathLike) -> Tokenizer:
     """
     vocabulary = load_manifest(directory)["vocabulary"]
     path = Path(directory) / VOCABULARY
-    tokenizer = Tokenizer.load(path, vocabulary["num_sentinels"])
-    if tokenizer.sha256 != vocabulary["sha256"]:
+    if file_sha256(path) != vocabulary["sha256"]:
         raise PadirError(f"{path} is not the vocabulary of the manifest (its sha256 differs): {_REMEDY}")
-    return tokenizer
+    return Tokenizer.load(path, vocabulary["num_sentinels"])
 
 
 def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
     """The untouched sentences of all pairs of an evaluation split, as (sources, targets).
 
     Raises:
-      PadirError: as `load_manifest`, or the folder has no text of that split (the training split's is not kept).
+      PadirError: as `load_manifest`, the folder has no text of that split (the training split's is not kept), or the
+        text has changed.
     """
     manifest = load_manifest(directory)
     known = [name for name in manifest["splits"] if name != "train"]
     if split not in known:
         raise PadirError(f"{directory} has the text of {', '.join(known) or 'no split'}, got {split!r}")
     names = text_names(split, manifest["source"]["source_language"], manifest["source"]["target_language"])
+    contents = [(Path(directory) / name).read_bytes() for name in names]
+    for name, content in zip(names, contents, strict=True):
+        if hashlib.sha256(content).hexdigest() != manifest["files"][name]["sha256"]:
+            raise _changed(Path(directory) / name)
     # Only a newline ends a line, and each line has one.
-    source, target = ((Path(directory) / name).read_bytes().decode("utf-8").split("\n")[:-1] for name in names)
+    source, target = (content.decode("utf-8").split("\n")[:-1] for content in contents)
     return source, target
 
 

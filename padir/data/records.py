@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,24 @@ class _Shards:
 
     def _close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._written():
+                self._writer.close()
 
     def write(self, record: bytes) -> None:
         writer = self._writer
         if writer is None or (self._count and self._count % self._per_shard == 0):
             writer = self._next()
-        writer.write(record)
+        with self._written():
+            writer.write(record)
         self._count += 1
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # a full disk, in ArrayRecord's words
+            why = str(error).split(";")[0]
+            raise PadirError(f"cannot write {self._paths[-1]} ({why}): make room on its disk") from error
 
     def __exit__(self, *exception: object) -> None:
         self._close()
@@ -158,6 +169,20 @@ class _Shards:
             name = f"{self._split}-{number:05d}-of-{len(self._paths):05d}.arrayrecord"
             path.rename(path.with_name(name))
             self.names.append(name)
+
+
+@contextlib.contextmanager
+def readable(where: object) -> Iterator[None]:
+    """Says in padir's words that ArrayRecord found a shard damaged.
+
+    Args:
+      where: the folder, or what else names the records.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError, IndexError) as error:
+        what = str(error).splitlines()[0][:200]
+        raise PadirError(f"the records of {where} are damaged ({what}): run `padir prepare --overwrite`") from error
 
 
 def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:
