@@ -1,4 +1,4 @@
-"""Files that get their name when they are whole or come from elsewhere, manifests with their own sum, folders with a lock."""
+"""Files that get their name when they are whole, manifests with their own sum, folders with a lock, files from elsewhere."""
 
 from __future__ import annotations
 
