@@ -36,7 +36,7 @@ import safetensors.numpy
 from padir.canvas import Corruption, Strategy
 from padir.corruption import CORRUPTIONS
 from padir.errors import PadirError
-from padir.files import inside, seal_holds, sealed, writing
+from padir.files import inside, read_json, seal_holds, sealed, writing
 from padir.kinds import fits
 from padir.model import DTYPES, ModelConfig, param_shapes
 from padir.pretrained import PRETRAINED, model_folder
