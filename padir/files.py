@@ -1,4 +1,4 @@
-"""Files that get their name when they are whole, manifests with their own sum, locks on folders, files from elsewhere."""
+"""Files that get their name when they are whole, manifests with their own sum, locks, files from elsewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import numpy as np
 from padir.checkpoint import ModelCard, Weights, load_model, save_model
 from padir.errors import PadirError
 from padir.files import write_json
-from padir.model import Transformer
+from padir.model import Transformer, param_shapes
 from padir.t5x_checkpoint import T5XCheckpoint, find, read, write
 from padir.tokenizer import Tokenizer
 
@@ -57,13 +57,6 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "numbers": {"model": self.numbers[0], "taken": self.numbers[1]}}
-
-
-def shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a model, by name."""
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    variables = jax.eval_shape(model.init, jax.random.key(0), *[tokens] * 4)
-    return {name: leaf.shape for name, leaf in flax.traverse_util.flatten_dict(variables["params"], sep="/").items()}
 
 
 def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
@@ -120,7 +113,7 @@ def fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
     Raises:
       PadirError: it does not; the message names the first few that differ.
     """
-    expected, got = shapes(model), {name: value.shape for name, value in params.items()}
+    expected, got = param_shapes(model.config, model.ids), {name: value.shape for name, value in params.items()}
     if expected == got:
         return
     differ = [
@@ -191,7 +184,7 @@ def import_model(
     model = Transformer(card.config, card.ids)
     if partial:
         variables = jax.jit(model.init)(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 4)
-        fresh = flax.traverse_util.flatten_dict(jax.device_get(variables["params"]), sep="/")
+        fresh: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(variables["params"]), sep="/")
         params, report = take(fresh, checkpoint.params, causal=card.config.causal)
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:

@@ -245,6 +245,7 @@ def train(
             not_finite=not_finite,
             num_steps=num_steps,
             seed=seed,
+            start_from=start_from,
             evaluate_fn=evaluate_fn,
             describe_config=describe_config,
         )
@@ -264,6 +265,7 @@ def _train(
     not_finite: NotFinite,
     num_steps: int,
     seed: int,
+    start_from: str | None,
     evaluate_fn: EvaluateFn | None,
     describe_config: Callable[[], str],
 ) -> dict[str, float]:
