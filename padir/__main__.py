@@ -930,12 +930,12 @@ def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
     from padir.checkpoint import ModelCard
     from padir.tokenizer import Tokenizer
 
-    languages = args.languages.split("-")
-    if len(languages) != 2:
+    source, _, target = args.languages.partition("-")
+    if not source or not target or "-" in target:
         raise PadirError(f"--languages takes two codes with a hyphen, such as de-en, got {args.languages!r}")
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
     tokenizer = Tokenizer.load(args.vocab, args.num_sentinels)
-    return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, *languages, ""), tokenizer
+    return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, source, target, ""), tokenizer
 
 
 def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:

@@ -63,7 +63,12 @@ def shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter of a model, by name."""
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     variables = jax.eval_shape(model.init, jax.random.key(0), *[tokens] * 4)
-    return {name: leaf.shape for name, leaf in flax.traverse_util.flatten_dict(variables["params"], sep="/").items()}
+    return {name: leaf.shape for name, leaf in _flat(variables["params"]).items()}
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves of a parameter tree by name."""
+    return dict(flax.traverse_util.flatten_dict(tree, sep="/"))
 
 
 def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
@@ -191,7 +196,7 @@ def import_model(
     model = Transformer(card.config, card.ids)
     if partial:
         variables = jax.jit(model.init)(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 4)
-        fresh = flax.traverse_util.flatten_dict(jax.device_get(variables["params"]), sep="/")
+        fresh = _flat(jax.device_get(variables["params"]))
         params, report = take(fresh, checkpoint.params, causal=card.config.causal)
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:
