@@ -1031,7 +1031,8 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         return figures
     names = {"step": "step", "source_lengths": "source", "target_lengths": "target"}
     values: dict[str, Any] = {name: given[option] for option, name in names.items() if option in given}
-    lengths = Lengths(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    lengths = Lengths(**values)
     figures = export_model(
         translator,
         args.output,

@@ -59,6 +59,11 @@ class Report:
         return {**dataclasses.asdict(self), "numbers": {"model": self.numbers[0], "taken": self.numbers[1]}}
 
 
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves of a parameter tree by name."""
+    return dict(flax.traverse_util.flatten_dict(tree, sep="/"))
+
+
 def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
     """A model's parameters, with a checkpoint's in their place where names and shapes agree.
 
@@ -184,7 +189,7 @@ def import_model(
     model = Transformer(card.config, card.ids)
     if partial:
         variables = jax.jit(model.init)(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 4)
-        fresh: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(variables["params"]), sep="/")
+        fresh = _flat(jax.device_get(variables["params"]))
         params, report = take(fresh, checkpoint.params, causal=card.config.causal)
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:

@@ -17,7 +17,7 @@ from padir.checkpoint import Weights, load_model
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.loss import Sums
-from padir.model import Transformer
+from padir.model import Transformer, param_shapes
 from padir.t5x_checkpoint import read, write
 from padir.t5x_exchange import describe, export_model, fits, import_model, take
 from padir.trainer import Intervals, init_params
@@ -158,9 +158,8 @@ def test_fits_names_what_differs(tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
     params = flat(translator.params)
     fits(params, translator.model, tmp_path)
-    assert param_shapes(translator.card.config, translator.card.ids) == {
-        name: value.shape for name, value in params.items()
-    }
+    shapes = param_shapes(translator.card.config, translator.card.ids)
+    assert shapes == {name: value.shape for name, value in params.items()}
     del params["encoder/encoder_norm/scale"]
     params["encoder/more"] = np.ones(3)
     with pytest.raises(
