@@ -309,7 +309,7 @@ def _in_groups(rows: Any, group: int) -> jax.Array:
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
     """JAX as it is by default, whatever this process has set; and no names of this machine's files in programs."""
-    limit = jax.config.jax_traceback_in_locations_limit
+    limit = jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]
     with (
         jax.enable_x64(False),
         jax.default_prng_impl("threefry2x32"),
