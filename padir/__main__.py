@@ -1029,10 +1029,9 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         figures = write_weights(translator, args.output, overwrite=args.overwrite)
         print(f"{args.output}: {figures['arrays']} arrays, {figures['named_as_t5']} named as T5's", file=sys.stderr)
         return figures
-    names = {"step": "step", "source_lengths": "source", "target_lengths": "target"}
-    values: dict[str, Any] = {name: given[option] for option, name in names.items() if option in given}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    lengths = Lengths(**values)
+    named: dict[str, Any] = {name: getattr(args, f"{name}_lengths") for name in ("source", "target")}
+    named = {name: tuple(lengths) for name, lengths in named.items() if lengths}
+    lengths = Lengths(**named) if args.step is None else Lengths(**named, step=args.step)
     figures = export_model(
         translator,
         args.output,

@@ -4,8 +4,8 @@ padir names parameters as T5X does. Where T5 has the same part, it has another n
 is the kernel of a linear map, the other order of axes (`hugging_face_name`). The parts that T5 lacks keep padir's name
 after "padir.", with dots, and their axes: positional attention, the position table, the length and rejecter heads.
 
-An autoregressive model of padir is a T5: `T5ForConditionalGeneration.from_pretrained` reads the folder. The others lack
-nothing that T5 has, but their decoder reads in both directions, which T5's does not.
+An autoregressive model of padir is a T5, for which the folder has a config.json. The others lack nothing that T5 has,
+but their decoder reads in both directions, which T5's does not.
 """
 
 from __future__ import annotations

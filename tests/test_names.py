@@ -129,21 +129,3 @@ def test_the_command(tokenizer, tmp_path, capsys):
     assert read_weights(tmp_path / "out").card == translator.card
     assert main([*arguments, "--overwrite", "--platforms", "cpu"]) == 2
     assert "--platforms is of programs, and --weights writes none" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_hugging_face_gives_the_same_log_probabilities(tmp_path):
-    """The autoregressive model that comes with padir, read by transformers as a T5."""
-    torch = pytest.importorskip("torch", reason="needs PyTorch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers")
-    translator = Translator.load("de_en_ar")
-    write_weights(translator, tmp_path / "out")
-    model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
-    sources = ["Wo ist der Bahnhof?", "Ich habe Hunger.", "Kannst du mir bitte helfen, wenn du morgen Zeit hast?"]
-    targets = ["Where is the train station?", "I'm hungry.", "Can you help me please if you have time tomorrow?"]
-    for source, target in zip(sources, targets, strict=True):
-        ids, labels = (torch.tensor([[*translator.tokenizer.encode(text), 1]]) for text in (source, target))
-        with torch.no_grad():
-            logits = model(input_ids=ids, labels=labels).logits
-        theirs = torch.log_softmax(logits, -1).gather(-1, labels[..., None]).sum().item()
-        assert translator.score([source], [target])[0].log_prob == pytest.approx(theirs, abs=1e-3)
