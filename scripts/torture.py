@@ -83,6 +83,9 @@ class Run:
     def writing_model(self) -> bool:
         return (self.model / "model.unfinished").exists()
 
+    def has_model(self) -> bool:
+        return (self.model / "manifest.json").exists()
+
     def finish(self) -> None:
         """Lets it train to the end."""
         process = self.start()
@@ -136,22 +139,30 @@ def measure(run: Run) -> Pace:
         seconds.append(time.monotonic() - began)
     run.wait_for(process, run.writing_model)
     began = time.monotonic()
+    run.wait_for(process, run.has_model)
+    model = time.monotonic() - began
     if process.wait():
         raise Failed(f"the training failed:\n{run.tail()}")
-    return Pace(start, sorted(seconds)[2], time.monotonic() - began)
+    return Pace(start, sorted(seconds)[2], model)
 
 
 def kill(run: Run, kind: str, pace: Pace, rng: random.Random) -> str:
-    """Starts a run and kills it at a moment of a kind; returns what it was doing.
+    """Starts a run and kills it at a moment of a kind; returns what it was doing, "" if it had ended.
 
     Args:
       kind: "any" (after a random time since its start), "step" (after a random number of steps), "checkpoint" or
         "model" (while that is written).
     """
     before = run.log_file()
-    process, ended = run.start(), False
+    process, ended, first = run.start(), False, 0
     if kind == "any":
-        time.sleep(rng.uniform(0, 1.2 * pace.start))
+        until = time.monotonic() + rng.uniform(0, 1.2 * pace.start)
+        # The machine may have become faster since the pace was measured: then it is killed between steps.
+        begun = False
+        while time.monotonic() < until and not (begun and run.rows() >= first + 3 * CHECKPOINT):
+            if not begun and run.log_file() != before:
+                begun, first = True, run.rows()
+            time.sleep(0.001)
     elif kind == "step":
         ended = not run.wait_for_steps(process, before, rng.randint(1, 3 * CHECKPOINT))
         time.sleep(rng.uniform(0, pace.checkpoint))
@@ -161,18 +172,18 @@ def kill(run: Run, kind: str, pace: Pace, rng: random.Random) -> str:
             ended = not run.wait_for(process, run.saving)
         time.sleep(rng.uniform(0, pace.checkpoint))
     else:
-        ended = not run.wait_for(process, run.writing_model)
+        run.wait_for(process, run.writing_model)
         time.sleep(rng.uniform(0, pace.model))
     process.kill()
     status = process.wait()
-    if ended or status not in (0, -9):
-        raise Failed(f"the training ended before it was killed, with status {status}:\n{run.tail()}")
+    if kind == "model" and run.has_model():
+        # As if the kill had come before the manifest, the last file, so that there is more to kill.
+        (run.model / "manifest.json").unlink()
+        return "when the model was written" if status else ""
+    if ended or not status:
+        raise Failed(f"the training ended before it was killed:\n{run.tail()}")
     if run.saving():
         return "while a checkpoint was written"
-    if (run.model / "manifest.json").exists():
-        # The kill came too late. As if it had come before the manifest, the last file, so that there is more to kill.
-        (run.model / "manifest.json").unlink()
-        return "when the model was written"
     if run.writing_model():
         return "while the model was written"
     return "while it started" if run.log_file() == before else "between steps"
@@ -210,7 +221,8 @@ def torture(run: Run, kills: int, stops: int, pace: Pace, rng: random.Random) ->
             seconds.append(stop(run, rng))
             doing = f"stopped, which took {seconds[-1]:.1f} s"
         else:
-            doing = kill(run, kind, pace, rng)
+            while not (doing := kill(run, kind, pace, rng)):
+                pass  # it was too late: again
             counts[doing] += 1
             doing = f"killed {doing}"
         print(f"{number} of {kills + stops}: {doing}, {run.rows()} of {run.steps} steps logged", flush=True)

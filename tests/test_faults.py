@@ -30,6 +30,8 @@ from padir.tokenizer import train as train_vocabulary
 from padir.trainer import train
 from padir.training_log import TrainingLog
 
+ORBAX_LEAVES_COROUTINES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.mark.parametrize("damage", DAMAGES)
 class TestEveryFile:
@@ -144,7 +146,7 @@ class TestFullDisk:
             prepare(Numbers(), tokenizer, tmp_path / "data", progress=False)
         assert [path.name for path in tmp_path.iterdir()] == ["vocab.model"]
 
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves coroutines behind
+    @ORBAX_LEAVES_COROUTINES
     def test_checkpoint(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1)
@@ -155,6 +157,7 @@ class TestFullDisk:
         save_all(checkpoints, 2)
         assert checkpoints.steps() == [1, 2]
 
+    @ORBAX_LEAVES_COROUTINES
     def test_training_goes_on_when_there_is_room(self, data, straight, finished):  # noqa: F811
         shutil.rmtree(finished / "checkpoints" / "6")
         (finished / MANIFEST).unlink()
