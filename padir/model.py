@@ -558,5 +558,5 @@ def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
         variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
     except Exception as error:  # whatever JAX and Flax say of sizes that somebody has made up
         raise PadirError(f"there is no model of these sizes ({str(error).splitlines()[0][:200]}): {config}") from error
-    params = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+    params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
     return {name: leaf.shape for name, leaf in params.items()}
