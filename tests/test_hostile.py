@@ -117,7 +117,7 @@ def hashing(monkeypatch):
     monkeypatch.setattr("padir.translate.encode", encode)
     monkeypatch.setattr("padir.drafts._decoder", decoder)
     jax.clear_caches()
-    yield functools.partial(random_translator, max_length=8)  # few shapes, and so few programs
+    yield functools.cache(functools.partial(random_translator, max_length=8))  # few shapes, and so few programs
     jax.clear_caches()
 
 
