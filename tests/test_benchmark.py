@@ -129,7 +129,7 @@ class TestRows:
         ]
         for row in rows:
             figures = {name: score["value"] for name, score in row["scores"].items()}
-            assert figures["p50_ms"] == figures["p99_ms"] == 1000  # a call is two looks at the clock
+            assert figures["p50_ms"] == 1000 and "p99_ms" not in figures  # a call is two looks at the clock; few calls
             assert figures["sentences_per_second"] == 4 and figures["ratio"] == 1
             assert figures["tokens_per_second"] == pytest.approx(4 * figures["tokens"])
             assert figures["compile_seconds"] == 0

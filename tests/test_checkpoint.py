@@ -233,7 +233,7 @@ class TestModelDirectory:
         (model_dir / "outside.link").symlink_to(model_dir.parent / "outside")
         manifest = json.loads((model_dir / MANIFEST).read_text())
         manifest["files"][name] = {"sha256": hashlib.sha256(b"secret").hexdigest(), "bytes": 6}
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match="outside its folder"):
             load_model(model_dir)
 
@@ -252,7 +252,7 @@ class TestModelDirectory:
     def test_what_the_manifest_does_not_name_is_not_read(self, model_dir, name):
         manifest = json.loads((model_dir / MANIFEST).read_text())
         del manifest["files"][name]
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match=f"does not name {name}, which so cannot be checked"):
             load_model(model_dir)
 
@@ -262,7 +262,7 @@ class TestModelDirectory:
         os.mkfifo(model_dir / "fifo")  # whoever opens it waits for ever
         manifest = json.loads((model_dir / MANIFEST).read_text())
         manifest["files"][name] = manifest["files"]["config.gin"]
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match="is no file|is missing"):
             load_model(model_dir)
         (model_dir / MANIFEST).unlink()

@@ -12,6 +12,7 @@ from small_corpus import Listed, Numbers, small_tokenizer
 from padir.data.prepare import _MOST_CHARACTERS, Limits, _batches, prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_lengths, read_text
 from padir.errors import PadirError
+from padir.files import sealed
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,7 @@ def test_a_manifest_names_its_own_files_only(prepared, path, value, message):
     for parent in parents:
         place = place[parent]
     place[last] = value
-    (prepared / "manifest.json").write_text(json.dumps(manifest))
+    (prepared / "manifest.json").write_text(json.dumps(sealed(manifest)))
     with pytest.raises(PadirError, match=message):
         load_manifest(prepared)
 
