@@ -12,7 +12,7 @@ import rich.console
 import rich.progress
 import tensorboardX.summary
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
 from padir.files import write_text, writing
 
