@@ -56,7 +56,7 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor()
         if not _is_whole(model_bytes):
             raise PadirError(
-                f"{name} is damaged, or not a SentencePiece model: restore it, or make one with `padir vocab`"
+                f"{name} is not a SentencePiece model, or a damaged one: restore it, or make one with `padir vocab`"
             )
         try:
             self._processor.LoadFromSerializedProto(model_bytes)

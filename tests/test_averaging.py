@@ -198,8 +198,8 @@ class TestTraining:
         settings = SETTINGS | {"averaging": averaging}
         straight = self.evaluate_fn()
         train(data, str(tmp_path / "straight"), **settings, evaluate_fn=straight)
-        # The signal comes while step 3 is measured, so step 4 is saved and not measured before the stop.
-        with pytest.raises(KeyboardInterrupt, match="saved step 4 of 5"):
+        # The signal comes while step 3 is measured, so it is saved and not measured before the stop.
+        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 5"):
             train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn(stop_at=3))
         train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
         params, card, _ = load_model(tmp_path / "straight")
@@ -217,7 +217,7 @@ class TestTraining:
         intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
         settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
         train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
-        stopping = self.evaluate_fn(stop_at=stop_at - 1)  # the signal comes while the step before is measured
+        stopping = self.evaluate_fn(stop_at=stop_at)
         with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
             train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
         assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
