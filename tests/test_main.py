@@ -486,7 +486,7 @@ class TestRefused:
         content[content.index(b"sieben")] ^= 1
         (data / "vocab.model").write_bytes(content)
         errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
-        assert "not the vocabulary of the manifest (its sha256 differs)" in errors
+        assert "vocab.model has changed since it was prepared (its sha256 differs)" in errors
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):
@@ -640,12 +640,12 @@ def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_p
     )
 
 
-def test_only_tables_take_words_that_no_option_names():
+def test_few_commands_take_words_that_no_option_names():
     """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
     (commands,) = (action for action in _parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
-        assert nameless == (["files"] if name == "tables" else [])
+        assert nameless == {"tables": ["files"], "ising": ["subject"], "t5x": ["action"]}.get(name, [])
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):

@@ -35,7 +35,7 @@ def test_killed_and_stopped_it_ends_as_if_nothing_had_been(tmp_path):
     runs = [torture.Run(tmp_path / "runs" / name, tmp_path, 90) for name in ("straight", "killed")]
     assert torture.differences(*runs) == []
     flip_a_bit(runs[1].model / "weights.safetensors")
-    write_manifest(runs[1].model)
     log = runs[1].model / "metrics.jsonl"
     log.write_text(log.read_text().replace('"step": 7,', '"step": 8,'))
+    write_manifest(runs[1].model)
     assert torture.differences(*runs) == ["weights.safetensors", "metrics.jsonl"]

@@ -173,6 +173,10 @@ class TestChoosing:
             assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
             assert few.candidate_lengths == all_.candidate_lengths[:keep] and few.candidate_lengths[0] == few.length
 
+    def test_pruning_adds_no_steps(self, translator):
+        for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):
+            assert result.passes == 1
+
     def test_what_is_pruned_early_is_what_began_badly(self, translator):
         options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
         first = translator.translate(TEXTS, **options | {"num_steps": 1, "strategy": Constant(share=0.0)})
@@ -243,6 +247,7 @@ class TestSteps:
         assert translator.translate(TEXTS)[0].trace is None
 
     def test_traces_of_other_numbers_of_steps_need_no_other_program(self, translator):
+        refine_drafts.clear_cache()
         translator.translate(TEXTS[:1], num_steps=5, trace=True)
         before = refine_drafts._cache_size()
         for num_steps in (6, 8):

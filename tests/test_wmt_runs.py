@@ -72,7 +72,9 @@ def test_the_teacher_reads_what_prepare_wrote_and_the_student_what_the_teacher_w
     assert f"padir distill  --model runs/{task}_ar --data data/{task} --output data/{task}_distilled" in student
 
 
-@pytest.mark.parametrize(("recipe", "task", "stages"), [("wmt", "wmt14_de_en", 2), ("wmt_ar", "wmt14_de_en_ar", 1)])
+@pytest.mark.parametrize(
+    ("recipe", "task", "stages"), [("wmt", "wmt14_de_en", ("all", "all")), ("wmt_ar", "wmt14_de_en_ar", ("all",))]
+)
 def test_the_estimate_in_the_header_is_what_the_formula_gives(recipe, task, stages):
     header = (REPOSITORY / f"configs/recipe/{recipe}.gin").read_text()
     given = arguments(task)
