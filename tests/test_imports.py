@@ -29,7 +29,10 @@ ORDER = """
     lexicon chunks distill analysis.trace_style analysis.trace
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
-    ising.experiments ising.figures ising.commands config __main__
+    ising.experiments ising.figures ising.commands
+    analysis.attention analysis.pairs analysis.association analysis.passes analysis.stutter analysis.truth
+    analysis.conditionals analysis.agreement analysis.calibration analysis.refinement analysis.figures analysis.report
+    analysis.commands config __main__
 """.split()
 PACKAGES = {
     "",

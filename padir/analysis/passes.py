@@ -63,9 +63,7 @@ def refined(
         numbers = order[begin : begin + decoding.batch_size]
         batch = translator.encode([sources[i] for i in numbers], decoding.batch_size)
         given = None if lengths is None else [lengths[i] for i in numbers]
-        drafts = translator.refine(
-            batch, translator.try_lengths(batch, decoding, given), numbers, decoding, trace=True
-        )
+        drafts = translator.refine(batch, translator.try_lengths(batch, decoding, given), numbers, decoding, trace=True)
         assert drafts.trace_TRL is not None
         yield Pass(numbers, batch, drafts.length_R, *map(np.asarray, drafts.trace_TRL), drafts.passes_R)
 
