@@ -252,6 +252,8 @@ def sentence_dependence(
 def _log_probs(model: Transformer, params, tokens_RL, length, cross_kv, source_segment_BS, position_R):
     """The distribution of what may be written at one position of each canvas of a sentence, [R, V]."""
     segment_RL = jnp.broadcast_to(jnp.arange(tokens_RL.shape[1]) < length, tokens_RL.shape).astype(jnp.int32)
-    logits_RLV = model.bind({"params": params}).decode(tokens_RL, segment_RL, cross_kv, source_segment_BS).logits_BLV
-    logits_RV = jnp.take_along_axis(logits_RLV, position_R[:, None, None], axis=1)[:, 0]
+    bound = model.bind({"params": params})
+    states_RLD = bound.draft_states(tokens_RL, segment_RL, cross_kv, source_segment_BS)
+    # Before the projection onto the vocabulary, which is the better part of the work.
+    logits_RV = bound.logits(jnp.take_along_axis(states_RLD, position_R[:, None, None], axis=1))[:, 0]
     return jax.nn.log_softmax(forbid(logits_RV.astype(jnp.float32), model.ids.special), axis=-1)

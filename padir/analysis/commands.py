@@ -150,7 +150,7 @@ def _attention(translator: Translator, test_set: TestSet, decoding: Decoding, op
         pictures[f"maps {number}"] = figures.png(figures.draw_maps, maps, words, keys)
         if number == 1:
             pictures["heads"] = figures.png(figures.draw_heads, maps)
-    text = f"The pass that writes draft {decoding.num_steps}: rows are the tokens it wrote, columns what they look at."
+    text = "Rows look at columns. Positions are named by what the pass wrote there; it read the draft before."
     sections.append(Section("Attention maps", text, pictures))
     return Found(rows, counts, sections)
 
