@@ -21,6 +21,7 @@ from padir.evaluation.evaluate import TestSet
 
 FIRST = 10
 PAIRS = np.array([[0, 1], [0, 2], [1, 2]])
+HAT = "Im Februar zeigt sein Mann Maria einen Hut."  # in February first or last, Maria a hat or a hat to Maria
 MASKS = np.array([IDS.mask] * 3 + [IDS.eos])
 
 
@@ -122,11 +123,13 @@ def test_the_summary_leaves_out_what_is_never_written():
 
 def test_true_information_of_the_toy_corpus(toy_tokenizer):
     """All pairs of one length, against sums over the listed translations."""
-    found = joints("Heute arbeitet er.", toy_tokenizer)
-    right = references("Heute arbeitet er.")
-    assert {r.text for r in right} == {"Today he works.", "He works today."}
+    found = joints(HAT, toy_tokenizer)
+    right = references(HAT)
+    assert len(right) == 4 and found
     for length, joint in found.items():
         assert joint.tokens_KL.shape[1] == length - 1 and joint.prob_K.sum() == pytest.approx(1.0)
+        texts = {toy_tokenizer.decode(tokens_L.tolist()) for tokens_L in joint.tokens_KL}
+        assert joint.share == pytest.approx(sum(r.probability for r in right if r.text in texts))
         info_LL = joint.information()
         for i, j in itertools.product(range(length - 1), repeat=2):
             if i == j:
@@ -140,7 +143,6 @@ def test_true_information_of_the_toy_corpus(toy_tokenizer):
             ]
             exact = sum(p * np.log(p / single[0][v] / single[1][w]) for (v, w), p in table.items())
             assert info_LL[i, j] == pytest.approx(exact, abs=1e-9)
-    assert sum(r.probability for r in right) == pytest.approx(1.0)
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +164,10 @@ def test_independent_choices_have_no_information():
 def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     """Every pair of the chosen sentences, with their truth; a model that has learned nothing finds nothing certain."""
     translator = random_translator(toy_tokenizer, max_length=40)
-    test_set = TestSet("toy_de_en", "de", "en", ["Heute arbeitet er.", "Er gibt dem Kind den Ball."], ["", ""])
+    test_set = TestSet("toy_de_en", "de", "en", ["Ein Bäcker war arm.", HAT], ["", ""])
     sentences = agreement.with_truth(translator, test_set)
     found = agreement.agreement(translator, test_set, Decoding(num_steps=1), sentences, values=2, canvases=2)
+    assert [s.number for s in sentences] == [1]
     sizes = {s.number: (s.length - 1) * (s.length - 2) // 2 for s in sentences}
     assert {n: int((found.sentence_P == n).sum()) for n in sizes} == sizes
     assert found.truth_P is not None and found.truth_P.max() > 0.5
@@ -199,8 +202,8 @@ def test_the_table_finds_a_measure_that_is_the_truth():
 
 def test_sentences_without_a_choice_are_refused(toy_tokenizer, tmp_path):
     translator = random_translator(toy_tokenizer, max_length=40)
-    one = TestSet("toy_de_en", "de", "en", ["Er arbeitet."], [""])
-    assert len(references("Er arbeitet.")) == 1
+    one = TestSet("toy_de_en", "de", "en", ["Ein Bäcker war arm."], [""])
+    assert len(references("Ein Bäcker war arm.")) == 1
     with pytest.raises(PadirError, match="several right translations"):
         agreement.with_truth(translator, one)
     numbers = random_translator(small_tokenizer(tmp_path / "v"))

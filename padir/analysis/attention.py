@@ -12,6 +12,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from padir.canvas import best_tokens, forbid
@@ -31,9 +32,9 @@ class Maps:
       positional_RJHLL: positional attention, between target positions; None where the model has none.
     """
 
-    own_RJHLL: Float[Array, "R J H L L"]
-    cross_RJHLS: Float[Array, "R J H L S"]
-    positional_RJHLL: Float[Array, "R J H L L"] | None = None
+    own_RJHLL: Float[Array | np.ndarray, "R J H L L"]
+    cross_RJHLS: Float[Array | np.ndarray, "R J H L S"]
+    positional_RJHLL: Float[Array | np.ndarray, "R J H L L"] | None = None
 
 
 def check_model(config: ModelConfig) -> None:

@@ -56,7 +56,7 @@ class Dependence:
         """How far the two log odds ratios are apart, in nats; 0 for conditionals of a joint distribution."""
         return np.abs(self.odds_P2[:, 0] - self.odds_P2[:, 1])
 
-    def cycle(self, least: float = 0.01) -> dict[str, float]:
+    def cycle(self, least: float = 0.01) -> dict[str, Any]:
         """The cycle test over pairs of which all four values are at least so probable: on values that the model never
         writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
         there_P = self.least_P >= least

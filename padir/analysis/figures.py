@@ -110,7 +110,7 @@ def draw_roc(
 
 def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
     """Several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
-    figure.set_size_inches((1.3 + 0.27 * len(words)) * len(matrices), 1.5 + 0.27 * len(words))
+    figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
     for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
         value_LL = np.where(np.eye(len(words), dtype=bool), np.nan, value_LL)

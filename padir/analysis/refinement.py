@@ -30,6 +30,7 @@ from padir.strategies import STRATEGIES, parse_strategy
 from padir.translate import Translator
 
 FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+MOST_TOKENS = 16  # of a sentence that is shown
 # At temperature 0, so that strategies differ in what they write and not in how they draw it.
 CORRECTORS = (
     "block_gibbs:temperature=0.0",
@@ -150,19 +151,16 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
     return names, refused
 
 
-def examples(
-    translator: Translator, test_set: TestSet, decoding: Decoding, count: int, most_tokens: int = 16
-) -> list[tuple[Pass, int, int]]:
+def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
     """(batch, row, sentence) of the sentences that took the most steps, the longest first among these.
 
-    Args:
-      most_tokens: longer ones are left out, as no one would see anything.
+    Long ones (`MOST_TOKENS`) are left out, as no one would see anything.
     """
     found = [
         (int(one.passes_B[row]), int(one.length_B[row]), -number, one, row)
         for one in refined(translator, test_set, decoding)
         for row, number in one.rows()
-        if 2 < one.length_B[row] <= most_tokens
+        if 2 < one.length_B[row] <= MOST_TOKENS
     ]
     found.sort(key=lambda each: each[:3], reverse=True)
     return [(one, row, -number) for _, _, number, one, row in found[:count]]
