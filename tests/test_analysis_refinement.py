@@ -185,6 +185,21 @@ def test_matplotlib_is_asked_for_before_the_work(numbers, monkeypatch):
         commands.run("colour", numbers[0], numbers[2], Decoding(), commands.Options())
 
 
+def test_an_autoregressive_model_is_refused(numbers):
+    pytest.importorskip("matplotlib")
+    translator = random_translator(numbers[0].tokenizer, causal=True)
+    for subject in commands.SUBJECTS:
+        with pytest.raises(PadirError, match="autoregressive"):
+            commands.run(subject, translator, numbers[2], Decoding(), commands.Options())
+
+
+def test_what_is_undefined_is_no_number():
+    assert commands._plain({"a": [float("nan"), 1.0], "b": {"c": (float("nan"), "x")}}) == {
+        "a": [None, 1.0],
+        "b": {"c": [None, "x"]},
+    }
+
+
 def test_the_page_escapes_what_it_shows():
     page = report.render("a < b", {"model": "<m>"}, [report.Section("s", "t & u", {}, [{"x<y": "<z>"}])])
     assert "<z>" not in page and "&lt;z&gt;" in page and "a &lt; b" in page and "t &amp; u" in page

@@ -13,6 +13,7 @@ import numpy as np
 
 from padir.analysis import agreement, figures, pairs, refinement, report, stutter
 from padir.analysis.association import auc, roc
+from padir.analysis.attention import check_model
 from padir.analysis.passes import Pass, first_sentences, pieces, refined
 from padir.analysis.report import Section
 from padir.decoding import Decoding
@@ -89,6 +90,7 @@ def run(
     if subject not in SUBJECTS:
         raise PadirError(f"no analysis is called {subject!r}: choose one of {', '.join(SUBJECTS)}")
     check_matplotlib()  # before the minutes of work, not after
+    check_model(translator.card.config)
     test_set = first_sentences(test_set, options.sentences)
     found = SUBJECTS[subject](translator, test_set, decoding, options, tell)
     about = {
@@ -100,14 +102,14 @@ def run(
         "num_steps": decoding.num_steps,
         "seed": decoding.seed,
     }
-    result = {**about, **found.figures, "rows": found.rows}
+    result = _plain({**about, **found.figures, "rows": found.rows})
     if output:
         folder = Path(output)
         with whole(folder / f"{subject}.csv") as file:
             columns = list(dict.fromkeys(column for row in found.rows for column in row))
             table = csv.DictWriter(file, columns, lineterminator="\n")
             table.writeheader()
-            table.writerows(found.rows)
+            table.writerows(result["rows"])
         for section in found.sections:
             for picture, data in section.pictures.items():
                 with whole(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
@@ -348,6 +350,15 @@ COLUMNS = {
     "dependency": ("pairs", "measure", "number", "dependent", "pearson", "spearman", "auc", "auc_low", "auc_high"),
     "refinement": ("strategy", "steps", *refinement.FIGURES),
 }
+
+
+def _plain(figures: Any) -> Any:
+    """Figures as JSON can hold them: what is undefined, such as the correlation with a constant, is None."""
+    if isinstance(figures, dict):
+        return {name: _plain(value) for name, value in figures.items()}
+    if isinstance(figures, list | tuple):
+        return [_plain(value) for value in figures]
+    return None if isinstance(figures, float) and figures != figures else figures
 
 
 def cells(subject: str, row: Row) -> list[str]:
