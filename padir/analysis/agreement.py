@@ -255,5 +255,5 @@ def _log_probs(model: Transformer, params, tokens_RL, length, cross_kv, source_s
     bound = model.bind({"params": params})
     states_RLD = bound.draft_states(tokens_RL, segment_RL, cross_kv, source_segment_BS)
     # Before the projection onto the vocabulary, which is the better part of the work.
-    logits_RV = bound.logits(jnp.take_along_axis(states_RLD, position_R[:, None, None], axis=1))[:, 0]
-    return jax.nn.log_softmax(forbid(logits_RV.astype(jnp.float32), model.ids.special), axis=-1)
+    logits_R1V = bound.logits(jnp.take_along_axis(states_RLD, position_R[:, None, None], axis=1))
+    return jax.nn.log_softmax(forbid(logits_R1V.astype(jnp.float32), model.ids.special)[:, 0], axis=-1)

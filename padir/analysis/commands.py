@@ -243,7 +243,8 @@ def _example_matrices(
 ) -> dict[str, bytes]:
     """Truth, model and attention of the sentences with the most dependency (by the model, where there is no truth)."""
     target_P = found.values[agreement.MODEL] if found.truth_P is None else found.truth_P
-    short = [s for s in sentences if 2 < s.length <= refinement.MOST_TOKENS]
+    several = [s for s in sentences if s.length > 2]
+    short = [s for s in several if s.length <= refinement.MOST_TOKENS] or several
     best = sorted(short, key=lambda s: -target_P[found.sentence_P == s.number].sum())[: options.examples]
     pictures = {}
     for number, sentence in enumerate(best, 1):

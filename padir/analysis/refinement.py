@@ -154,13 +154,14 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
     """(batch, row, sentence) of the sentences that took the most steps, the longest first among these.
 
-    Long ones (`MOST_TOKENS`) are left out, as no one would see anything.
+    Long ones (`MOST_TOKENS`), of which no one would see anything, come only where there is no other, shortest first.
     """
     found = [
         (int(one.passes_B[row]), int(one.length_B[row]), -number, one, row)
         for one in refined(translator, test_set, decoding)
         for row, number in one.rows()
-        if 2 < one.length_B[row] <= MOST_TOKENS
+        if one.length_B[row] > 2
     ]
-    found.sort(key=lambda each: each[:3], reverse=True)
+    short = [each for each in found if each[1] <= MOST_TOKENS]
+    found = sorted(short, key=lambda e: e[:3], reverse=True) or sorted(found, key=lambda e: (e[1], -e[2]))
     return [(one, row, -number) for _, _, number, one, row in found[:count]]
