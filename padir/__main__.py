@@ -907,7 +907,8 @@ def _analyse(args: argparse.Namespace) -> dict[str, Any]:
     from padir.evaluation import tables
     from padir.translate import Translator
 
-    given = {name: getattr(args, name) for name in (field.name for field in dataclasses.fields(commands.Options))}
+    names = [field.name for field in dataclasses.fields(commands.Options)]
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
     if args.num_steps is None and args.subject != "refinement":
         args.num_steps = 1

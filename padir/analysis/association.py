@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -86,4 +87,6 @@ def correlations(first_P: Float[np.ndarray, " P"], second_P: Float[np.ndarray, "
 
     if len(first_P) < 2 or np.ptp(first_P) == 0 or np.ptp(second_P) == 0:
         return float("nan"), float("nan")
-    return float(pearsonr(first_P, second_P)[0]), float(spearmanr(first_P, second_P)[0])
+    pearson: Any = pearsonr(first_P, second_P)
+    spearman: Any = spearmanr(first_P, second_P)
+    return float(pearson.statistic), float(spearman.statistic)

@@ -65,7 +65,8 @@ def refined(
         given = None if lengths is None else [lengths[i] for i in numbers]
         drafts = translator.refine(batch, translator.try_lengths(batch, decoding, given), numbers, decoding, trace=True)
         assert drafts.trace_TRL is not None
-        yield Pass(numbers, batch, drafts.length_R, *map(np.asarray, drafts.trace_TRL), drafts.passes_R)
+        tokens_TBL, score_TBL = map(np.asarray, drafts.trace_TRL)
+        yield Pass(numbers, batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)
 
 
 def reference_tokens(translator: Translator, test_set: TestSet) -> list[list[int]]:
