@@ -302,6 +302,31 @@ def _parser() -> argparse.ArgumentParser:
     ising.add_argument("--only", nargs="+", metavar="STATEMENT", help="theorems: check these")
     ising.set_defaults(run=_ising)
 
+    analyse = commands.add_parser(
+        "analyse",
+        parents=[decoding, corpus, common],
+        help="look into a model: attention, dependency between positions, refinement",
+        description="attention: the paper's Tables 4 and 5 and attention maps. dependency: which measure finds the"
+        " positions that depend on each other (known on toy_de_en), and whether the model's conditionals fit together."
+        " refinement: what changes from step to step, calibration, and every strategy. docs/analysis.md reads them.",
+    )
+    analyse.add_argument("subject", choices=["attention", "dependency", "refinement"])
+    analyse.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"of a model that refines drafts ({DEFAULT})")
+    analyse.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    analyse.add_argument("--split", default="test", help="of --data or --task (test)")
+    analyse.add_argument("--output", metavar="DIR", help="write figures, pictures and a page there")
+    analyse.add_argument("--sentences", type=int, help="how many, from the first on (200)")
+    analyse.add_argument("--examples", type=int, help="sentences that are shown (3)")
+    analyse.add_argument(
+        "--num_steps", type=int, help="attention, dependency: the pass that is looked at (1); refinement: steps (4)"
+    )
+    analyse.add_argument("--values", type=int, help="dependency: tokens tried at a position (4)")
+    analyse.add_argument("--canvases", type=int, help="dependency: starts that the model's is the mean of (1)")
+    analyse.add_argument("--given", choices=["source", "draft"], help="dependency: what is held (source)")
+    analyse.add_argument("--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement: these (all)")
+    analyse.add_argument("--passes", type=int, nargs="+", help="refinement: steps that each gets (1 2 4 10)")
+    analyse.set_defaults(run=_analyse)
+
     _add_t5x(commands, common)
     return parser
 
@@ -1058,6 +1083,34 @@ def _ising(args: argparse.Namespace) -> dict[str, Any]:
     sizes |= {name: tuple(value) for name, value in sizes.items() if isinstance(value, list)}
     figures = commands.run(
         args.subject, seed=args.seed, output=args.output, tell=functools.partial(print, file=sys.stderr), **sizes
+    )
+    columns = [name.replace("_", " ") for name in commands.COLUMNS[args.subject]]
+    tables.show(args.subject, columns, [commands.cells(args.subject, row) for row in figures["rows"]])
+    return figures
+
+
+def _analyse(args: argparse.Namespace) -> dict[str, Any]:
+    import dataclasses
+
+    from padir.analysis import commands
+    from padir.evaluation import tables
+    from padir.translate import Translator
+
+    names = [field.name for field in dataclasses.fields(commands.Options)]
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
+    if args.num_steps is None and args.subject != "refinement":
+        args.num_steps = 1
+    decoding = _decoding(args)
+    figures = commands.run(
+        args.subject,
+        Translator.load(args.model),
+        _test_set(args),
+        decoding,
+        commands.Options(**given),
+        name=str(args.model),
+        output=args.output,
+        tell=functools.partial(print, file=sys.stderr),
     )
     columns = [name.replace("_", " ") for name in commands.COLUMNS[args.subject]]
     tables.show(args.subject, columns, [commands.cells(args.subject, row) for row in figures["rows"]])

@@ -31,6 +31,9 @@ ORDER = """
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
     ising.experiments ising.figures ising.commands
+    analysis.attention analysis.pairs analysis.association analysis.passes analysis.stutter analysis.truth
+    analysis.conditionals analysis.agreement analysis.calibration analysis.refinement analysis.figures analysis.report
+    analysis.commands
     serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config
     t5x_adapter.features t5x_adapter.models t5x_adapter.setup __main__
 """.split()

@@ -642,10 +642,11 @@ def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_p
 
 def test_few_commands_take_words_that_no_option_names():
     """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
+    known = {"tables": ["files"], "ising": ["subject"], "analyse": ["subject"], "t5x": ["action"]}
     (commands,) = (action for action in _parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
-        assert nameless == {"tables": ["files"], "ising": ["subject"], "t5x": ["action"]}.get(name, [])
+        assert nameless == known.get(name, [])
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):
