@@ -148,12 +148,13 @@ def resolve(
             f" {wrong[0]}: try neighbours, such as -1 0 1"
         )
     decoding = decoding.filled(corruption, strategy)
-    assert decoding.canvas is not None and decoding.strategy is not None
-    check_strategy(decoding.strategy, canvas=decoding.canvas, trained=corruption, config=config)
+    canvas = decoding.canvas
+    assert canvas is not None and decoding.strategy is not None
+    check_strategy(decoding.strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.prune is not None and decoding.prune.steps > decoding.num_steps:
         prune = dataclasses.replace(decoding.prune, steps=decoding.num_steps)  # N steps are N passes
         decoding = dataclasses.replace(decoding, prune=prune)
-    if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
+    if decoding.lengths.draws > 1 and canvas.deterministic:
         raise PadirError(
             f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal, try"
             " more lengths instead"

@@ -65,7 +65,7 @@ def refined(
         given = None if lengths is None else [lengths[i] for i in numbers]
         drafts = translator.refine(batch, translator.try_lengths(batch, decoding, given), numbers, decoding, trace=True)
         assert drafts.trace_TRL is not None
-        tokens_TBL, score_TBL = map(np.asarray, drafts.trace_TRL)
+        tokens_TBL, score_TBL = (np.asarray(part)[: decoding.num_steps + 1] for part in drafts.trace_TRL)
         yield Pass(numbers, batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)
 
 
