@@ -267,7 +267,7 @@ def differences(one: Run, other: Run) -> list[str]:
                 wrong.append(f"state{name} of checkpoint {step}")
         if len({(each / "loader.json").read_text() for each in folders}) > 1:
             wrong.append(f"the place in the data of checkpoint {step}")
-    logs = [[json.loads(line) for line in (run.model / "metrics.jsonl").open()] for run in (one, other)]
+    logs = [list(map(json.loads, (run.model / "metrics.jsonl").read_text().splitlines())) for run in (one, other)]
     for rows in logs:
         for row in rows:
             for clock in ("time", "tokens_per_second"):
