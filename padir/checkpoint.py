@@ -266,7 +266,8 @@ class Checkpoints:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
+    line = (str(error) or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end
 
 
 def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from faults import flip_a_bit
 
 from padir.checkpoint import write_manifest
@@ -14,6 +15,7 @@ from padir.checkpoint import write_manifest
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow  # five starts of `padir train`
 def test_killed_and_stopped_it_ends_as_if_nothing_had_been(tmp_path):
     process = subprocess.run(
         [sys.executable, "scripts/torture.py", "--kills=2", "--stops=1", f"--folder={tmp_path / 'runs'}"],
