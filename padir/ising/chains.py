@@ -74,6 +74,8 @@ def independent_parallel_stationary(model: Ising) -> Float[np.ndarray, " S"]:
 
 def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
     """Eigenvalues of a chain that is reversible with respect to p, the largest (1) first."""
+    if prob_S.min() <= 0:
+        raise PadirError("every state must have a probability above 0 in float64: take smaller couplings and fields")
     root_S = np.sqrt(prob_S)
     symmetric_SS = root_S[:, None] * transition_SS / root_S
     if not np.allclose(symmetric_SS, symmetric_SS.T, atol=1e-9):

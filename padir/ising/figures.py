@@ -45,8 +45,10 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
         draw(figure)
-        figure.savefig(f"{name}.png", dpi=130)
-        figure.savefig(f"{name}.svg", metadata={"Date": None})
+        with whole(f"{name}.png", binary=True) as file:
+            figure.savefig(file, format="png", dpi=130)
+        with whole(f"{name}.svg", binary=True) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
@@ -132,7 +134,8 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[Any]:
-    return [row[name] for row in rows]
+    """A gap where a row has no value."""
+    return [float("nan") if row[name] is None else row[name] for row in rows]
 
 
 def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:

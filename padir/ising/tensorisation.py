@@ -95,9 +95,9 @@ def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Gener
 
 def upper_bound(prob_S: Float[np.ndarray, " S"], which: Masks) -> float:
     """C_Poincaré · log(1/p_min - 1) / (1 - 2 p_min), which no ratio exceeds (derived in docs/theory.md)."""
+    poincare = chains.poincare(chains.block_dynamics(prob_S, which), prob_S)
     least = float(prob_S.min())
-    factor = math.log(1 / least - 1) / (1 - 2 * least) if least < 0.5 else 2.0
-    return factor * chains.poincare(chains.block_dynamics(prob_S, which), prob_S)
+    return poincare * (math.log(1 / least - 1) / (1 - 2 * least) if least < 0.5 else 2.0)
 
 
 def _which(rng: np.random.Generator, num_spins: int) -> Masks:
