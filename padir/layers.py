@@ -15,6 +15,8 @@ from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8
 
+from padir.sharding import keep_rows
+
 _FEW_ROWS = 8
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
@@ -97,7 +99,7 @@ class Embed(nn.Module):
         rows = jnp.take(self.embedding, ids, axis=0)
         if rows.dtype == jnp.int8:
             rows = rows * jnp.take(self._scale(), ids)[..., None]
-        return rows.astype(self.dtype)
+        return keep_rows(rows.astype(self.dtype))
 
     def _scale(self):
         """Of each row of a quantised table."""

@@ -1,6 +1,9 @@
 """Training: the state, one jitted step, and the loop around it with evaluation, checkpoints and progress.
 
 The loop is given what it does not know: an `evaluate_fn` that decodes the validation split.
+
+Several processes run it in step: each takes the same decisions, from figures that are the same in all of them or that
+the first one told the others (`padir.processes`). Only the first one has the model directory.
 """
 
 from __future__ import annotations
@@ -17,12 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.averaging import Averaging, best_steps, mean_of_checkpoints
 from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, save_model
@@ -34,21 +35,16 @@ from padir.errors import PadirError
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
+from padir.placement import Placement, TrainState, init_params
+from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first
+from padir.sharding import DATA, Sharding, process_rows, spread
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
-"""(params, card, tokenizer) -> figures of the validation split, by name."""
-
-
-@flax.struct.dataclass
-class TrainState:
-    """Everything that a step changes."""
-
-    step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
-    params: Any
-    opt_state: Any
+"""(params, card, tokenizer) -> figures of the validation split, by name; the parameters lie as they do in training, and
+each of several processes calls it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +103,6 @@ def make_step(
     return step_fn
 
 
-def init_params(model: Transformer, seed: int) -> Any:
-    """Fresh parameters."""
-    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
-    segment_BS = jnp.ones((1, 1), jnp.int32)
-    variables = jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
-    return variables["params"]
-
-
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
     """A log line's figures from sums over some steps."""
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
@@ -146,6 +134,7 @@ def train(
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
     averaging: Averaging = Averaging(),
+    sharding: Sharding = Sharding(),
     num_steps: int = 100_000,
     seed: int = 0,
     evaluate_fn: EvaluateFn | None = None,
@@ -160,6 +149,7 @@ def train(
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
       averaging: which weights the model directory gets.
+      sharding: how the work is spread over the devices; checkpoints fit any.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
       evaluate_fn: measures the validation split at the intervals and at the end.
@@ -187,24 +177,33 @@ def train(
     folder = Path(model_dir)
     keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
     checkpoints = Checkpoints(folder / "checkpoints", keep)
-    if (folder / MANIFEST).exists() and not checkpoints.steps():
-        raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
-            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
-        )
+    from_first(lambda: _check_new(folder, checkpoints))
     mixture = Mixture.of(data)
     manifests = mixture.manifests("train")
     check_lengths(mixture, manifests, model, batching)
     tokenizer = load_tokenizer(mixture.folders[0])
     transformer = Transformer(model, tokenizer.ids)
-    mesh = Mesh(np.array(jax.local_devices()), ("data",))
-    replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
+    mesh = sharding.mesh()
+    sharding.check(mesh, model, batching.rows)
+    loader = make_loader(
+        mixture,
+        batching,
+        row_multiple=mesh.shape[DATA],
+        length_token=model.length_token,
+        seed=seed,
+        shard=process_rows(mesh),
+    )
     transformation = averaging.transformation(optimizer.transformation(num_steps))
-    params = init_params(transformer, seed)
-    state = TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
-    restored = checkpoints.restore_latest(state)
-    if restored is not None:
+
+    def initial() -> TrainState:
+        params = init_params(transformer, seed)
+        return TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
+
+    placement = Placement.of(sharding, mesh, transformer, initial)
+    restored = _restore(checkpoints, placement)
+    if restored is None:
+        state = placement.fresh(initial)
+    else:
         state, loader_state = restored
         loader.set_state(loader_state)
     start, latest, config_text = int(state.step), {}, describe_config()
@@ -213,17 +212,11 @@ def train(
             f"num_steps must be at least {start}, the step of the last checkpoint in {checkpoints.folder}, got"
             f" {num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
         )
-    _warn_of_changes(checkpoints.config(start), config_text, start)
-    if start == num_steps and (finished := _finished(folder, start)) is not None:
-        print(
-            f"padir: {folder} is finished: it has all {num_steps:,} steps, and nothing was done. To go on, raise them"
-            " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
-            " `padir average`",
-            file=sys.stderr,
-        )
+    if is_first():
+        _warn_of_changes(checkpoints.config(start), config_text, start)
+    if start == num_steps and (finished := from_first(lambda: _finished(folder, start))) is not None:
         return finished
-    state = jax.device_put(state, replicated)
-    step_fn = jax.jit(make_step(transformer, objective, transformation, batching, seed, num_steps), donate_argnums=0)
+    step_fn = placement.step(make_step(transformer, objective, transformation, batching, seed, num_steps))
 
     manifest = manifests[0]
     card = ModelCard(
@@ -236,19 +229,23 @@ def train(
         task=manifest["source"]["name"],
     )
 
-    log = TrainingLog(folder, num_steps, start, count_parameters(params))
+    log = TrainingLog(folder if is_first() else None, num_steps, start, count_parameters(placement.like.params))
+    vote = Vote()
     with log, _graceful_stop() as stop, checkpoints:
         log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
+        if mesh.size > 1:
+            log.console.print(str(placement), highlight=False, soft_wrap=True)
         run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
         run.protect_best()
-        if start and intervals.evaluates(start, num_steps) and not run.validated(start):
+        if start and intervals.evaluates(start, num_steps) and not from_first(lambda: run.validated(start)):
             latest = run.validate(state)  # it was stopped after saving and before validating
         sums, since, mark = None, start, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
-            batch = Batch(**jax.device_put(next(loader), by_row))
-            state, step_sums = step_fn(state, batch)
+            batch = placement.batch(next(loader))
+            with jax.set_mesh(mesh):
+                state, step_sums = step_fn(state, batch)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
-            stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
+            stopping = vote(stop.requested) and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
                 run.check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
@@ -261,26 +258,62 @@ def train(
             regular = step % intervals.checkpoint == 0 or step == num_steps
             if regular or stopping:
                 run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
-                checkpoints.save(step, state, loader.get_state(), config=config_text, extra=not regular)
+                whole = gathered(state)
+                if is_first():
+                    checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=not regular)
+                del whole
             if stopping:
-                checkpoints.wait()
+                from_first(checkpoints.wait)
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
             if intervals.evaluates(step, num_steps):
                 began = time.perf_counter()
                 latest = {**latest, **run.validate(state)}
                 mark += time.perf_counter() - began
-        checkpoints.wait()
+        from_first(checkpoints.wait)
         latest = {**latest, **run.write_model(state, config_text)}
     return latest
 
 
+def _check_new(folder: Path, checkpoints: Checkpoints) -> None:
+    if (folder / MANIFEST).exists() and not checkpoints.steps():
+        raise PadirError(
+            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
+            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
+        )
+
+
+def _restore(checkpoints: Checkpoints, placement: Placement) -> tuple[TrainState, dict[str, Any]] | None:
+    """The newest whole checkpoint's state, on the devices, and its loader state; None where there is none."""
+    read: list[TrainState] = []
+
+    def loader_state() -> dict[str, Any] | None:
+        restored = checkpoints.restore_latest(placement.like)
+        if restored is None:
+            return None
+        read.append(restored[0])
+        return restored[1]
+
+    told = from_first(loader_state)
+    if told is None:
+        return None
+    return arrays_from_first(read[0] if read else placement.like, spread, placement.state), told
+
+
 def _finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step."""
+    """The figures in the model card, if the folder has the model of that step, which is the last; says so."""
     if not (folder / MANIFEST).exists():
         return None
     check_manifest(folder)
     card = json.loads((folder / "model.json").read_text())
-    return card["metrics"] if card["step"] == step else None
+    if card["step"] != step:
+        return None
+    print(
+        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise them"
+        " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
+        " `padir average`",
+        file=sys.stderr,
+    )
+    return card["metrics"]
 
 
 def _warn_of_changes(before: str, now: str, step: int) -> None:
@@ -363,15 +396,18 @@ class _Run:
 
     def write_model(self, state: TrainState, config_text: str) -> dict[str, float]:
         """Writes the model directory; gives the figures in its card, of which the validation's are of its weights."""
-        step, kind = int(state.step), self.averaging.kind
-        measured = self.log.figures(step)
+        current = gathered(self.averaging.current(state.params, state.opt_state))
+        return from_first(lambda: self._write_model(int(state.step), current, config_text))
+
+    def _write_model(self, step: int, current: Any, config_text: str) -> dict[str, float]:
+        kind, measured = self.averaging.kind, self.log.figures(step)
         if kind in ("last", "best"):
             params, weights = mean_of_checkpoints(self.checkpoints, kind, self.averaging.count)
             row = self.evaluate(params, step)
             self.log.write(step, {f"averaged_{name}": value for name, value in row.items()})
             measured |= row
         else:
-            params = self.averaging.current(state.params, state.opt_state)
+            params = current
             weights = Weights(kind, (step,), self.averaging.decay if kind == "ema" else None)
         measured.pop("tokens_per_second", None)
         card = dataclasses.replace(self.card, step=step, metrics=measured, weights=weights)

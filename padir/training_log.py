@@ -28,17 +28,23 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class TrainingLog:
-    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal."""
+    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal.
 
-    def __init__(self, folder: Path, num_steps: int, start: int, parameters: int):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.console = rich.console.Console(stderr=True)
-        history = folder / "metrics.jsonl"
-        # What came after the checkpoint comes again.
-        self._rows = [row for row in read_rows(history) if row["step"] <= start]
-        write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
-        self.file = history.open("a")
-        self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
+    Without a folder it writes and shows nothing: another process does.
+    """
+
+    def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
+        self.console = rich.console.Console(stderr=True, quiet=folder is None)
+        self._rows: list[dict[str, Any]] = []
+        self.file = self.tensorboard = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            history = folder / "metrics.jsonl"
+            # What came after the checkpoint comes again.
+            self._rows = [row for row in read_rows(history) if row["step"] <= start]
+            write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
+            self.file = history.open("a")
+            self.tensorboard = tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
         self.began = time.time()
         self.bar = rich.progress.Progress(
             rich.progress.TextColumn("[bold]train"),
@@ -47,7 +53,7 @@ class TrainingLog:
             rich.progress.TimeRemainingColumn(),
             rich.progress.TextColumn("{task.fields[figures]}"),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=folder is None or not self.console.is_terminal,
         )
         self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
         self.num_steps = num_steps
@@ -60,8 +66,9 @@ class TrainingLog:
 
     def __exit__(self, *_):
         self.bar.stop()
-        self.file.close()
-        self.tensorboard.close()
+        if self.file is not None and self.tensorboard is not None:
+            self.file.close()
+            self.tensorboard.close()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -77,7 +84,7 @@ class TrainingLog:
         self.bar.update(self.task, completed=step)
 
     def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
-        if not row:
+        if not row or self.file is None or self.tensorboard is None:
             return row
         self._rows.append({"step": step, "time": round(time.time(), 1), **row})
         self.file.write(json.dumps(self._rows[-1]) + "\n")
