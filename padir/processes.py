@@ -119,6 +119,15 @@ def gathered(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: multihost_utils.process_allgather(leaf, tiled=True), tree)
 
 
+def settle(tree: Any) -> None:
+    """Waits for a program's results where the devices are CPUs of several processes.
+
+    There, programs that run at once take each other's threads, and each may wait for what another process cannot send.
+    """
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
+        jax.block_until_ready(tree)
+
+
 class Vote:
     """Whether any process wants to stop, the same answer in all of them.
 
@@ -135,6 +144,7 @@ class Vote:
         mine = np.full(jax.local_device_count(), wanted)
         asked = jax.make_array_from_process_local_data(over_all, mine, (jax.device_count(),))
         before, self._before = self._before, _any(over_all)(asked)
+        settle(self._before)
         return before is not None and bool(before)
 
 

@@ -36,7 +36,7 @@ from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.placement import Placement, TrainState, init_params
-from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first
+from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first, settle
 from padir.sharding import DATA, Sharding, process_rows, spread
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
@@ -101,6 +101,11 @@ def make_step(
         return TrainState(step=state.step + 1, params=params, opt_state=opt_state), sums
 
     return step_fn
+
+
+@jax.jit  # one program, where several devices have parts
+def _finite(params: Any) -> jax.Array:
+    return jnp.isfinite(optax.tree.norm(params))
 
 
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
@@ -244,6 +249,7 @@ def train(
             batch = placement.batch(next(loader))
             with jax.set_mesh(mesh):
                 state, step_sums = step_fn(state, batch)
+            settle((state, step_sums))
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
             stopping = vote(stop.requested) and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
@@ -257,7 +263,7 @@ def train(
                 log.advance(step)
             regular = step % intervals.checkpoint == 0 or step == num_steps
             if regular or stopping:
-                run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
+                run.check(bool(_finite(state.params)), "the parameters are", f"step {step}")
                 whole = gathered(state)
                 if is_first():
                     checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=not regular)
