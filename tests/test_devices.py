@@ -24,7 +24,7 @@ from padir.processes import join
 from padir.trainer import train
 
 UNPROVEN = pytest.mark.skip(
-    reason="never seen to pass: with two devices each, processes on CPUs hang in gloo or time out connecting"
+    reason="not yet seen to pass: one device each trained by hand, two each hang in gloo or time out connecting"
 )
 TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them
 
