@@ -10,17 +10,20 @@ import argparse
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from padir import __version__
 from padir.errors import PadirError
 from padir.files import whole, write_json, write_text
 from padir.pretrained import DEFAULT
 
 _GIN = "--gin."
+_SHOWN = 1_000  # translations that --html shows: browsers do not take many more, and all are in memory
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,12 +38,22 @@ def _parser() -> argparse.ArgumentParser:
     decoding, decodings = _decoding_options(), _decoding_options(nargs="+")
 
     parser = argparse.ArgumentParser(prog="padir", description="Generative-masked translation: draft, then refine.")
+    parser.add_argument("--version", action="version", version=f"padir {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     vocab = commands.add_parser("vocab", parents=[corpus, common], help="train a vocabulary on both sides of a corpus")
     vocab.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
     vocab.add_argument("--size", type=int, default=32_000, help="pieces, sentinels not counted (32,000)")
     vocab.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
+    vocab.add_argument(
+        "--max_lines", type=int, default=5_000_000, help="a larger corpus is sampled down to that many (5,000,000)"
+    )
+    vocab.add_argument(
+        "--character_coverage",
+        type=float,
+        default=0.9995,
+        help="share of the corpus's characters that get a piece; the rest is spelt in bytes (0.9995)",
+    )
     vocab.set_defaults(run=_vocab)
 
     prepare = commands.add_parser("prepare", parents=[corpus, common], help="tokenise a corpus into records")
@@ -50,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument("--max_source_tokens", type=int, default=256, help="longer pairs are dropped (256)")
     prepare.add_argument("--max_target_tokens", type=int, default=256, help="longer pairs are dropped (256)")
     prepare.add_argument("--max_length_ratio", type=float, help="drop pairs of more unequal lengths")
+    prepare.add_argument("--records_per_shard", type=int, default=1_000_000, help="of one file (1,000,000)")
     prepare.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
     prepare.set_defaults(run=_prepare)
 
@@ -112,12 +126,12 @@ def _parser() -> argparse.ArgumentParser:
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
     )
     _precision_option(translate)
-    translate.add_argument("--input", metavar="FILE", help="default: standard input")
+    translate.add_argument("--input", metavar="FILE", help="plain or .gz; default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
     translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
     translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
     translate.add_argument("--trace", action="store_true", help="show every step on stderr")
-    translate.add_argument("--html", metavar="FILE", help="write every step as a page")
+    translate.add_argument("--html", metavar="FILE", help="write every step as a page, of the first 1,000 lines")
     translate.set_defaults(run=_translate)
 
     evaluate = commands.add_parser(
@@ -174,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
     )
     _precision_option(benchmark, nargs="+")
-    benchmark.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    benchmark.add_argument("--data", metavar="DIR", help="a prepared folder; --random takes its lengths")
     benchmark.add_argument("--split", default="test", help="of --data or --task (test)")
     benchmark.add_argument("--num_steps", type=int, nargs="+", help="decoder passes; several make several rows (4)")
     benchmark.add_argument("--top_k", type=int, nargs="+", help="lengths tried; several make several rows (1)")
@@ -189,6 +203,34 @@ def _parser() -> argparse.ArgumentParser:
     benchmark.add_argument("--quick", action="store_true", help="16 sentences, 3 repeats")
     benchmark.add_argument("--output", metavar="NAME", help="write NAME.md, .json and .png (quality over speed)")
     benchmark.set_defaults(run=_benchmark)
+
+    serve = commands.add_parser(
+        "serve",
+        parents=[decoding, common],
+        help="serve a model over HTTP, with a page that shows its steps",
+        description="Serves POST /translate, GET /health, GET /metrics and a page at / (needs the extra serve). What is"
+        " said of decoding is for requests that do not say.",
+    )
+    serve.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
+    _precision_option(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1: this machine alone)")
+    serve.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
+    serve.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    serve.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    serve.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
+    serve.add_argument(
+        "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"
+    )
+    serve.add_argument("--max_body", type=int, default=65_536, help="bytes of a request (65,536)")
+    serve.add_argument("--max_sentences", type=int, default=64, help="of a request (64)")
+    serve.add_argument("--max_characters", type=int, default=2_000, help="of a sentence (2,000)")
+    serve.add_argument("--max_steps", type=int, default=16, help="that a request may ask for (16)")
+    serve.add_argument("--max_lengths", type=int, default=8, help="that a request may ask for (8)")
+    serve.add_argument("--max_queue", type=int, default=1_024, help="sentences that wait, of all clients (1,024)")
+    serve.add_argument("--timeout", type=float, default=30.0, help="seconds that a request may take (30)")
+    serve.set_defaults(run=_serve)
 
     tables = commands.add_parser("tables", parents=[common], help="tables of the paper's layout from `evaluate`'s JSON")
     tables.add_argument("files", nargs="+", metavar="FILE", help="from `padir evaluate --output` or --json")
@@ -217,6 +259,32 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--output", metavar="FILE", help="log-probability, tokens, mean; default: standard output")
     score.set_defaults(run=_score)
 
+    export = commands.add_parser(
+        "export",
+        parents=[decoding, common],
+        help="write a model as StableHLO programs that run without padir, or its weights for other frameworks",
+        description="Writes programs for rows of each length (jax.export: any number of sentences, CPU, CUDA and TPU at"
+        " once), weights, vocabulary and a loader, exported.py, which needs JAX, NumPy, SentencePiece and safetensors."
+        " The strategy, or an autoregressive model's search, becomes part of the programs; the numbers of steps,"
+        " lengths and so on are the loader's defaults.",
+    )
+    export.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
+    _precision_option(export)
+    export.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    export.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    export.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    export.add_argument("--step", type=int, help="programs for lengths of multiples of it (8)")
+    export.add_argument("--source_lengths", type=int, nargs="+", help="instead: these; the last limits the sources")
+    export.add_argument("--target_lengths", type=int, nargs="+", help="instead: these, and the model's longest")
+    export.add_argument("--platforms", nargs="+", help="that every program is for (cpu cuda tpu)")
+    export.add_argument(
+        "--weights", action="store_true", help="instead of programs, the weights under the names of Hugging Face's T5"
+    )
+    export.add_argument("--overwrite", action="store_true", help="replace an earlier export in the folder")
+    export.set_defaults(run=_export)
+
     ising = commands.add_parser(
         "ising",
         parents=[common],
@@ -240,14 +308,66 @@ def _parser() -> argparse.ArgumentParser:
     ising.add_argument("--only", nargs="+", metavar="STATEMENT", help="theorems: check these")
     ising.set_defaults(run=_ising)
 
+    analyse = commands.add_parser(
+        "analyse",
+        parents=[decoding, corpus, common],
+        help="look into a model: attention, dependency between positions, refinement",
+        description="attention: the paper's Tables 4 and 5 and attention maps. dependency: which measure finds the"
+        " positions that depend on each other (known on toy_de_en), and whether the model's conditionals fit together."
+        " refinement: what changes from step to step, calibration, and every strategy. docs/analysis.md reads them.",
+    )
+    analyse.add_argument("subject", choices=["attention", "dependency", "refinement"])
+    analyse.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"of a model that refines drafts ({DEFAULT})")
+    analyse.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    analyse.add_argument("--split", default="test", help="of --data or --task (test)")
+    analyse.add_argument("--output", metavar="DIR", help="write figures, pictures and a page there")
+    analyse.add_argument("--sentences", type=int, help="how many, from the first on (200)")
+    analyse.add_argument("--examples", type=int, help="sentences that are shown (3)")
+    analyse.add_argument(
+        "--num_steps", type=int, help="attention, dependency: the pass that is looked at (1); refinement: steps (4)"
+    )
+    analyse.add_argument("--values", type=int, help="dependency: tokens tried at a position (4)")
+    analyse.add_argument("--canvases", type=int, help="dependency: starts that the model's is the mean of (1)")
+    analyse.add_argument("--given", choices=["source", "draft"], help="dependency: what is held (source)")
+    analyse.add_argument("--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement: these (all)")
+    analyse.add_argument("--passes", type=int, nargs="+", help="refinement: steps that each gets (1 2 4 10)")
+    analyse.set_defaults(run=_analyse)
+
+    _add_t5x(commands, common)
     return parser
+
+
+def _add_t5x(commands: Any, common: argparse.ArgumentParser) -> None:
+    t5x = commands.add_parser("t5x", help="read and write T5X checkpoints, without T5X")
+    actions = t5x.add_subparsers(dest="action", required=True, metavar="ACTION")
+    importing = actions.add_parser(
+        "import",
+        parents=[common],
+        help="make a model directory of a T5X checkpoint",
+        description="Makes a model directory of a T5X checkpoint. What model it is says the padir.json beside a run's"
+        " checkpoints; of other checkpoints --vocab, --languages and gin's ModelConfig and Objective say it.",
+    )
+    importing.add_argument("checkpoint", metavar="DIR", help="checkpoint_<step>, or a model_dir with several")
+    importing.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+    importing.add_argument("--step", type=int, help="which checkpoint of a model_dir (the last)")
+    importing.add_argument("--vocab", metavar="FILE", help="the SentencePiece file")
+    importing.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
+    importing.add_argument("--languages", metavar="SRC-TGT", help="such as de-en")
+    importing.add_argument("--partial", action="store_true", help="take what fits, initialise the rest, and say which")
+    importing.add_argument("--seed", type=int, default=0, help="of what is initialised (0)")
+    importing.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of the file (float32)")
+    importing.set_defaults(run=_t5x_import)
+    exporting = actions.add_parser("export", parents=[common], help="write a model directory as a T5X checkpoint")
+    exporting.add_argument("--model", required=True, metavar="DIR", help="from `padir train`, or one that comes along")
+    exporting.add_argument("--output", required=True, metavar="DIR", help="the model_dir to write checkpoint_<step> in")
+    exporting.set_defaults(run=_t5x_export)
 
 
 def _corpus_options() -> argparse.ArgumentParser:
     """The options that name parallel text."""
     corpus = argparse.ArgumentParser(add_help=False)
     group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or multi30k_de_en")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
     group.add_argument("--data_dir", help="where the task's files are")
     group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
     for split in ("train", "validation", "test"):
@@ -259,8 +379,9 @@ def _precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
     command.add_argument(
         "--precision",
         **several,
-        choices=["float32", "int8"],
-        help="int8: weights and products of 8 bits, faster on a CPU and not quite the same words (float32)",
+        choices=["float32", "bfloat16", "int8"],
+        help="of weights and products: int8 is faster on a CPU, bfloat16 on a GPU or TPU; both write not quite the same"
+        " words (float32)",
     )
 
 
@@ -316,15 +437,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "train":
             _join(args)
         figures = args.run(args)
-        if args.json and _is_first(args):
+        if args.json and figures is not None and _is_first(args):  # else a command or a process has written them
             write_json(args.json, figures)
+        _flush()
     except PadirError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit flushes into the broken pipe
+        _discard_output()
         return 141
     except OSError as error:
-        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        _discard_output()
+        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     except KeyboardInterrupt as interrupt:
         saved = _own_words(str(interrupt))
         print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
@@ -349,6 +472,20 @@ def _is_first(args: argparse.Namespace) -> bool:
     from padir.processes import is_first
 
     return is_first()
+
+
+def _flush() -> None:
+    """Writes what is left for standard output: at the end of the process, a failure would be a traceback."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Lets nothing more be written to a standard output that takes nothing more, as the exit would try."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep_compiled_programs() -> None:
@@ -384,7 +521,8 @@ def _files(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 def _source(args: argparse.Namespace) -> Any:
     """The corpus that the arguments name, or the one that gin binds."""
-    from padir.data.sources import ParallelText, get_source
+    from padir.data.sources import ParallelText
+    from padir.data.tasks import get_source
 
     files = _files(args)
     if args.task and files:
@@ -417,7 +555,14 @@ def _vocab(args: argparse.Namespace) -> dict[str, Any]:
     source = _source(args)
     split = "train" if "train" in source.splits else source.splits[0]
     texts = (text for pair in source.pairs(split) for text in pair)
-    trained = tokenizer.train(texts, args.output, size=args.size, num_sentinels=args.num_sentinels)
+    trained = tokenizer.train(
+        texts,
+        args.output,
+        size=args.size,
+        num_sentinels=args.num_sentinels,
+        max_lines=args.max_lines,
+        character_coverage=args.character_coverage,
+    )
     print(f"{args.output}: {trained.num_pieces:,} pieces and {args.num_sentinels} sentinels", file=sys.stderr)
     return {"file": args.output, "pieces": trained.num_pieces, "sha256": trained.sha256}
 
@@ -433,6 +578,7 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
         max_source_tokens=args.max_source_tokens,
         max_target_tokens=args.max_target_tokens,
         max_length_ratio=args.max_length_ratio,
+        records_per_shard=args.records_per_shard,
         overwrite=args.overwrite,
     )
     _print_splits(args.output, manifest)
@@ -477,7 +623,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     weights = {"weights": tuple(args.weights)} if args.weights else {}
     decoding = _decoding(args)
     model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
-    _check_kind(args, model)
+    _check_kind(args, model, decodings=[decoding])
     resolve(decoding, model, objective.corruption, objective.strategy)  # now, and not when the first validation comes
     if decoding.shortlist is not None:
         decoding.shortlist.check(load_tokenizer(folders[0]))
@@ -503,7 +649,7 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
 
     sharding, decoding = _sharding(args), _decoding(args)
     teacher = Teacher.load(args.model, sharding)
-    _check_kind(args, teacher.translator.card.config)
+    _check_kind(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     _print_splits(args.output, manifest)
     if validation := manifest["distilled"]["validation"]:
@@ -568,15 +714,33 @@ def _decoding(args: argparse.Namespace, **chosen: Any) -> Any:
     if "strategy" in given:
         changes["strategy"] = strategies.parse_strategy(given["strategy"])
     if "keep" in given:
-        changes["prune"] = Prune(given["keep"])
+        with _naming("keep"):
+            changes["prune"] = Prune(given["keep"])
     if "shortlist" in given:
         changes["shortlist"] = None if given["shortlist"] == "none" else Shortlist.load(given["shortlist"])
     if {"rerank", "brevity", "length_weight"} & set(given):
-        changes["rerank"] = _rerank(given.get("rerank"), given.get("brevity"), given.get("length_weight"), base.rerank)
+        rule = (given.get("rerank"), given.get("brevity"), given.get("length_weight"))
+        with _naming("brevity", "length_weight"):
+            changes["rerank"] = _rerank(*rule, base.rerank)
     if {"beam", "length_penalty", "sample"} & set(given):
-        changes["search"] = _search(given.get("beam"), given.get("length_penalty"), given.get("sample"), base.search)
+        search = (given.get("beam"), given.get("length_penalty"), given.get("sample"))
+        with _naming(size="beam", alpha="length_penalty", temperature="sample"):
+            changes["search"] = _search(*search, base.search)
     base_lengths: LengthSearch = base.lengths
-    return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+    with _naming("top_k", "draws", "num_steps", "batch_size", "seed"):
+        return dataclasses.replace(base, lengths=dataclasses.replace(base_lengths, **lengths), **changes)
+
+
+@contextlib.contextmanager
+def _naming(*alike: str, **options: str) -> Iterator[None]:
+    """Lets what is refused of a field be told of the option that set it, which may have another name."""
+    try:
+        yield
+    except PadirError as error:
+        message = str(error)
+        for field, option in (dict(zip(alike, alike, strict=True)) | options).items():
+            message = re.sub(rf"(?<![\w.-])(?:a beam's )?{field}\b", f"--{option}", message, count=1)
+        raise PadirError(message) from None
 
 
 def _search(beam: int | None, length_penalty: float | None, temperature: float | None, base: Any) -> Any:
@@ -617,17 +781,32 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
     return rescorer(how, **settings)
 
 
-def _check_kind(args: argparse.Namespace, *models: Any) -> None:
-    """Refuses options of drafts where all models are autoregressive, and the other way round, whatever their values."""
+def _check_kind(args: argparse.Namespace, *models: Any, decodings: Sequence[Any] = ()) -> None:
+    """Refuses options that mean nothing to any model, whatever their values, or to the decodings.
+
+    Options of drafts do so where all models are autoregressive, and the other way round; --rerank where no decoding has
+    hypotheses to choose from.
+    """
     from padir.decoding import foreign_option
 
     of_refining = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
     of_causal = ("beam", "length_penalty", "sample")
-    if len({model.causal for model in models}) > 1:
-        return
-    for name in of_refining if models[0].causal else of_causal:
-        if getattr(args, name, None) is not None:
-            raise foreign_option(f"--{name}", models[0].causal)
+    if len({model.causal for model in models}) == 1:
+        for name in of_refining if models[0].causal else of_causal:
+            if getattr(args, name, None) is not None:
+                raise foreign_option(f"--{name}", models[0].causal)
+    search = [decoding.lengths for decoding in decodings]
+    alone = all(each.top_k * len(set(each.offsets)) * each.draws == 1 for each in search)
+    if search and alone and any(how != "own" for how in _listed(getattr(args, "rerank", None))):
+        raise PadirError(
+            "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k, --offsets or"
+            " --draws)"
+        )
+
+
+def _listed(value: Any) -> list[Any]:
+    """An option's values, of which some commands take several."""
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -639,7 +818,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
     models = _translators(map(_named, args.model), args.precision, sharding=sharding)
-    _check_kind(args, *(translator.card.config for _, translator in models))
+    _check_kind(args, *(translator.card.config for _, translator in models), decodings=decodings)
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
 
@@ -685,8 +864,12 @@ def _translators(
     for name, where in named:
         translator = (load or functools.partial(Translator.load, sharding=sharding))(where)
         for precision in precisions or [None]:
-            int8 = precision == "int8"
-            translators.append((f"{name}, int8", translator.quantised()) if int8 else (name, translator))
+            if precision == "int8":
+                translators.append((f"{name}, int8", translator.quantised()))
+            elif precision == "bfloat16":
+                translators.append((f"{name}, bfloat16", translator.in_bfloat16()))
+            else:
+                translators.append((name, translator))
     return translators
 
 
@@ -726,7 +909,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.train is not None:
         return _benchmark_training(args)
-    if args.random and (args.model or args.data or args.task or _files(args)):
+    if args.random and (args.model or args.task or _files(args)):
         raise PadirError("give either --random, or models and a test set: random weights translate numbers only")
     if args.quick:
         args.sentences, args.repeats = 16, 3
@@ -734,19 +917,24 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
         vocab_size = 32_100 if args.vocab_size is None else args.vocab_size
         translators = _translators(configs, args.precision, lambda c: benchmark.random_translator(c, vocab_size))
-        test_set = benchmark.numbers(args.tokens)
+        test_set = benchmark.numbers(f"lengths of {args.data}" if args.data else f"{args.tokens} tokens")
     else:
         translators = _translators(map(_named, args.model or PRETRAINED), args.precision)
         test_set = _test_set(args)
-    _check_kind(args, *(translator.card.config for _, translator in translators))
     decodings = _decodings(args, batch_size=None)  # every system takes a whole batch
+    _check_kind(args, *(translator.card.config for _, translator in translators), decodings=decodings)
     systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
     systems += peers(systems, args.ctranslate2)
     rows = []
     for size in args.batch_size:
         sentences = max(size, args.sentences) if args.sentences > 0 else args.sentences
         if args.random:
-            batches = benchmark.batches_of_numbers(args.tokens, size, sentences, translators[0][1].card.ids)
+            length_N2 = (
+                benchmark.drawn_lengths(args.data, args.split, sentences)
+                if args.data
+                else benchmark.equal_lengths(args.tokens, sentences)
+            )
+            batches = benchmark.batches_of_numbers(length_N2, size, translators[0][1].card.ids)
         else:
             batches = benchmark.batches_of(test_set, size, sentences)
         for row, details in benchmark.measure(systems, batches, repeats=args.repeats):
@@ -870,9 +1058,10 @@ def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _lines(path: str) -> list[str]:
+    from padir.lines import open_bytes
     from padir.stream import lines
 
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         return list(lines(file, _warn, path))
 
 
@@ -892,6 +1081,41 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     return summary(results)
 
 
+def _export(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.export import PLATFORMS, Lengths, export_model
+    from padir.names import write_weights
+
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    decoding = _decoding(args)
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
+    _check_kind(args, translator.card.config)
+    if args.weights:
+        of_programs = {"step", "source_lengths", "target_lengths", "platforms", "strategy", "num_steps", "top_k"}
+        if wrong := sorted(of_programs & set(given)):
+            raise PadirError(f"--{wrong[0]} is of programs, and --weights writes none: leave one of them out")
+        figures = write_weights(translator, args.output, overwrite=args.overwrite)
+        print(f"{args.output}: {figures['arrays']} arrays, {figures['named_as_t5']} named as T5's", file=sys.stderr)
+        return figures
+    named: dict[str, Any] = {name: getattr(args, f"{name}_lengths") for name in ("source", "target")}
+    named = {name: tuple(lengths) for name, lengths in named.items() if lengths}
+    lengths = Lengths(**named) if args.step is None else Lengths(**named, step=args.step)
+    figures = export_model(
+        translator,
+        args.output,
+        decoding,
+        lengths=lengths,
+        platforms=args.platforms or PLATFORMS,
+        overwrite=args.overwrite,
+        progress=lambda name: print(name, file=sys.stderr),
+    )
+    print(
+        f"{args.output}: {figures['programs']} programs of {figures['program_bytes']:,} bytes for"
+        f" {', '.join(figures['platforms'])}; {figures['weight_bytes']:,} bytes of weights",
+        file=sys.stderr,
+    )
+    return figures
+
+
 def _ising(args: argparse.Namespace) -> dict[str, Any]:
     from padir.evaluation import tables
     from padir.ising import commands
@@ -907,45 +1131,167 @@ def _ising(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def _translate(args: argparse.Namespace) -> dict[str, Any]:
+def _analyse(args: argparse.Namespace) -> dict[str, Any]:
+    import dataclasses
+
+    from padir.analysis import commands
+    from padir.evaluation import tables
+    from padir.translate import Translator
+
+    names = [field.name for field in dataclasses.fields(commands.Options)]
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v is not None}
+    if args.num_steps is None and args.subject != "refinement":
+        args.num_steps = 1
+    decoding = _decoding(args)
+    figures = commands.run(
+        args.subject,
+        Translator.load(args.model),
+        _test_set(args),
+        decoding,
+        commands.Options(**given),
+        name=str(args.model),
+        output=args.output,
+        tell=functools.partial(print, file=sys.stderr),
+    )
+    columns = [name.replace("_", " ") for name in commands.COLUMNS[args.subject]]
+    tables.show(args.subject, columns, [commands.cells(args.subject, row) for row in figures["rows"]])
+    return figures
+
+
+def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
+    from padir import t5x_exchange
+
+    described = t5x_exchange.described(args.checkpoint, args.step)
+    if args.vocab is None and described is not None:
+        if args.gin or args.languages:
+            raise PadirError(
+                "padir.json beside the checkpoint says what model it is: leave --languages and gin's bindings out, or"
+                " give --vocab and with it all of them"
+            )
+        card, tokenizer = described
+    elif args.vocab is None or not args.languages or not args.gin:
+        raise PadirError(
+            "no padir.json beside the checkpoint says what model it is: give --vocab FILE, --languages such as de-en,"
+            " and the configuration (--gin_file or --gin.ModelConfig.width=512)"
+        )
+    else:
+        card, tokenizer = _t5x_card(args)
+    report = t5x_exchange.import_model(
+        args.checkpoint,
+        args.output,
+        card,
+        tokenizer,
+        step=args.step,
+        partial=args.partial,
+        seed=args.seed,
+        dtype=args.dtype,
+    )
+    print(f"{args.output}: {report}", file=sys.stderr)
+    return report.to_json()
+
+
+def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
+    """What model the arguments say that a checkpoint is of."""
+    from padir import config, trainer
+    from padir.checkpoint import ModelCard
+    from padir.tokenizer import Tokenizer
+
+    source, _, target = args.languages.partition("-")
+    if not source or not target or "-" in target:
+        raise PadirError(f"--languages takes two codes with a hyphen, such as de-en, got {args.languages!r}")
+    model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
+    tokenizer = Tokenizer.load(args.vocab, args.num_sentinels)
+    return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, source, target, ""), tokenizer
+
+
+def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.t5x_exchange import export_model
+
+    folder = export_model(args.model, args.output)
+    print(folder, file=sys.stderr)
+    return {"checkpoint": str(folder)}
+
+
+def _translate(args: argparse.Namespace) -> None:
     from padir.analysis.trace import Step, Trace, render_html, render_text
-    from padir.stream import lines, translate_lines
+    from padir.lines import open_bytes
+    from padir.stream import lines, translate_lines, translations_json
     from padir.translate import Translation
 
     sharding, decoding = _sharding(args), _decoding(args)
     ((_, translator),) = _translators([("", args.model)], [args.precision], sharding=sharding)
-    _check_kind(args, translator.card.config)
+    _check_kind(args, translator.card.config, decodings=[decoding])
+    if (sys.stdin is None and not args.input) or (sys.stdout is None and not args.output):
+        raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     traces: list[Trace] = []
+    add: Any = None
 
-    def show(source: str, result: Translation) -> None:
-        steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace or ())
-        one = Trace(source, steps, result.text)
-        if args.trace:
-            print(render_text(one), file=sys.stderr)
-        if args.html:
-            traces.append(one)
+    def each(source: str, result: Translation) -> None:
+        if result.trace and (args.trace or len(traces) < _SHOWN):
+            steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace)
+            one = Trace(source, steps, result.text)
+            if args.trace:
+                print(render_text(one), file=sys.stderr)
+            if args.html and len(traces) < _SHOWN:
+                traces.append(one)
+        if add is not None:
+            add(source, result)
 
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open(args.input, "rb")) if args.input else sys.stdin.buffer
+        source: Any = sys.stdin
+        if args.input:
+            source = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
         out: Any = sys.stdout
         if args.output:
             out = stack.enter_context(whole(args.output))
         else:
             out.reconfigure(encoding="utf-8", newline="\n")
+        figures: dict[str, Any] = {}
+        if args.json:
+            add, figures = stack.enter_context(translations_json(args.json))
         bar = stack.enter_context(_counter("translate"))
-        results = translate_lines(
+        written = translate_lines(
             translator,
-            lines(source, _warn),
+            lines(source if args.input else source.buffer, _warn),
             out,
             decoding,
             warn=_warn,
             progress=bar,
-            trace=show if args.trace or args.html else None,
+            each=each,
+            trace=bool(args.trace or args.html),
         )
+        figures |= {"lines": written.lines, "passes": written.passes}
     if args.html:
+        if written.lines > len(traces) == _SHOWN:
+            _warn(f"{args.html} shows the first {_SHOWN:,} translations")
         write_text(args.html, render_html(traces))
-    passes = [r.passes for r in results]
-    return {"lines": len(results), "passes": sum(passes) / max(1, len(passes))}
+
+
+def _serve(args: argparse.Namespace) -> dict[str, Any]:
+    import dataclasses
+
+    try:
+        from padir.serve.engine import Engine
+        from padir.serve.request import Limits
+        from padir.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise PadirError(
+            f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
+        ) from None
+
+    limits = Limits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Limits)})
+    decoding = _decoding(args)
+    ((_, translator),) = _translators([("", args.model)], [args.precision])
+    _check_kind(args, translator.card.config)
+    engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
+    return serve(
+        engine,
+        Path(args.model).name,
+        host=args.host,
+        port=args.port,
+        tell=lambda message: print(f"padir: {message}", file=sys.stderr, flush=True),
+    )
 
 
 def _counter(label: str) -> Any:

@@ -18,8 +18,11 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 import sys
+import typing
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,9 @@ import safetensors.numpy
 from padir.canvas import Corruption, Strategy
 from padir.corruption import CORRUPTIONS
 from padir.errors import PadirError
-from padir.model import DTYPES, ModelConfig
+from padir.files import inside, read_json, seal_holds, sealed, writing
+from padir.kinds import fits
+from padir.model import DTYPES, ModelConfig, param_shapes
 from padir.pretrained import PRETRAINED, model_folder
 from padir.strategies import STRATEGIES
 from padir.tokenizer import Tokenizer
@@ -43,6 +48,7 @@ MANIFEST = "manifest.json"
 EXTRA = "extra"
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
 FORMAT = 1
+MANIFEST_FORMAT = 2  # those of format 1 have no sum of themselves
 
 
 def sha256(path: Path) -> str:
@@ -54,29 +60,44 @@ def write_manifest(folder: Path) -> None:
     """Writes the sha256 and size of every file under `folder` to its manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     entries = {str(path.relative_to(folder)): {"sha256": sha256(path), "bytes": path.stat().st_size} for path in files}
-    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": entries}, indent=1) + "\n")
+    manifest = sealed({"format": MANIFEST_FORMAT, "files": entries})
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def check_manifest(folder: Path) -> None:
-    """Compares every file with the manifest.
+def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
+    """Compares every file with the manifest, and the manifest with its own sum.
+
+    Args:
+      needed: files that the manifest must name, so that nothing is read which was not compared.
 
     Raises:
-      PadirError: no manifest, or a file that is missing or differs.
+      PadirError: no manifest, or a file that is missing, cannot be read, differs, or lies outside the folder.
     """
+    path = inside(folder, MANIFEST)
+    if not os.path.isfile(path):
+        raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders")
     try:
-        entries = json.loads((folder / MANIFEST).read_text())["files"]
-        sums = {name: entry["sha256"] for name, entry in entries.items()}
-    except FileNotFoundError:
-        raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise PadirError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        sums = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+        if manifest["format"] != FORMAT and not seal_holds(manifest):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise PadirError(f"{path} is damaged: restore the folder from a copy") from None
+    except OSError as error:
+        raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
+    if missing := [name for name in needed if name not in sums]:
+        raise PadirError(
+            f"{path} does not name {missing[0]}, which so cannot be checked: restore the folder from a copy"
+        )
     for name, expected in sums.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise PadirError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
-        if not path.is_file():
+        path = inside(folder, name)
+        if not os.path.isfile(path):
             raise PadirError(f"{path} is missing: restore the folder from a copy")
-        if sha256(path) != expected:
+        try:
+            got = sha256(path)
+        except OSError as error:
+            raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
+        if got != expected:
             raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
 
 
@@ -135,7 +156,7 @@ class Checkpoints:
         """Steps that have a checkpoint, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def regular_steps(self) -> list[int]:
         """Steps that have a checkpoint which is no extra, oldest first."""
@@ -156,7 +177,7 @@ class Checkpoints:
           extra: it is not one of the regular ones.
 
         Raises:
-          OSError: the save before it failed.
+          PadirError: the save before it failed.
         """
         self.wait()
         host_state = jax.tree.map(np.asarray, jax.device_get(state))
@@ -172,16 +193,24 @@ class Checkpoints:
     def _write(self, step: int, state: Any, loader_state: dict[str, Any], config: str, extra: bool) -> None:
         final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        with _orbax() as checkpointer:
-            checkpointer.save(unfinished.absolute() / "state", state)
-        (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
-        (unfinished / "config.gin").write_text(config)
-        if extra:
-            (unfinished / EXTRA).touch()
-        write_manifest(unfinished)
-        shutil.rmtree(final, ignore_errors=True)
-        unfinished.rename(final)
+        try:
+            with writing(unfinished):
+                unfinished.mkdir(parents=True)
+                with _orbax() as checkpointer:
+                    checkpointer.save(unfinished.absolute() / "state", state)
+                (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
+                (unfinished / "config.gin").write_text(config)
+                if extra:
+                    (unfinished / EXTRA).touch()
+                write_manifest(unfinished)
+                shutil.rmtree(final, ignore_errors=True)
+                unfinished.rename(final)
+        except Exception as error:  # a full disk is an error of another type in each of the libraries that Orbax uses
+            shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
+            raise PadirError(
+                f"the checkpoint of step {step} could not be written: {_first_line(error)}; those before it are whole:"
+                f" see that there is room in {self.folder}, and run the same command again"
+            ) from error
         regular = self.regular_steps()
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
@@ -195,6 +224,8 @@ class Checkpoints:
         Raises:
           PadirError: there are checkpoints, but none is whole or none fits the state.
         """
+        for leftover in self.folder.glob("*.unfinished"):  # a process was killed while it wrote it
+            shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
@@ -216,7 +247,7 @@ class Checkpoints:
                 raise PadirError(
                     f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
                     " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
-                    f" in a new directory ({str(error).splitlines()[0][:200]})"
+                    f" in a new directory ({_first_line(error)})"
                 ) from error
         if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
@@ -244,6 +275,11 @@ class Checkpoints:
         return opt_state["average"]
 
 
+def _first_line(error: Exception) -> str:
+    line = (str(error) or type(error).__name__).splitlines()[0]
+    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end
+
+
 def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     """A corruption, strategy or search as JSON: its name and hyperparameters."""
     names = [name for name, cls in known.items() if type(instance) is cls]
@@ -251,9 +287,16 @@ def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, **dataclasses.asdict(instance)}
 
 
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists only; the fields of a frozen dataclass are tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+def _made(cls: Any, fields: dict[str, Any]) -> Any:
+    """A frozen dataclass of its fields as JSON has them: tuples are lists there.
+
+    Raises:
+      TypeError: a field is unknown, or of another type.
+    """
+    for name, hint in typing.get_type_hints(cls).items():
+        if name in fields and not fits(fields[name], hint):
+            raise TypeError(f"{cls.__name__}.{name} must be of type {hint}, got {fields[name]!r}")
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
@@ -261,14 +304,15 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
 
     Raises:
       PadirError: the name is not padir's own.
+      TypeError: a hyperparameter is unknown, or of another type.
     """
-    hyperparameters = {key: value for key, value in _with_tuples(description).items() if key != "name"}
+    hyperparameters = {key: value for key, value in description.items() if key != "name"}
     if description["name"] not in known:
         raise PadirError(
             f"the model was made with {description['name']!r}, which padir does not know: choose one of"
             f" {', '.join(known)}, or give the instance to Translator.load"
         )
-    return known[description["name"]](**hyperparameters)
+    return _made(known[description["name"]], hyperparameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,29 +381,32 @@ class ModelCard:
         }
 
     @staticmethod
-    def from_json(
-        data: dict[str, Any], *, corruption: Corruption | None = None, strategy: Strategy | None = None
-    ) -> ModelCard:
+    def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
         """Reads what `to_json` gave, with another corruption or strategy where one is given.
 
         Raises:
           PadirError: another format, or a field is missing or unknown.
         """
-        if data.get("format") != FORMAT:
-            raise PadirError(f"model.json has format {data.get('format')!r}, this padir reads {FORMAT}")
+        got = data.get("format") if isinstance(data, dict) else None
+        if got != FORMAT:
+            raise PadirError(f"model.json has format {got!r}, this padir reads {FORMAT}")
         try:
-            config = ModelConfig(**_with_tuples(data["config"]))
+            config = _made(ModelConfig, data["config"])
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without")
+            described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
+            for name, kind in (("source_language", str), ("target_language", str), ("task", str), ("step", int)):
+                if not fits(described[name], kind):
+                    raise TypeError(f"{name} must be of type {kind.__name__}, got {described[name]!r}")
             return ModelCard(
                 config=config,
-                ids=Ids(**data["ids"]),
+                ids=_made(Ids, data["ids"]),
                 corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
                 strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
-                weights=Weights(**_with_tuples(data.get("weights", {"steps": [data["step"]]}))),
-                **{k: data[k] for k in ("source_language", "target_language", "task", "step", "metrics")},
+                weights=_made(Weights, data.get("weights", {"steps": [data["step"]]})),
+                **described,
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise PadirError(f"model.json does not describe a model of this padir: {error}") from error
 
 
@@ -370,22 +417,31 @@ def save_model(
 
     Args:
       dtype: of the weights in the file, "float32" or "bfloat16", which takes half the room.
+
+    Raises:
+      PadirError: it cannot be written; a model that was there before is left as it was.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / "model.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
-    safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
-    tokenizer.save(unfinished / "vocab.model")
-    (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
-    (unfinished / "config.gin").write_text(gin_config)
-    write_manifest(unfinished)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    for name in (*MODEL_FILES, MANIFEST):
-        (unfinished / name).rename(folder / name)
-    unfinished.rmdir()
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+            safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
+            tokenizer.save(unfinished / "vocab.model")
+            (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
+            (unfinished / "config.gin").write_text(gin_config)
+            # safetensors lets the owner alone read its file.
+            shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
+            write_manifest(unfinished)
+            (folder / MANIFEST).unlink(missing_ok=True)
+            for name in (*MODEL_FILES, MANIFEST):
+                (unfinished / name).rename(folder / name)
+    except safetensors.SafetensorError as error:  # a full disk, in its words
+        raise PadirError(f"cannot write a model into {folder} ({_first_line(error)}): make room on its disk") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def load_model(
@@ -405,23 +461,49 @@ def load_model(
             f"there is no model directory {folder}: train one with `padir train`, or name one that comes with padir"
             f" ({', '.join(PRETRAINED)})"
         )
-    if not (folder / MANIFEST).is_file():
+    if not os.path.isfile(folder / MANIFEST):
         unfinished = (folder / "checkpoints").is_dir()
         remedy = "its training has not finished: run the same `padir train` again" if unfinished else "it is not whole"
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
-    check_manifest(folder)
-    card = ModelCard.from_json(
-        json.loads((folder / "model.json").read_text()), corruption=corruption, strategy=strategy
-    )
-    try:
-        flat = safetensors.numpy.load_file(str(folder / "weights.safetensors"))
-    except safetensors.SafetensorError as error:
-        raise PadirError(f"{folder / 'weights.safetensors'} is not a safetensors file: {error}") from error
+    check_manifest(folder, MODEL_FILES)
+    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
+    flat = _read_weights(folder / "weights.safetensors", card)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
         raise PadirError(
             f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
             " the vocabulary that the model was trained with"
         )
-    params = {name: np.asarray(value, np.float32) for name, value in flat.items()}
-    return flax.traverse_util.unflatten_dict(params, sep="/"), card, tokenizer
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+
+
+def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
+    """The arrays of a weights file as float32, after comparing their names and shapes with those of the card's model.
+
+    Raises:
+      PadirError: it is no safetensors file, or of another model.
+    """
+    try:
+        flat = safetensors.numpy.load_file(str(path))
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
+    shapes = {name: value.shape for name, value in flat.items()}
+    depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
+    for stack, depth in depths.items():  # first, as shapes of a million layers would take hours
+        layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
+        if len(layers) != depth:
+            raise PadirError(
+                f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it is of another model"
+            )
+    expected = param_shapes(card.config, card.ids)
+    params = {}
+    for name, shape in expected.items():  # what else there is belongs to no part of the model
+        if shapes.get(name) != shape:
+            raise PadirError(
+                f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it is of another"
+                " model than model.json describes"
+            )
+        if flat[name].dtype not in map(np.dtype, DTYPES.values()):
+            raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")
+        params[name] = np.asarray(flat[name], np.float32)
+    return params

@@ -9,12 +9,13 @@ gin file, as gin documents; nothing in padir carries a decorator.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import logging
 import re
 import tokenize
-import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from padir import (
     between,
     corruption,
     decoding,
+    finite,
     length,
     loss,
     model,
@@ -41,6 +43,7 @@ from padir import (
 )
 from padir.data import mixture, plan, sources
 from padir.errors import PadirError
+from padir.kinds import fits
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
@@ -49,6 +52,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *searches.SEARCHES.values(),
     strategies.Lifted,
     averaging.Averaging,
+    finite.NotFinite,
     between.Smart,
     between.Glat,
     between.SampledUnroll,
@@ -135,40 +139,51 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
     package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
     for folder in (".", *search_paths, str(package.parent), str(package)):
         gin.add_config_file_search_path(folder)
-    try:
-        gin.parse_config_files_and_bindings(list(files), [_quoted(binding) for binding in bindings])
-    except OSError as error:
-        raise PadirError(f"a gin file is missing: {str(error).splitlines()[0]}") from error
-    except (ValueError, TypeError, SyntaxError, ImportError, AttributeError, tokenize.TokenError) as error:
-        raise PadirError(_explain(str(error))) from error
+    with _quiet():
+        for file in files:
+            _parse(f"--gin_file {file}", [file], [])
+        _parse("", [], [_quoted(binding) for binding in bindings])
+    gin.finalize()
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         for parameter, hint in typing.get_type_hints(item).items():
             value = _bound(item, parameter)
-            if value is not _UNBOUND and not _fits(value, hint):
+            # References (@Mask(), %SIZE) are gin's to resolve.
+            if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
                 expected = hint.__name__ if isinstance(hint, type) else str(hint)
                 remedy = ": write an instance as @Name()" if "padir." in f"{hint}" else ""
                 raise PadirError(f"{item.__name__}.{parameter} must be of type {expected}, got {value!r}{remedy}")
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value from a gin file has a parameter's type; references (@Mask(), %SIZE) are gin's to resolve."""
-    if hint is Any or isinstance(value, ConfigurableReference):
-        return True
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, list | tuple) and all(_fits(item, typing.get_args(hint)[0]) for item in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return not isinstance(hint, type) or isinstance(value, hint)
-
-
 _UNBOUND = object()
 _overrides: list[str] = []  # names of the bindings that the command line gave
 _asked: set[str] = set()  # parameters that `argument` was asked for
+
+
+def _parse(name: str, files: list[str], bindings: list[str]) -> None:
+    """Reads one file, or the bindings of the command line; `name` is what messages call it."""
+    try:
+        gin.parse_config_files_and_bindings(files, bindings, finalize_config=False)
+    except OSError as error:
+        raise PadirError(f"{name}: a gin file is missing: {str(error).splitlines()[0]}") from error
+    except (SyntaxError, UnicodeDecodeError, tokenize.TokenError) as error:
+        # The only one of the three that knows a line has its text, too.
+        line = f", line {error.lineno}: {(error.text or '').strip()!r}" if isinstance(error, SyntaxError) else ""
+        reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
+        raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
+    except (ValueError, TypeError, ImportError, AttributeError, RecursionError) as error:
+        raise PadirError(_explain(str(error))) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps gin from logging every folder where a file is not."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def macro(name: str) -> Any:

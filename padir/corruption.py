@@ -165,7 +165,7 @@ class Mixed:
 
     def __post_init__(self):
         shares = (self.correct, self.random, self.mask)
-        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        if min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6:
             raise PadirError(f"correct, random and mask must be shares that add up to 1, got {shares}")
         if self.random + self.mask == 0:
             raise PadirError("Mixed with correct=1 corrupts nothing: give random or mask a share")

@@ -32,8 +32,10 @@ class Prune:
     steps: int = 1
 
     def __post_init__(self):
-        if self.keep < 1 or self.steps < 1:
-            raise PadirError(f"pruning needs keep and steps of at least 1, got {self}")
+        if self.keep < 1:
+            raise PadirError(f"keep must be at least 1 (hypotheses that go on), got {self.keep}")
+        if self.steps < 1:
+            raise PadirError(f"steps must be at least 1 (decoder passes that all hypotheses get), got {self.steps}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,8 @@ class Decoding:
     def __post_init__(self):
         if self.num_steps < 1:
             raise PadirError(f"num_steps must be at least 1, got {self.num_steps}: use 1 for one-shot decoding")
+        if self.num_steps >= 2**31:
+            raise PadirError(f"num_steps must be below 2**31, got {self.num_steps}: drafts settle after a few")
         if self.batch_size < 1:
             raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
         if not 0 <= self.seed < 2**31:
@@ -137,10 +141,20 @@ def resolve(
     if config.causal:
         return decoding
     assert corruption is not None and strategy is not None
+    far = config.max_length - 2  # targets have 2 to max_length tokens
+    if wrong := [offset for offset in decoding.lengths.offsets if abs(offset) > far]:
+        raise PadirError(
+            f"offsets must lie in {-far} .. {far}, as the model writes {config.max_length} tokens at most, got"
+            f" {wrong[0]}: try neighbours, such as -1 0 1"
+        )
     decoding = decoding.filled(corruption, strategy)
-    assert decoding.canvas is not None and decoding.strategy is not None
-    check_strategy(decoding.strategy, canvas=decoding.canvas, trained=corruption, config=config)
-    if decoding.lengths.draws > 1 and decoding.canvas.deterministic:
+    canvas = decoding.canvas
+    assert canvas is not None and decoding.strategy is not None
+    check_strategy(decoding.strategy, canvas=canvas, trained=corruption, config=config)
+    if decoding.prune is not None and decoding.prune.steps > decoding.num_steps:
+        prune = dataclasses.replace(decoding.prune, steps=decoding.num_steps)  # N steps are N passes
+        decoding = dataclasses.replace(decoding, prune=prune)
+    if decoding.lengths.draws > 1 and canvas.deterministic:
         raise PadirError(
             f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal, try"
             " more lengths instead"

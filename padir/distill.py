@@ -35,12 +35,21 @@ import rich.progress
 from padir.checkpoint import MANIFEST as MODEL_MANIFEST
 from padir.checkpoint import sha256
 from padir.chunks import Chunks
-from padir.data.prepared import MANIFEST, file_sha256, is_prepared, load_manifest, load_tokenizer
+from padir.data.prepared import (
+    MANIFEST,
+    VERSION,
+    file_sha256,
+    is_prepared,
+    load_manifest,
+    load_tokenizer,
+    read_lengths,
+)
 from padir.data.records import Limits, SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
+from padir.files import sealed, writing
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
 from padir.sharding import Sharding
@@ -132,8 +141,9 @@ def distill(
     results = _translations(teacher.translator, sources, decoding, chunks, progress)
     partial = chunks.folder / "output"
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    result = _write(partial, data_dir, manifest, sources, results, distilled)
+    with writing(partial):
+        partial.mkdir()
+        result = _write(partial, data_dir, manifest, sources, results, distilled)
     if output_dir.exists():
         shutil.rmtree(output_dir)
     os.replace(partial, output_dir)
@@ -148,7 +158,7 @@ class _Sources:
         paths = [str(data_dir / shard) for shard in manifest["splits"][SPLIT]["shards"]]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
-        length_N2 = np.load(data_dir / f"{SPLIT}.lengths.npy", allow_pickle=False)
+        length_N2 = read_lengths(data_dir, SPLIT, manifest["splits"][SPLIT]["written"])
         # What takes the most memory comes first, and the remaining time is rather told too long than too short.
         self.longest_first: list[int] = np.argsort(-length_N2[:, 0], kind="stable").tolist()
 
@@ -208,7 +218,7 @@ def _write(
         path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(folder.iterdir())
     }
     splits = {**manifest["splits"], SPLIT: writer.info}
-    result = {**manifest, "distilled": distilled, "splits": splits, "files": files}
+    result = sealed({**manifest, "version": VERSION, "distilled": distilled, "splits": splits, "files": files})
     (folder / MANIFEST).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result
 

@@ -101,9 +101,10 @@ def refine_drafts(
     traced_steps: int | None,
     kept_v=None,
 ) -> Drafts:
-    """Refines every draft of a batch. A trace has a shape, so its number of steps is static; `num_steps` is not.
+    """Refines every draft of a batch. A trace has a shape, so the room that it has is static; `num_steps` is not.
 
     Args:
+      traced_steps: steps that the trace has room for, `num_steps` or more; None: no trace.
       kept_v: the ids that may be written and drafted with (`Shortlist.restrict`); None: all.
     """
     model, params = compact(model, params, kept_v)
@@ -119,8 +120,8 @@ def refine_drafts(
             canvas,
             logits_fn,
             strategy,
-            num_steps=traced_steps or num_steps,
-            trace=traced_steps is not None,
+            num_steps=num_steps,
+            trace=traced_steps or False,
             rows_at_once=rows_at_once,
         )
         passes_R = refined.passes_B
@@ -158,7 +159,12 @@ def rows_together(length: int) -> int | None:
 
     On a CPU a few hundred positions are enough to keep it busy, and then rows that are done cost nothing.
     """
-    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
+    return rows_on_a_cpu(length) if jax.default_backend() == "cpu" else None
+
+
+def rows_on_a_cpu(length: int) -> int:
+    """The same of a CPU, whatever this machine has."""
+    return max(1, POSITIONS // length)
 
 
 def _best(canvas: Canvas, tried: Tried, keep: int):

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8
 
 from padir.sharding import keep_rows
+from padir.tokens import at_most
 
 _FEW_ROWS = 8
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
@@ -57,11 +58,11 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
     step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
     rounded = jnp.round(rows / step).astype(jnp.int8)
-    if len(rows) < _FEW_ROWS:  # XLA's product for a CPU is several times as slow for one row as for eight
-        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - len(rows)), (0, 0)))
+    if at_most(rows.shape[0], _FEW_ROWS - 1):  # XLA's product for a CPU is several times as slow for one row as for 8
+        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
     # Not by a transpose, which XLA would carry out in every step of a loop.
     product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
-    return (product[: len(rows)].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
+    return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
 
 class RMSNorm(nn.Module):
@@ -200,7 +201,7 @@ class Attention(nn.Module):
         key_BSHK, value_BSHK = keys_values
         query_BLHK = self._split(self.query(queries_BLD))
         rows, length = query_BLHK.shape[:2]
-        folded = rows > key_BSHK.shape[0]
+        folded = rows != key_BSHK.shape[0]  # more; an exported program leaves open how many, and may fold 1
         if folded:  # hypotheses of a sentence become more queries to the same keys
             query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
         logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)

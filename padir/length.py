@@ -177,6 +177,21 @@ def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[
     return length_B1, jnp.zeros(length_B1.shape, jnp.float32)
 
 
+def candidate_rows(
+    length_BK: Int[Array, "B K"], search: LengthSearch, max_length: int
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """`candidates` of every sentence as arrays, for use inside jit: lengths and draws, duplicates left in.
+
+    >>> candidate_rows(jnp.array([[5, 6]]), LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)[0].tolist()
+    [[5, 6, 6, 6]]
+    """
+    length_BK = length_BK[:, : search.top_k]
+    length_BN = jnp.concatenate([jnp.clip(length_BK + offset, 2, max_length) for offset in search.offsets], axis=1)
+    length_BN = jnp.repeat(length_BN, search.draws, axis=1)
+    draw_N = jnp.tile(jnp.arange(search.draws), length_BN.shape[1] // search.draws)
+    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
+
+
 def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[tuple[int, int]]:
     """The (length, draw) pairs that decoding tries for one sentence, most likely length first.
 

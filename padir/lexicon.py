@@ -120,7 +120,7 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     Raises:
       PadirError: a folder is not whole, has no such split, or is of another vocabulary than the first.
     """
-    paths, length_N2 = mixture.records(mixture.manifests(split), split)
+    paths, length_N2 = mixture.records(mixture.manifests(split, verify=True), split)
     records: Any = grain.sources.ArrayRecordDataSource(paths)
     numbers = np.arange(len(length_N2))
     if most_pairs is not None and most_pairs < len(numbers):

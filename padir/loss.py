@@ -198,6 +198,7 @@ class Sums:
       tokens, segments: real target tokens and sentence pairs.
       rejecter_loss, rejecter_correct: of the rejecter in the last stage, over free positions, of which there are tokens
         - segments; None where the model has none.
+      not_finite: steps whose loss or gradient was not finite; None until the trainer has looked.
     """
 
     stage_loss_S: Float[Array, " S"]
@@ -210,6 +211,7 @@ class Sums:
     segments: Float[Array, ""]
     rejecter_loss: Float[Array, ""] | None = None
     rejecter_correct: Float[Array, ""] | None = None
+    not_finite: Float[Array, ""] | None = None
 
 
 def refinement_loss(

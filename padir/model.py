@@ -17,6 +17,7 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -26,7 +27,7 @@ from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
 from padir.sharding import keep_rows
-from padir.tokens import Ids, positions_in_segment
+from padir.tokens import Ids, at_most, positions_in_segment
 
 MOST_LOGITS = 2**21  # 8 MB: as many as caches hold are faster computed at once
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -369,7 +370,7 @@ class Transformer(nn.Module):
             deterministic=deterministic,
         )
         found_BL = None
-        if find_best and tokens_BL.size * self.ids.num_embeddings > MOST_LOGITS:
+        if find_best and not at_most(tokens_BL.size * self.ids.num_embeddings, MOST_LOGITS):
             found_BL = best_by_block(
                 lambda *only: self.logits(states_BLD, only), self.ids.num_embeddings, self.ids.special
             )
@@ -496,8 +497,11 @@ class Transformer(nn.Module):
         x_R1D, cache = self.decoder.step(x_R1D, cross_kv, cache, slot_BNL, position, cross_mask)
         return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
-    def empty_cache(self, batch: int, hypotheses: int, length: int) -> Any:
-        """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow."""
+    def empty_cache(self, batch: Any, hypotheses: int, length: int) -> Any:
+        """Keys and values [B, L*N, H, K] of each decoder layer, N slots a position; the buffers never grow.
+
+        B is a number, or what `jax.export` leaves open.
+        """
         c = self.config
         shape = (batch, length * hypotheses, c.heads, c.head_dim)
         return tuple(tuple(jnp.zeros(shape, DTYPES[c.dtype]) for _ in range(2)) for _ in range(c.decoder_layers))
@@ -539,7 +543,7 @@ def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> 
 def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:
     """Whether a target position may look at a source position: the same segment, and neither padding nor [LENGTH]."""
     sentences = source_segment_BS.shape[0]
-    if segment_BL.shape[0] > sentences:  # hypotheses of one sentence: every row of the memory has one segment
+    if segment_BL.shape[0] != sentences:  # hypotheses of one sentence: every row of the memory has one segment
         return (source_segment_BS > 0)[:, None, :]
     return (segment_BL[:, :, None] == source_segment_BS[:, None, :]) & (source_segment_BS > 0)[:, None, :]
 
@@ -547,3 +551,18 @@ def _cross_mask(segment_BL, source_segment_BS) -> Bool[Array, "B L S"]:
 def count_parameters(params: Any) -> int:
     """The number of trained numbers in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a model, by its name ("encoder/layers_0/attention/query/kernel"); makes none.
+
+    Raises:
+      PadirError: the sizes make no model.
+    """
+    row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
+    try:
+        variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
+    except Exception as error:  # whatever JAX and Flax say of sizes that somebody has made up
+        raise PadirError(f"there is no model of these sizes ({str(error).splitlines()[0][:200]}): {config}") from error
+    params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+    return {name: leaf.shape for name, leaf in params.items()}

@@ -68,9 +68,9 @@ class Placement:
         opt_state = of_state(like.opt_state, like.params, params, mesh)
         return Placement(mesh, TrainState(step=everywhere, params=params, opt_state=opt_state), like)
 
-    def fresh(self, initial: Callable[[], TrainState]) -> TrainState:
-        """The state that `initial` makes; no device ever holds more than its part."""
-        return jax.jit(initial, out_shardings=self.state)()
+    def fresh(self, initial: Callable[..., TrainState], *given: Any) -> TrainState:
+        """The state that `initial` makes of what is given; no device ever holds more than its part."""
+        return jax.jit(initial, out_shardings=self.state)(*given)
 
     def step(self, step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]]) -> Callable[..., Any]:
         """A step as one program on all devices; it takes over the memory of the state that it is given."""

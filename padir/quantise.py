@@ -12,18 +12,21 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
-_KEPT = ("length_predictor", "binary_projection")  # small, and judged by small differences
+KEPT = ("length_predictor", "binary_projection")  # small, and judged by small differences
 
 
 def quantise(params: Any) -> Any:
     """A model's parameters with 8-bit kernels and token embedding, for `Transformer.apply` and `Translator`.
+
+    Args:
+      params: float32, or bfloat16; a rounded tree would lose its scales.
 
     >>> int(quantise({"wi": {"kernel": jnp.array([[0.5], [-1.0]])}})["wi"]["kernel"][1, 0])
     -127
     """
     result = {}
     for name, value in params.items():
-        if name in _KEPT:
+        if name in KEPT:
             result[name] = value
         elif name == "token_embedder":
             table, scale = _rounded(value["embedding"], axis=1)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir.canvas import Canvas, Output, Strategy, forbid
 from padir.errors import PadirError
+from padir.tokens import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
 """tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one, and with `rows`, their
@@ -31,8 +32,9 @@ class Refined:
     Attributes:
       canvas: the last canvas; `canvas.tokens_BL` is the answer.
       passes_B: decoder passes that each row really took, at most num_steps.
-      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L]; entry 0 is the draft, and a
-        finished row repeats its answer. Scores are NaN where nothing was written: hidden positions, EOS, padding.
+      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L], or of as many steps as the
+        trace has room for; entry 0 is the draft, and a finished row repeats its answer. Scores are NaN where nothing
+        was written: hidden positions, EOS, padding.
       memory: the strategy's, as the last step left it.
     """
 
@@ -76,7 +78,7 @@ def refine(
     *,
     num_steps: int | Int[Array, ""],
     banned_ids: tuple[int, ...] | None = None,
-    trace: bool = False,
+    trace: bool | int = False,
     span: tuple[int | Int[Array, ""], int | Int[Array, ""]] | None = None,
     memory: PyTree = None,
     rows_at_once: int | None = None,
@@ -91,10 +93,11 @@ def refine(
       canvas: the draft, usually from `padir.canvas.draft`.
       logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
       strategy: one of `padir.strategies`.
-      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be traced, unless `trace` is set: then a
+      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be traced, unless `trace` is True: then a
         change of it compiles nothing.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
-      trace: also return the canvas after every step.
+      trace: also return the canvas after every step; a number makes room for so many steps, which num_steps may not
+        exceed, and what is beyond num_steps repeats the answer.
       span: (first, end): take the steps first .. end - 1 of the num_steps only; passes are of these.
       memory: the strategy's, from the span before; needed where `first` is not 0.
       rows_at_once: how many rows go through the decoder together; None: all. Then rows that are done are left out, as
@@ -116,6 +119,8 @@ def refine(
     """
     if isinstance(num_steps, int) and num_steps < 1:
         raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
+    if trace is not False and trace is not True and isinstance(num_steps, int) and num_steps > trace:
+        raise PadirError(f"the trace has room for {trace} steps, got num_steps={num_steps}: give it more, or True")
     if span is not None and trace:
         raise PadirError("a trace is of all steps: refine without a span")
     first, end = (0, num_steps) if span is None else span
@@ -138,7 +143,7 @@ def refine(
 
     def body(state):
         step, canvas, memory, passes_B, traced = state
-        if rows_at_once is None or rows_at_once >= canvas.done_B.size:
+        if rows_at_once is None or at_most(canvas.done_B.size, rows_at_once):
             next_canvas, next_memory = advance(step, key_B, canvas, memory)
         else:
             next_canvas, next_memory = _by_group(advance, rows_at_once, step, key_B, canvas, memory)
@@ -153,7 +158,7 @@ def refine(
 
     traced = ()
     if trace:
-        shape = (int(num_steps) + 1, *canvas.tokens_BL.shape)
+        shape = (int(num_steps if trace is True else trace) + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     if memory is None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from padir.errors import PadirError
 
@@ -71,22 +72,25 @@ class OwnScore:
 
     def __post_init__(self):
         _check_brevity(self.brevity)
-        if self.length_weight < 0:
-            raise PadirError(f"length_weight must be at least 0, got {self.length_weight}")
+        if not 0 <= self.length_weight < math.inf:  # nan, too
+            raise PadirError(f"length_weight must be at least 0 and finite, got {self.length_weight}")
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         return [[self._score(hypothesis) for hypothesis in row] for row in hypotheses]
 
     def _score(self, hypothesis: Hypothesis) -> float:
-        log_prob = hypothesis.log_prob
+        return self.of(hypothesis.log_prob, hypothesis.tokens, hypothesis.length_log_prob)
+
+    def of(self, log_prob: Any, tokens: Any, length_log_prob: Any = None) -> Any:
+        """The score of a `Hypothesis`' numbers, or of arrays of them."""
         if self.length_weight:
-            if hypothesis.length_log_prob is None:
+            if length_log_prob is None:
                 raise PadirError(
                     "length_weight needs a length head that gives probabilities ('token'), this model has none: use"
                     " length_weight=0"
                 )
-            log_prob += self.length_weight * hypothesis.length_log_prob
-        return _normalised(log_prob, hypothesis.tokens, self.brevity)
+            log_prob = log_prob + self.length_weight * length_log_prob
+        return _normalised(log_prob, tokens, self.brevity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +170,10 @@ class MinimumBayesRisk:
         return results
 
 
-def _normalised(log_prob: float, tokens: int, brevity: float) -> float:
-    return log_prob / max(tokens, 1) ** brevity
+def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
+    return log_prob / (tokens + (tokens == 0)) ** brevity  # numbers or arrays, which `max` would not take
 
 
 def _check_brevity(brevity: float) -> None:
-    if brevity < 0:
-        raise PadirError(f"brevity must be at least 0 (1 is the mean per token, 0 the sum), got {brevity}")
+    if not 0 <= brevity < math.inf:  # nan, too
+        raise PadirError(f"brevity must be at least 0 (1 is the mean per token, 0 the sum) and finite, got {brevity}")

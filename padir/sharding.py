@@ -58,7 +58,7 @@ class Sharding:
             if axis not in (DATA, MODEL):
                 raise PadirError(f"Sharding.rules map to {DATA!r} or {MODEL!r}, got {axis!r} for {name!r}")
 
-    def mesh(self, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """The mesh [data, model] of these devices, or of all: neighbours in their order share the work on a row.
 
         Raises:

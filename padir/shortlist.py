@@ -31,6 +31,11 @@ from padir.model import Transformer
 from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
 
+# What NumPy and zipfile say of damaged files; a few bytes can ask for any amount of memory.
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 SIZES = tuple(n << k for k in range(8, 24) for n in (2, 3))  # of a batch's vocabulary: 512, 768, 1024, 1536, 2048, ...
 FORMAT = "padir-shortlist 1"
 
@@ -120,7 +125,7 @@ class Shortlist:
             raise
         except OSError as error:
             raise PadirError(f"cannot read the shortlist {path} ({error.strerror or error}): {remedy}") from None
-        except (ValueError, TypeError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        except _UNREADABLE:
             raise PadirError(f"{path} is damaged or no shortlist: {remedy}") from None
 
     def check(self, tokenizer: Tokenizer) -> None:

@@ -9,6 +9,9 @@ spaces, tabs, NUL, emoji, unseen scripts: bytes cover what the pieces do not), w
   - a newline comes back as a space, because one line in must be one line out;
   - surrogate code points are no text (UTF-8 cannot hold them) and are refused.
 This holds for the vocabularies that `train` makes; one trained elsewhere may normalise text or lack byte fallback.
+
+A file that `train` makes ends in the sha256 of what comes before, in a field that other readers of SentencePiece files
+pass over: a vocabulary with a flipped bit would still be one, of other words.
 """
 
 from __future__ import annotations
@@ -30,6 +33,11 @@ from padir.tokens import EOS, NUM_BYTES, PADDING, UNK, Ids
 # Training sums floats over threads: a fixed count, not the machine's, makes the vocabulary the same everywhere.
 _TRAIN_THREADS = 4
 
+# The file is a protocol buffer: pieces, trainer, normaliser, self-test, denormaliser. Numbers from 200 on are free.
+_PIECES, _TRAINER, _NORMALISER, _LAST_FIELD = 1, 2, 3, 5
+_SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes
+_SUM_BYTES = len(_SUM_TAG) + 32
+
 
 class Tokenizer:
     """A SentencePiece model with `num_sentinels` ids on top: V = pieces + num_sentinels.
@@ -38,16 +46,21 @@ class Tokenizer:
     `num_sentinels` beside it.
 
     Raises:
-      PadirError: the bytes are no SentencePiece model, or its control ids are not padding 0, EOS 1, unk 2, no BOS.
+      PadirError: the bytes are no SentencePiece model or a damaged one, or its control ids are not padding 0, EOS 1,
+        unk 2, no BOS.
     """
 
     def __init__(self, model_bytes: bytes, num_sentinels: int = 100, *, name: str = "the vocabulary"):
         self.model_bytes = model_bytes
         self.sha256 = hashlib.sha256(model_bytes).hexdigest()
         self._processor = sentencepiece.SentencePieceProcessor()
+        if not _is_whole(model_bytes):
+            raise PadirError(
+                f"{name} is not a SentencePiece model, or a damaged one: restore it, or make one with `padir vocab`"
+            )
         try:
             self._processor.LoadFromSerializedProto(model_bytes)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):  # the latter of a message about damaged bytes
             raise PadirError(f"{name} is not a SentencePiece model: make one with `padir vocab`") from None
         got = tuple(getattr(self._processor, f"{kind}_id")() for kind in ("pad", "eos", "unk", "bos"))
         if got != (PADDING, EOS, UNK, -1):
@@ -148,10 +161,15 @@ def train(
       character_coverage: share of the corpus's characters that get a piece; the rest is spelt in bytes.
 
     Raises:
-      PadirError: the corpus is empty, or has too few words or too many characters for `size`.
+      PadirError: the corpus is empty, or has too few words or too many characters for `size`, an argument is out of
+        SentencePiece's range, or the file cannot be written.
     """
     if size < 1:
         raise PadirError(f"size must be at least 1, got {size}")
+    if max_lines <= 100:
+        raise PadirError(f"max_lines must be above 100, got {max_lines}")
+    if not 0.98 <= character_coverage <= 1:
+        raise PadirError(f"character_coverage must be between 0.98 and 1, got {character_coverage}")
     problems: list[PadirError] = []
 
     def lines() -> Iterator[str]:
@@ -188,9 +206,46 @@ def train(
         if problems:
             raise problems[0] from None
         raise PadirError(_training_problem(str(error), size)) from None
-    tokenizer = Tokenizer(model.getvalue(), num_sentinels)
+    tokenizer = Tokenizer(_with_sum(model.getvalue()), num_sentinels)
     tokenizer.save(path)
     return tokenizer
+
+
+def _with_sum(model_bytes: bytes) -> bytes:
+    return model_bytes + _SUM_TAG + hashlib.sha256(model_bytes).digest()
+
+
+def _is_whole(model_bytes: bytes) -> bool:
+    """Whether a file has its sum, or the fields of a vocabulary and no others: one cut between two pieces has not."""
+    if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
+        return model_bytes == _with_sum(model_bytes[:-_SUM_BYTES])
+    try:
+        numbers = set(_fields(model_bytes))
+    except (IndexError, ValueError):
+        return False
+    return {_PIECES, _TRAINER, _NORMALISER} <= numbers and max(numbers) <= _LAST_FIELD
+
+
+def _fields(message: bytes) -> Iterator[int]:
+    """The numbers of a protocol buffer's fields, all of which hold bytes."""
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+            if byte < 0x80:
+                return value
+
+    at = 0
+    while at < len(message):
+        tag = varint()
+        length = varint()  # which moves `at`
+        at += length
+        if tag & 7 != 2 or at > len(message):
+            raise ValueError
+        yield tag >> 3
 
 
 def _training_problem(message: str, size: int) -> str:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -136,6 +138,15 @@ def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Arr
 def round_up(length: int, multiple: int) -> int:
     """The least multiple of `multiple` that is at least `length`: buckets keep the number of compiled shapes small."""
     return -(-length // multiple) * multiple
+
+
+def at_most(size: Any, limit: int) -> bool:
+    """Whether a size is known to be no more than a limit; one that an exported program leaves open is not.
+
+    >>> at_most(3, 4), at_most(jax.export.symbolic_shape("b")[0], 4)
+    (True, False)
+    """
+    return not jax.export.is_symbolic_dim(size) and size <= limit
 
 
 def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) -> np.ndarray:

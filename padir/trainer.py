@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import math
 import re
 import signal
 import sys
@@ -26,12 +25,14 @@ import numpy as np
 import optax
 
 from padir.averaging import Averaging, best_steps, mean_of_checkpoints
-from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, save_model
+from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, load_model, save_model
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
 from padir.errors import PadirError
+from padir.files import only_writer
+from padir.finite import NotFinite, Watch, is_finite
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
@@ -77,8 +78,12 @@ def make_step(
     batching: Batching,
     seed: int,
     num_steps: int,
+    not_finite: NotFinite = NotFinite(),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens."""
+    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens.
+
+    A step that is skipped (see `NotFinite`) counts as one and adds nothing to the sums.
+    """
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -95,10 +100,14 @@ def make_step(
             )
             return loss / jnp.maximum(sums.tokens, 1), sums
 
-        grads, sums = jax.grad(mean_loss, has_aux=True)(state.params)
+        (loss, sums), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+        finite = is_finite(loss, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(step=state.step + 1, params=params, opt_state=opt_state), sums
+        new = not_finite.choose(finite, (params, opt_state), (state.params, state.opt_state))
+        sums = not_finite.choose(finite, sums, jax.tree.map(jnp.zeros_like, sums))
+        sums = sums.replace(not_finite=1.0 - finite.astype(jnp.float32))
+        return TrainState(step=state.step + 1, params=new[0], opt_state=new[1]), sums
 
     return step_fn
 
@@ -108,8 +117,28 @@ def _finite(params: Any) -> jax.Array:
     return jnp.isfinite(optax.tree.norm(params))
 
 
+def initial_params(model: Transformer, model_dir: str) -> Any:
+    """The weights of a model directory, for training to start from.
+
+    Raises:
+      PadirError: it is no model directory, or of another model.
+    """
+    params, card, _ = load_model(model_dir)
+    free = {"dropout_rate": 0.0, "dtype": "float32", "remat": False}  # what no parameter depends on
+    start, wanted = (dataclasses.replace(config, **free) for config in (card.config, model.config))
+    if (start, card.ids) != (wanted, model.ids):
+        raise PadirError(
+            f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
+            f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
+        )
+    return params
+
+
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
-    """A log line's figures from sums over some steps."""
+    """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
+    skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
+    if not sums.tokens:
+        return {**skipped, "tokens_per_second": 0.0}
     tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
     stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
@@ -126,7 +155,7 @@ def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -
         row["rejecter_loss"] = float(sums.rejecter_loss) / free
         row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
     row["tokens_per_second"] = tokens / seconds
-    return row
+    return {**row, **skipped}
 
 
 def train(
@@ -139,9 +168,11 @@ def train(
     batching: Batching = Batching(),
     intervals: Intervals = Intervals(),
     averaging: Averaging = Averaging(),
+    not_finite: NotFinite = NotFinite(),
     sharding: Sharding = Sharding(),
     num_steps: int = 100_000,
     seed: int = 0,
+    start_from: str | None = None,
     evaluate_fn: EvaluateFn | None = None,
     describe_config: Callable[[], str] = str,
 ) -> dict[str, float]:
@@ -155,17 +186,21 @@ def train(
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
       averaging: which weights the model directory gets.
       sharding: how the work is spread over the devices; checkpoints fit any.
+      not_finite: what happens when a loss or its gradient is NaN or infinite.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
+      start_from: a model directory of the same ModelConfig and vocabulary size, whose weights are the initial ones.
       evaluate_fn: measures the validation split at the intervals and at the end.
-      describe_config: gives the text of config.gin, which is printed and goes into the model directory.
+      describe_config: gives the text of config.gin, which is printed when a training begins and goes into its
+        checkpoints and the model directory.
 
     Returns:
       The last figures; of a training that was finished already, those in its model card.
 
     Raises:
-      PadirError: the data or the model directory do not fit the configuration, or the directory holds a model without
-        the checkpoints of its training.
+      PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written, the
+        directory holds a model without the checkpoints of its training or is trained in by another process, or the loss
+        is not finite.
       KeyboardInterrupt: after SIGINT or SIGTERM, when the state is saved.
     """
     if num_steps < 1:
@@ -184,12 +219,55 @@ def train(
     checkpoints = Checkpoints(folder / "checkpoints", keep)
     from_first(lambda: _check_new(folder, checkpoints))
     mixture = Mixture.of(data)
-    manifests = mixture.manifests("train")
+    manifests = mixture.manifests("train", verify=True)
     check_lengths(mixture, manifests, model, batching)
+    sharding.check(sharding.mesh(), model, batching.rows)
+    with contextlib.ExitStack() as stack:
+        from_first(lambda: stack.enter_context(only_writer(folder, "trained in")))  # for all processes
+        return _train(
+            mixture,
+            manifests[0],
+            checkpoints,
+            model=model,
+            objective=objective,
+            optimizer=optimizer,
+            batching=batching,
+            intervals=intervals,
+            averaging=averaging,
+            not_finite=not_finite,
+            sharding=sharding,
+            num_steps=num_steps,
+            seed=seed,
+            start_from=start_from,
+            evaluate_fn=evaluate_fn,
+            describe_config=describe_config,
+        )
+
+
+def _train(
+    mixture: Mixture,
+    manifest: dict[str, Any],
+    checkpoints: Checkpoints,
+    *,
+    model: ModelConfig,
+    objective: Objective | TeacherForcing,
+    optimizer: Optimizer,
+    batching: Batching,
+    intervals: Intervals,
+    averaging: Averaging,
+    not_finite: NotFinite,
+    sharding: Sharding,
+    num_steps: int,
+    seed: int,
+    start_from: str | None,
+    evaluate_fn: EvaluateFn | None,
+    describe_config: Callable[[], str],
+) -> dict[str, float]:
+    """`train` in a folder that no other process writes to, with arguments that go together."""
+    folder = checkpoints.folder.parent
     tokenizer = load_tokenizer(mixture.folders[0])
     transformer = Transformer(model, tokenizer.ids)
     mesh = sharding.mesh()
-    sharding.check(mesh, model, batching.rows)
     loader = make_loader(
         mixture,
         batching,
@@ -200,17 +278,20 @@ def train(
     )
     transformation = averaging.transformation(optimizer.transformation(num_steps))
 
-    def initial() -> TrainState:
-        params = init_params(transformer, seed)
+    def initial(params: Any = None) -> TrainState:
+        params = init_params(transformer, seed) if params is None else params
         return TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
 
     placement = Placement.of(sharding, mesh, transformer, initial)
-    restored = _restore(checkpoints, placement)
-    if restored is None:
-        state = placement.fresh(initial)
-    else:
-        state, loader_state = restored
+    like, shardings = placement.like, placement.state
+    state, loader_state = _read(lambda: checkpoints.restore_latest(like), like, shardings)
+    if state is not None:
         loader.set_state(loader_state)
+    elif start_from is not None:
+        params, _ = _read(lambda: (initial_params(transformer, start_from), None), like.params, shardings.params)
+        state = placement.fresh(initial, params)
+    else:
+        state = placement.fresh(initial)
     start, latest, config_text = int(state.step), {}, describe_config()
     if start > num_steps:
         raise PadirError(
@@ -221,9 +302,9 @@ def train(
         _warn_of_changes(checkpoints.config(start), config_text, start)
     if start == num_steps and (finished := from_first(lambda: _finished(folder, start))) is not None:
         return finished
-    step_fn = placement.step(make_step(transformer, objective, transformation, batching, seed, num_steps))
+    train_step = make_step(transformer, objective, transformation, batching, seed, num_steps, not_finite)
+    step_fn = placement.step(train_step)
 
-    manifest = manifests[0]
     card = ModelCard(
         config=model,
         ids=tokenizer.ids,
@@ -234,47 +315,59 @@ def train(
         task=manifest["source"]["name"],
     )
 
-    log = TrainingLog(folder if is_first() else None, num_steps, start, count_parameters(placement.like.params))
-    vote = Vote()
+    log = TrainingLog(folder if is_first() else None, num_steps, start, count_parameters(like.params))
+    watch, vote = Watch(folder, not_finite), Vote()
+
+    def save(step: int, state: TrainState, extra: bool) -> None:
+        whole = gathered(state)
+        from_first(lambda: checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=extra))
+
     with log, _graceful_stop() as stop, checkpoints:
-        log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
+        if not start:  # a training that goes on has said it, and what differs is told above
+            log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
         if mesh.size > 1:
             log.console.print(str(placement), highlight=False, soft_wrap=True)
-        run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn)
+        run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn, stop)
         run.protect_best()
         if start and intervals.evaluates(start, num_steps) and not from_first(lambda: run.validated(start)):
             latest = run.validate(state)  # it was stopped after saving and before validating
-        sums, since, mark = None, start, time.perf_counter()
+        sums, mark = None, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
-            batch = placement.batch(next(loader))
+            arrays = next(loader)
             with jax.set_mesh(mesh):
-                state, step_sums = step_fn(state, batch)
+                state, step_sums = step_fn(state, placement.batch(arrays))
             settle((state, step_sums))
+            watch.add(step, arrays, step_sums.not_finite)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
             stopping = vote(stop.requested) and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
+                watch.drain()
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
-                run.check(math.isfinite(row["loss"]), "the loss is", f"steps {since + 1} to {step}")
                 row["learning_rate"] = np.asarray(optimizer.learning_rate.schedule(num_steps)(step - 1)).item()
                 log.write(step, row)
                 latest = row
-                sums, since, mark = None, step, time.perf_counter()
+                sums, mark = None, time.perf_counter()
             else:
                 log.advance(step)
             regular = step % intervals.checkpoint == 0 or step == num_steps
-            if regular or stopping:
+            validating = intervals.evaluates(step, num_steps) and not stopping
+            if regular or stopping or validating:
+                watch.drain()
                 run.check(bool(_finite(state.params)), "the parameters are", f"step {step}")
-                whole = gathered(state)
-                if is_first():
-                    checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=not regular)
-                del whole
+            if regular or stopping:
+                save(step, state, extra=not regular)
+            if validating:
+                began = time.perf_counter()
+                try:
+                    latest = {**latest, **run.validate(state)}
+                except KeyboardInterrupt:
+                    stopping = True
+                    if not regular:
+                        save(step, state, extra=True)
+                mark += time.perf_counter() - began
             if stopping:
                 from_first(checkpoints.wait)
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
-            if intervals.evaluates(step, num_steps):
-                began = time.perf_counter()
-                latest = {**latest, **run.validate(state)}
-                mark += time.perf_counter() - began
         from_first(checkpoints.wait)
         latest = {**latest, **run.write_model(state, config_text)}
     return latest
@@ -288,28 +381,38 @@ def _check_new(folder: Path, checkpoints: Checkpoints) -> None:
         )
 
 
-def _restore(checkpoints: Checkpoints, placement: Placement) -> tuple[TrainState, dict[str, Any]] | None:
-    """The newest whole checkpoint's state, on the devices, and its loader state; None where there is none."""
-    read: list[TrainState] = []
+def _read(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
+    """What `read` gives in the first process, in all of them: arrays, now on the devices, and something else of them.
 
-    def loader_state() -> dict[str, Any] | None:
-        restored = checkpoints.restore_latest(placement.like)
-        if restored is None:
-            return None
-        read.append(restored[0])
-        return restored[1]
+    Args:
+      read: gives None where there is nothing, which becomes two.
+      like: the shapes and dtypes of the arrays.
+      shardings: where they belong.
+    """
+    arrays: list[Any] = []
 
-    told = from_first(loader_state)
-    if told is None:
-        return None
-    return arrays_from_first(read[0] if read else placement.like, spread, placement.state), told
+    def rest() -> list[Any]:
+        got = read()
+        if got is None:
+            return []
+        arrays.append(got[0])
+        return [got[1]]
+
+    told = from_first(rest)
+    if not told:
+        return None, None
+    return arrays_from_first(arrays[0] if arrays else like, spread, shardings), told[0]
 
 
 def _finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step, which is the last; says so."""
+    """The figures in the model card, if the folder has the model of that step, which is the last, whole; says so."""
     if not (folder / MANIFEST).exists():
         return None
-    check_manifest(folder)
+    try:
+        check_manifest(folder)
+    except PadirError as error:
+        print(f"padir: writing the model again from the last checkpoint: {error}", file=sys.stderr)
+        return None
     card = json.loads((folder / "model.json").read_text())
     if card["step"] != step:
         return None
@@ -372,6 +475,7 @@ class _Run:
     checkpoints: Checkpoints
     log: TrainingLog
     evaluate_fn: EvaluateFn | None
+    stop: _Stop
 
     def check(self, finite: bool, what: str, steps: str) -> None:
         if not finite:
@@ -383,7 +487,8 @@ class _Run:
     def evaluate(self, params: Any, step: int) -> dict[str, float]:
         if self.evaluate_fn is None:
             return {}
-        return self.evaluate_fn(params, dataclasses.replace(self.card, step=step), self.tokenizer)
+        with self.stop.at_once():  # it may take longer than the grace of whoever stops us
+            return self.evaluate_fn(params, dataclasses.replace(self.card, step=step), self.tokenizer)
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Logs figures of the validation split."""
@@ -415,25 +520,45 @@ class _Run:
         else:
             params = current
             weights = Weights(kind, (step,), self.averaging.decay if kind == "ema" else None)
-        measured.pop("tokens_per_second", None)
+        for of_the_run in ("tokens_per_second", "skipped"):
+            measured.pop(of_the_run, None)
         card = dataclasses.replace(self.card, step=step, metrics=measured, weights=weights)
         save_model(self.folder, params, card, self.tokenizer, config_text)
         return measured
 
 
 class _Stop:
-    requested = False
+    """Whether a signal has asked for a stop.
+
+    Attributes:
+      requested: one has; whoever can stop looks here.
+      immediate: a signal is a KeyboardInterrupt at once.
+    """
+
+    requested = immediate = False
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """For work that changes nothing and may be left at any point, unless other processes wait for us in it."""
+        self.immediate = jax.process_count() == 1
+        try:
+            if self.requested and self.immediate:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.immediate = False
 
 
 @contextlib.contextmanager
 def _graceful_stop() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step; a second one at once, but for a save under way."""
+    """SIGINT and SIGTERM ask for a stop at the end of the step, or within the validation; a second one at once, but for
+    a save under way."""
     stop, previous = _Stop(), {}
 
     def request(number, frame):
-        if stop.requested:
+        again, stop.requested = stop.requested, True
+        if again or stop.immediate:
             raise KeyboardInterrupt
-        stop.requested = True
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -19,8 +19,10 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int
 
 from padir import autoregressive
 from padir.canvas import Corruption, Strategy
@@ -32,12 +34,17 @@ from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
 from padir.placement import param_axes
 from padir.pretrained import DEFAULT
-from padir.quantise import quantise
+from padir.programs import Programs, mappings
+from padir.quantise import KEPT, quantise
 from padir.rerank import Hypothesis, Rescore
 from padir.sharding import DATA, Sharding, mesh_of, on_host, spread
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
-from padir.tokens import EOS, round_up
+from padir.tokens import EOS, PADDING, round_up
+
+PROGRAMS = Programs((encode, refine_drafts, autoregressive.translate, autoregressive.score), mappings)
+
+_TRACE_ROOM = 4  # steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +61,7 @@ class Translation:
       trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
       truncated: whether the source was cut to what the model takes.
       candidates: if asked for (`Decoding.n_best`), the best hypotheses' texts and scores, this one first.
+      candidate_lengths: their target lengths.
     """
 
     text: str
@@ -64,6 +72,7 @@ class Translation:
     trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
     truncated: bool = False
     candidates: tuple[tuple[str, float], ...] = ()
+    candidate_lengths: tuple[int, ...] = ()
 
 
 class Scored(NamedTuple):
@@ -139,7 +148,15 @@ class Translator:
         return self.params["token_embedder"]["embedding"].dtype == np.int8
 
     def quantised(self) -> Translator:
-        """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words."""
+        """The same model with 8-bit weights (`padir.quantise`): faster on CPUs, and not quite the same words.
+
+        A sentence's words may then depend on its batch, too: a difference in the last bits, which float32 hides, can
+        turn the rounding of an activation.
+
+        Raises:
+          PadirError: they are rounded already.
+        """
+        self._require_floats()
         return Translator(jax.jit(quantise)(self.params), self.card, self.tokenizer)
 
     def place(self, rows: Any) -> Any:
@@ -156,6 +173,24 @@ class Translator:
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which programs run on the devices of the parameters."""
         return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
+
+    def in_bfloat16(self) -> Translator:
+        """The same model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
+
+        Raises:
+          PadirError: its weights are 8-bit.
+        """
+        self._require_floats()
+        params = {
+            name: part if name in KEPT else jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), part)
+            for name, part in self.params.items()
+        }
+        config = dataclasses.replace(self.card.config, dtype="bfloat16")
+        return Translator(params, dataclasses.replace(self.card, config=config), self.tokenizer)
+
+    def _require_floats(self) -> None:
+        if self.as_integers:
+            raise PadirError("the weights are rounded to 8 bits already: start from the model as it was loaded")
 
     def translate(
         self,
@@ -201,6 +236,7 @@ class Translator:
         order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(sources[i]))
         results: list[Translation] = [Translation("", 0.0, 1, 0, 0) for _ in texts]
         for begin in range(0, len(order), decoding.batch_size):
+            PROGRAMS.make_room()
             numbers = order[begin : begin + decoding.batch_size]
             if causal:
                 written = self.write([sources[i] for i in numbers], [first_number + i for i in numbers], decoding)
@@ -237,6 +273,7 @@ class Translator:
         results = [Scored(0.0, 0)] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
         for begin in range(0, len(order), batch_size):
+            PROGRAMS.make_room()
             numbers = order[begin : begin + batch_size]
             sides = tuple(
                 self.padded([side[i] for i in numbers], batch_size) for side in (source_tokens, target_tokens)
@@ -427,7 +464,8 @@ class Translator:
             "prune": None if trace else decoding.prune,
             # Groups of rows from all over the batch would make the devices exchange them at every step.
             "rows_at_once": rows_together(length) if self._mesh is None else None,
-            "traced_steps": decoding.num_steps if trace else None,
+            # Room for some more steps, so that other numbers of them need no program of their own.
+            "traced_steps": round_up(decoding.num_steps, _TRACE_ROOM) if trace else None,
             "kept_v": self._kept(batch.source_BS, decoding),
         }
         return (self.model, self.params, drafted), options
@@ -468,9 +506,15 @@ class Translator:
         for b, (candidate, score_N) in enumerate(zip(hypotheses, scores, strict=True)):
             ranked = sorted(range(len(candidate)), key=score_N.__getitem__, reverse=True)  # ties: the first
             best = self._translation(drafts, rows[b][ranked[0]], decoding)
-            n_best = tuple((candidate[n].text, score_N[n]) for n in ranked[: decoding.n_best])
+            listed = ranked[: decoding.n_best]
             results.append(
-                dataclasses.replace(best, score=score_N[ranked[0]], hypotheses=len(tried[b]), candidates=n_best)
+                dataclasses.replace(
+                    best,
+                    score=score_N[ranked[0]],
+                    hypotheses=len(tried[b]),
+                    candidates=tuple((candidate[n].text, score_N[n]) for n in listed),
+                    candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
+                )
             )
         return results
 
@@ -494,7 +538,9 @@ class Translator:
                     tuple(self.tokenizer.pieces[i] for i in tokens_L[:length]),
                     tuple(None if np.isnan(score) else float(score) for score in scores_L[:length]),
                 )
-                for tokens_L, scores_L in zip(*(each_TRL[:, row] for each_TRL in drafts.trace_TRL), strict=True)
+                for tokens_L, scores_L in zip(
+                    *(each_TRL[: decoding.num_steps + 1, row] for each_TRL in drafts.trace_TRL), strict=True
+                )
             )
         return Translation(
             text=self._text(drafts, row, decoding),
@@ -521,6 +567,22 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
     """
     tokens = tokens_L[free_L].tolist()
     return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
+
+
+def packed_without_repeats(
+    tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
+) -> Int[Array, "B L"]:
+    """`without_repeats` of every row, for use inside jit: moved to the left, EOS after it where there is room.
+
+    Args:
+      copied_V: which ids stay nevertheless; all of them leaves repetitions in.
+    """
+    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])
+    order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
+    index_L, count_B1 = jnp.arange(tokens_BL.shape[1]), kept_BL.sum(1, keepdims=True)
+    packed_BL = jnp.take_along_axis(tokens_BL, order_BL, axis=1)
+    return jnp.where(index_L < count_B1, packed_BL, jnp.where(index_L == count_B1, EOS, PADDING))
 
 
 @functools.lru_cache  # rows of a table share it

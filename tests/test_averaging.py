@@ -1,6 +1,7 @@
 """Averages of weights: values to check by hand, which checkpoints stay, and that resuming changes nothing."""
 
 import dataclasses
+import functools
 import json
 import signal
 import weakref
@@ -11,7 +12,6 @@ import numpy as np
 import optax
 import pytest
 from safetensors.numpy import load_file
-from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir.averaging import Averaging, average_run, best_steps, mean, mean_of_checkpoints, with_moving_average
@@ -41,11 +41,15 @@ def assert_same(tree, other):
     jax.tree.map(np.testing.assert_array_equal, tree, other)
 
 
-def save_three(folder):
-    """Checkpoints whose parameters are 1, 2 and 6, and a line of metrics for each."""
+KERNEL = {"kernel": np.zeros((2, 3), np.float32)}
+
+
+def save_three(folder, params):
+    """Checkpoints of such parameters that are all 1, 2 and 6, and a line of metrics for each."""
     checkpoints = Checkpoints(folder / "checkpoints", keep=3)
     for step, value in ((10, 1.0), (20, 2.0), (30, 6.0)):
-        state = {"params": {"kernel": np.full((2, 3), value, np.float32)}, "opt_state": np.arange(step)}
+        filled = jax.tree.map(lambda leaf, value=value: np.full_like(leaf, value), params)
+        state = {"params": filled, "opt_state": np.arange(step)}
         checkpoints.save(step, state, {})
     checkpoints.wait()
     rows = [{"step": 10, "validation_bleu": 9.0}, {"step": 20, "validation_bleu": 3.0}, {"step": 30, "loss": 0.5}]
@@ -89,16 +93,16 @@ class TestMovingAverage:
 
 class TestMean:
     def test_of_three_checkpoints(self, tmp_path):
-        params, weights = mean_of_checkpoints(save_three(tmp_path), "last", 3)
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "last", 3)
         assert params["kernel"].tolist() == [[3.0] * 3] * 2 and params["kernel"].dtype == np.float32
         assert weights == Weights("last", (10, 20, 30))
 
     def test_of_the_last_two(self, tmp_path):
-        params, weights = mean_of_checkpoints(save_three(tmp_path), "last", 2)
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "last", 2)
         assert params["kernel"][0, 0] == 4.0 and weights.steps == (20, 30)
 
     def test_of_the_best_two(self, tmp_path):
-        params, weights = mean_of_checkpoints(save_three(tmp_path), "best", 2)
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "best", 2)
         assert params["kernel"][0, 0] == 3.5 and weights == Weights("best", (10, 30))
 
     def test_is_summed_in_float64(self):
@@ -122,7 +126,7 @@ class TestMean:
         assert mean(trees())["x"].tolist() == [3.0] * 3 and len(seen) == 3
 
     def test_a_damaged_checkpoint_is_not_averaged(self, tmp_path):
-        checkpoints = save_three(tmp_path)
+        checkpoints = save_three(tmp_path, KERNEL)
         (tmp_path / "checkpoints" / "20" / "loader.json").write_text("{} ")
         with pytest.raises(PadirError, match="loader.json was changed or damaged"):
             mean_of_checkpoints(checkpoints, "last", 2)
@@ -130,7 +134,7 @@ class TestMean:
     def test_nothing_to_average(self, tmp_path):
         with pytest.raises(PadirError, match="has no checkpoint: nothing to average"):
             mean_of_checkpoints(Checkpoints(tmp_path / "checkpoints"), "last", 1)
-        checkpoints = save_three(tmp_path)
+        checkpoints = save_three(tmp_path, KERNEL)
         (tmp_path / "metrics.jsonl").unlink()
         with pytest.raises(PadirError, match="no checkpoint with a validation_bleu"):
             mean_of_checkpoints(checkpoints, "best", 1)
@@ -198,8 +202,8 @@ class TestTraining:
         settings = SETTINGS | {"averaging": averaging}
         straight = self.evaluate_fn()
         train(data, str(tmp_path / "straight"), **settings, evaluate_fn=straight)
-        # The signal comes while step 3 is measured, so step 4 is saved and not measured before the stop.
-        with pytest.raises(KeyboardInterrupt, match="saved step 4 of 5"):
+        # The signal comes while step 3 is measured, so it is saved and not measured before the stop.
+        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 5"):
             train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn(stop_at=3))
         train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
         params, card, _ = load_model(tmp_path / "straight")
@@ -217,7 +221,7 @@ class TestTraining:
         intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
         settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
         train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
-        stopping = self.evaluate_fn(stop_at=stop_at - 1)  # the signal comes while the step before is measured
+        stopping = self.evaluate_fn(stop_at=stop_at)
         with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
             train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
         assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
@@ -276,17 +280,15 @@ class TestAverageRun:
     @pytest.fixture
     def run(self, tmp_path):
         """A model directory with the checkpoints of `save_three`."""
-        params = {"kernel": np.full((2, 3), 7, np.float32)}
-        tokenizer = small_tokenizer(tmp_path / "vocab.model")
-        card = load_model(random_model_dir(tmp_path / "other"))[1]
+        params, card, tokenizer = load_model(random_model_dir(tmp_path / "other"))
         save_model(tmp_path / "run", params, card, tokenizer, "train.seed = 3\n")
-        save_three(tmp_path / "run")
+        save_three(tmp_path / "run", params)
         return tmp_path / "run"
 
     def test_writes_the_mean_and_says_so(self, run, tmp_path):
         average_run(run, tmp_path / "out", kind="best", count=2)
         params, card, _ = load_model(tmp_path / "out")
-        assert params["kernel"][0, 0] == 3.5
+        assert all((leaf == 3.5).all() for leaf in jax.tree.leaves(params))
         assert json.loads((tmp_path / "out" / "model.json").read_text())["weights"] == {
             "kind": "best",
             "steps": [10, 30],
@@ -299,10 +301,10 @@ class TestAverageRun:
         for dtype in ("float32", "bfloat16"):
             average_run(run, tmp_path / dtype, kind="best", count=2, dtype=dtype)
         (whole, _, _), (rounded, _, _) = (load_model(tmp_path / dtype) for dtype in ("float32", "bfloat16"))
-        assert rounded["kernel"].dtype == np.float32
-        np.testing.assert_allclose(rounded["kernel"], whole["kernel"], rtol=2**-8)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2**-8), rounded, whole)
+        assert {leaf.dtype for leaf in jax.tree.leaves(rounded)} == {np.dtype(np.float32)}
         stored = {dtype: load_file(tmp_path / dtype / "weights.safetensors") for dtype in ("float32", "bfloat16")}
-        assert stored["float32"]["kernel"].nbytes == 2 * stored["bfloat16"]["kernel"].nbytes
+        assert all(stored["float32"][name].nbytes == 2 * array.nbytes for name, array in stored["bfloat16"].items())
 
     def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
         params, card, tokenizer = load_model(run)

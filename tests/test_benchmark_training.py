@@ -7,12 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import Clock
+from jax.interpreters.partial_eval import dce_jaxpr
 from small_corpus import small_tokenizer
 from tiny_model import TINY, prepared_numbers
 
 from padir.benchmark import training
+from padir.data.loader import make_loader
+from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.errors import PadirError
+from padir.loss import Batch, Objective
 from padir.model import Transformer
 from padir.tokens import Ids
 
@@ -58,12 +62,29 @@ def test_model_flops_are_those_of_the_forward_pass_three_times(sizes):
         inner = config.heads * config.head_dim
         row = 2 * 2 * 7 * config.width * inner + 2 * 7 * 7 * inner  # queries, keys, and their logits
         shared += 2 * config.decoder_layers * row
-    assert training.model_flops(config, 400, 3, 10, 7, stages=1) == 3 * shared
+    assert training.model_flops(config, 400, 3, 10, 7, stages=("all",)) == 3 * shared
 
 
 def test_the_decoder_counts_once_a_stage():
-    one, two, three = (training.model_flops(TINY, 400, 3, 10, 7, stages) for stages in (1, 2, 3))
+    one, two, three = (training.model_flops(TINY, 400, 3, 10, 7, ("all",) * stages) for stages in (1, 2, 3))
     assert three - two == two - one > 0
+
+
+@pytest.mark.parametrize("weights", [("all", "all"), ("none", "all")], ids="-".join)
+def test_model_flops_are_about_those_of_the_gradient(weights):
+    model = Transformer(TINY, IDS)
+    params = training.init_params(model, 0)
+    tokens = jnp.full((3, 10), 300, jnp.int32)
+    batch = Batch(tokens, jnp.ones_like(tokens), tokens, jnp.ones_like(tokens))
+    objective = Objective(stage_weights=weights)
+
+    def loss(params):
+        return objective(
+            jax.random.key(0), params, batch, model=model, num_segments=1, packed=True, dropout=False, progress=0.0
+        )[0]
+
+    jaxpr, _ = dce_jaxpr(jax.make_jaxpr(jax.grad(loss))(params).jaxpr, [True] * len(jax.tree.leaves(params)))
+    assert training.model_flops(TINY, 400, 3, 10, 10, weights) == pytest.approx(products(jaxpr), rel=0.1)
 
 
 def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
@@ -84,10 +105,13 @@ def test_figures_of_a_short_run(tmp_path):
     measured = training.measure([str(data)], model=TINY, batching=batching, steps=2, clock=Clock())
     figures = measured.figures
     assert measured.step_seconds == (1.0, 1.0) and measured.loader_seconds == (1.0, 1.0)
-    assert figures["positions_per_second"] == 4 * 32
-    assert 0.5 < figures["tokens_per_second"] / (4 * 32) == pytest.approx(1 - figures["padding_share"])
+    assert figures["positions_per_second"] == 4 * 32 / 2  # a second of waiting, a second of work
+    assert 0.5 < figures["tokens_per_second"] / (4 * 32 / 2) == pytest.approx(1 - figures["padding_share"])
+    loader = make_loader(Mixture((str(data),)), batching, row_multiple=1, length_token=True, seed=0)
+    ends = [int((next(loader)["target_BL"] == 1).sum()) for _ in range(5)][3:]  # one EOS a pair
+    assert figures["pairs_per_second"] == np.mean(ends) / 2
     assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
-    assert figures["share_of_matmul"] == pytest.approx(measured.flops / measured.matmul_flops)
+    assert figures["share_of_matmul"] == pytest.approx(measured.flops / 2 / measured.matmul_flops)
     logits = 4 * 32 * small_tokenizer(tmp_path / "v").ids.num_embeddings
     assert figures["temporary_mb"] > 2 * 4e-6 * logits  # of both stages
 

@@ -1,19 +1,25 @@
 """Checkpoints and model directories: what goes in comes back, and what is damaged is refused."""
 
 import dataclasses
+import hashlib
 import json
+import os
+import pickle
+import random
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 from small_corpus import GERMAN, number_lines, small_tokenizer
 from tiny_model import TINY, random_model_dir
 
-from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
+from padir.checkpoint import MANIFEST, MODEL_FILES, Checkpoints, ModelCard, check_manifest, load_model, write_manifest
 from padir.corruption import CORRUPTIONS, Mixed, Uniform
 from padir.errors import PadirError
+from padir.files import sealed
 from padir.strategies import STRATEGIES, Padir
 from padir.tokenizer import train
 from padir.tokens import Ids
@@ -78,8 +84,9 @@ class TestCheckpoints:
             checkpoints.save(1, state_at(1), {})
             raise ZeroDivisionError
         assert "the last checkpoint could not be saved" in capsys.readouterr().err
-        with pytest.raises(OSError), Checkpoints(tmp_path / "file") as checkpoints:
-            checkpoints.save(1, state_at(1), {})
+        with pytest.raises(PadirError, match="step 1 could not be written"):
+            with Checkpoints(tmp_path / "file") as checkpoints:
+                checkpoints.save(1, state_at(1), {})
 
     def test_the_configuration_is_part_of_it(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
@@ -148,7 +155,7 @@ class TestCheckpoints:
         checkpoints = Checkpoints(tmp_path / "file")
         (tmp_path / "file").write_text("in the way")
         checkpoints.save(1, state_at(1), {})
-        with pytest.raises(OSError):
+        with pytest.raises(PadirError, match="step 1 could not be written: .*; those before it are whole: see that"):
             checkpoints.wait()
 
 
@@ -212,11 +219,165 @@ class TestModelDirectory:
         manifest = json.loads((model_dir / MANIFEST).read_text())
         (model_dir.parent / "outside").write_text("secret")
         manifest["files"]["../outside"] = manifest["files"]["config.gin"]
-        (model_dir / MANIFEST).write_text(json.dumps(manifest))
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
         with pytest.raises(PadirError, match="outside its folder: '../outside'"):
             load_model(model_dir)
 
-    @pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"model.json": {}}}'])
+    @pytest.mark.parametrize(
+        "name",
+        ["../../../etc/passwd", "/etc/passwd", "/dev/zero", "inner/../../outside", "link/passwd", "outside.link"],
+    )
+    def test_nothing_outside_is_read_whatever_the_manifest_says(self, model_dir, name):
+        (model_dir.parent / "outside").write_text("secret")
+        (model_dir / "link").symlink_to("/etc")
+        (model_dir / "outside.link").symlink_to(model_dir.parent / "outside")
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        manifest["files"][name] = {"sha256": hashlib.sha256(b"secret").hexdigest(), "bytes": 6}
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match="outside its folder"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", [*MODEL_FILES, MANIFEST])
+    def test_a_link_out_of_the_folder_is_refused_though_what_it_leads_to_is_right(self, model_dir, name):
+        moved = (model_dir / name).rename(model_dir.parent / "moved")
+        (model_dir / name).symlink_to(moved)
+        with pytest.raises(PadirError, match=f"outside its folder: '{name}'"):
+            load_model(model_dir)
+        (model_dir / name).unlink()
+        moved.rename(model_dir / "inside")
+        (model_dir / name).symlink_to("inside")
+        load_model(model_dir)
+
+    @pytest.mark.parametrize("name", MODEL_FILES)
+    def test_what_the_manifest_does_not_name_is_not_read(self, model_dir, name):
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        del manifest["files"][name]
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match=f"does not name {name}, which so cannot be checked"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "circle", "fifo", "."])
+    def test_names_that_are_no_files(self, model_dir, name):
+        (model_dir / "circle").symlink_to("circle")
+        os.mkfifo(model_dir / "fifo")  # whoever opens it waits for ever
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        manifest["files"][name] = manifest["files"]["config.gin"]
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match="is no file|is missing"):
+            load_model(model_dir)
+        (model_dir / MANIFEST).unlink()
+        (model_dir / "fifo").rename(model_dir / MANIFEST)
+        with pytest.raises(PadirError, match="has no manifest.json"):
+            load_model(model_dir)
+
+    def rewrite(self, model_dir, name, content):
+        """Replaces a file, and lets the manifest agree: what anyone can do who makes a folder."""
+        (model_dir / name).write_bytes(content)
+        write_manifest(model_dir)
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            (("config", "width"), "16", "ModelConfig.width must be of type"),
+            (("config", "width"), 16.5, "ModelConfig.width must be of type"),
+            (("config", "width"), 32, r"must have the shape \(.*32.*\), got \(.*16"),
+            (("config", "encoder_layers"), 10**9, "must have 1000000000 layers in its encoder, got 1"),
+            (("config", "decoder_layers"), 2, "must have 2 layers in its decoder, got 1"),
+            (("config", "max_length"), 10**6, "must have the shape"),
+            (("config", "mlp_activations"), ["one_hot"], "there is no model of these sizes"),
+            (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be of type"),
+            (("config", "dropout_rate"), float("nan"), "dropout_rate must lie"),
+            (("config", "tied"), False, "got no such array"),
+            (("config", "rejecter"), True, "rejecter.* got no such array"),
+            (("config",), [1], "does not describe a model"),
+            (("ids", "num_sentinels"), 10**12, "has no regular piece"),
+            (("ids", "num_embeddings"), 10**9, "must have the shape"),
+            (("ids", "vocab_size"), 401.0, "Ids.vocab_size must be of type"),
+            (("strategy",), "padir", "does not describe a model"),
+            (("strategy",), {"name": ["padir"]}, "does not describe a model"),
+            (("strategy", "remask"), {"__class__": "os.system"}, "does not describe a model"),
+            (("corruption", "name"), "os.system", "'os.system', which padir does not know"),
+            (("target_language",), 3, "target_language must be of type str"),
+            (("step",), None, "step must be of type int"),
+        ],
+    )
+    def test_a_description_that_somebody_made_up_is_refused(self, model_dir, path, value, message):
+        card = json.loads((model_dir / "model.json").read_text())
+        *parents, last = path
+        place = card
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+        self.rewrite(model_dir, "model.json", json.dumps(card).encode())
+        with pytest.raises(PadirError, match=message):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}', b"cos\nsystem\n"]
+    )
+    def test_a_description_that_is_none_is_refused(self, model_dir, content):
+        self.rewrite(model_dir, "model.json", content)
+        with pytest.raises(PadirError, match="model.json"):
+            load_model(model_dir)
+
+    def test_weights_that_are_none_are_refused(self, model_dir):
+        weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
+        name = "encoder/layers_0/mlp/wi/kernel"
+        whole = (model_dir / "weights.safetensors").read_bytes()
+        header = int.from_bytes(whole[:8], "little")
+        for content, message in (
+            (pickle.dumps(weights), "is not a safetensors file"),
+            (b"", "is not a safetensors file"),
+            (whole[:-1], "is not a safetensors file"),
+            ((2**63).to_bytes(8, "little") + whole[8:], "is not a safetensors file"),
+            (
+                safetensors.numpy.save({n: w for n, w in weights.items() if n != name}),
+                "wi/kernel must .* got no such array",
+            ),
+            (
+                safetensors.numpy.save(weights | {name: weights[name].astype(np.int32)}),
+                "must be of float32 or bfloat16",
+            ),
+            (whole[:8] + whole[8 : 8 + header].replace(b"F32", b"I32") + whole[8 + header :], "must be of float32"),
+        ):
+            self.rewrite(model_dir, "weights.safetensors", content)
+            with pytest.raises(PadirError, match=message):
+                load_model(model_dir)
+
+    def test_arrays_of_no_part_of_the_model_are_left_out(self, model_dir):
+        weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
+        params = load_model(model_dir)[0]
+        more = {
+            name: weights["encoder/layers_0/mlp/wi/kernel"] for name in ("encoder/layers_0/mlp/wi/kernel/x", "../x")
+        }
+        self.rewrite(model_dir, "weights.safetensors", safetensors.numpy.save(weights | more))
+        assert_equal(load_model(model_dir)[0], params)
+
+    def test_the_configuration_is_text_and_never_run(self, model_dir, tmp_path):
+        mark = tmp_path / "was_run"
+        code = f"from __gin__ import dynamic_registration\nimport os\nos.mkdir.path = {str(mark)!r}\nX = @os.mkdir()\n"
+        self.rewrite(model_dir, "config.gin", code.encode())
+        load_model(model_dir)
+        assert not mark.exists()
+
+    @pytest.mark.parametrize("name", MODEL_FILES)
+    def test_damage_that_the_manifest_agrees_with_is_refused_or_read(self, model_dir, name):
+        rng = random.Random(name)
+        whole = (model_dir / name).read_bytes()
+        refused = 0
+        for _ in range(25):
+            content = bytearray(whole)
+            head = min(len(content), 4_000)  # where formats say what follows
+            for _ in range(rng.randint(1, 4)):
+                content[rng.randrange(head)] = rng.randrange(256)
+            self.rewrite(model_dir, name, bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+            try:
+                load_model(model_dir)
+            except PadirError:
+                refused += 1
+        assert refused or name == "config.gin"
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"model.json": {}}}', "[" * 100_000])
     def test_a_damaged_manifest_is_refused(self, model_dir, content):
         (model_dir / MANIFEST).write_text(content)
         with pytest.raises(PadirError, match="manifest.json is damaged"):

@@ -17,20 +17,25 @@ ROOT = Path(padir.__file__).parent
 
 # A module may import from those before it. Whoever adds a module gives it its place.
 ORDER = """
-    errors files tokens tokenizer canvas corruption
+    errors files lines kinds tokens tokenizer canvas corruption
     strategies.rewriting strategies.confidence strategies.samplers strategies
     between sharding layers quantise length model shortlist refine rows loss teacher_forcing searches autoregressive
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
     evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
-    pretrained checkpoint optimizer training_log averaging placement processes trainer
-    decoding drafts translate stream score
+    pretrained checkpoint t5x_checkpoint t5x_exchange optimizer training_log averaging finite placement processes
+    trainer decoding drafts programs translate stream score exported export names
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
     evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
     lexicon chunks distill analysis.trace_style analysis.trace
     ising.model ising.masks ising.information ising.learning ising.chains ising.cliques ising.samplers
     ising.statement ising.efficiency ising.tensorisation ising.separation ising.theory
-    ising.experiments ising.figures ising.commands config __main__
+    ising.experiments ising.figures ising.commands
+    analysis.attention analysis.pairs analysis.association analysis.passes analysis.stutter analysis.truth
+    analysis.conditionals analysis.agreement analysis.calibration analysis.refinement analysis.figures analysis.report
+    analysis.commands
+    serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config
+    t5x_adapter.features t5x_adapter.models t5x_adapter.setup __main__
 """.split()
 PACKAGES = {
     "",
@@ -39,6 +44,8 @@ PACKAGES = {
     "data",
     "evaluation",
     "ising",
+    "t5x_adapter",
+    "serve",
 }  # their __init__ files; padir's own gathers what users call
 
 # Nothing of this may come with `import padir`.
@@ -49,12 +56,15 @@ HEAVY = {
     "matplotlib",
     "optax",
     "orbax",
+    "prometheus_client",
     "sacrebleu",
     "seqio",
+    "starlette",
     "t5x",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "uvicorn",
 }
 
 
@@ -93,16 +103,40 @@ def test_imports_point_one_way(name):
     ("package", "allowed"),
     [
         ("gin", {"config"}),
-        ("tensorflow", {"data.tasks", "evaluation.bleurt"}),
-        ("seqio", {"data.tasks"}),
+        ("tensorflow", {"data.tasks", "evaluation.bleurt", "t5x_adapter.features"}),
+        ("seqio", {"data.tasks", "t5x_adapter.features", "t5x_adapter.models"}),
         ("tensorflow_datasets", set()),
-        ("t5x", set()),
-        ("pickle", set()),
+        ("t5x", {"t5x_adapter", "t5x_adapter.models", "t5x_adapter.setup"}),
+        *((package, set()) for package in ("pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")),
+        ("torch", set()),
+        ("starlette", {"serve.app"}),
+        ("uvicorn", {"serve.server"}),
     ],
 )
 def test_only_some_may_import(package, allowed):
     users = {name for name, path in NAMES.items() if any(i.split(".")[0] == package for i in imported(path))}
     assert users <= allowed
+
+
+def test_numpy_never_reads_or_writes_objects():
+    """Objects are pickled, and what is pickled can run anything when it is read."""
+    calls = [
+        (name, node)
+        for name, path in NAMES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load", "np.save", "numpy.save")
+    ]
+    assert {name for name, _ in calls} >= {"shortlist", "data.prepared", "data.records"}
+    for name, call in calls:
+        assert "allow_pickle=False" in map(ast.unparse, call.keywords), f"{name}, line {call.lineno}"
+
+
+def test_nothing_that_is_read_is_run():
+    for name, path in NAMES.items():
+        called = {
+            ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        }
+        assert not called & {"eval", "exec", "compile", "__import__", "os.system", "np.fromregex"}, name
 
 
 def test_names_shadow_no_module():
@@ -129,7 +163,7 @@ def test_import_padir_stays_light():
 
 
 def test_no_module_but_the_adapters_pulls_in_tensorflow():
-    every = [f"padir.{name}" for name in NAMES if name]
+    every = [f"padir.{name}" for name in NAMES if name and not name.startswith("t5x_adapter")]
     loaded = set(python(f"import importlib, json, sys; [importlib.import_module(n) for n in {every}]; {LOADED}"))
     assert not loaded & {"tensorflow", "tensorflow_datasets", "seqio", "t5x"}
     assert {"gin", "grain", "orbax"} <= loaded

@@ -1,6 +1,7 @@
 """The command line: figures on stdout and in --json, one line out per line in, errors of a line or two."""
 
 import contextlib
+import gzip
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from small_corpus import Numbers
 from tiny_model import TINY, prepared_numbers, random_model_dir
 
+import padir
 from padir.__main__ import _parser, main
 from padir.evaluation.bleurt import MissingPackage
 
@@ -258,7 +260,8 @@ class TestTranslate:
     def test_an_empty_file(self, built, tmp_path, capsys):
         status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")
         assert (status, lines, errors) == (0, [], "")
-        assert json.loads((tmp_path / "figures.json").read_text()) == {"lines": 0, "passes": 0.0}
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        assert figures == {"translations": [], "lines": 0, "passes": 0.0}
 
     def test_standard_input_to_standard_output(self, built, tmp_path, monkeypatch):
         (tmp_path / "in.txt").write_bytes(b"eins\n\nzwei drei\n")
@@ -287,13 +290,41 @@ class TestTranslate:
         options = ["--strategy", "threshold:tau=1", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
         status, lines, _ = translate(built, tmp_path, capsys, content, *options, "--json", figures, "--batch_size", 1)
         assert status == 0 and len(lines) == 2
-        assert json.loads(figures.read_text()) == {"lines": 2, "passes": 2.0}
+        read = json.loads(figures.read_text())
+        assert (read["lines"], read["passes"]) == (2, 2.0)
         gin = ["--gin.Decoding.num_steps=3", "--gin.Decoding.strategy=@MaskPredict()"]
         gin += ["--gin.Decoding.rerank=@OwnScore()", "--gin.OwnScore.brevity=0.5"]
         (tmp_path / "in.txt").write_bytes(content)
         command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *gin, "--json", figures]
         assert run(capsys, *command, "--output", tmp_path / "out.txt")[0] == 0
         assert json.loads(figures.read_text())["passes"] == 3.0
+
+    def test_json_has_every_translation(self, built, tmp_path, capsys):
+        figures = tmp_path / "figures.json"
+        content = 'eins "zwei"\t\0\n\n👩‍👩‍👧‍👦 \u2028\n'.encode() + b"eins " * 60
+        status, lines, _ = translate(built, tmp_path, capsys, content, "--json", figures)
+        read = json.loads(figures.read_text())
+        assert status == 0 and [row["text"] for row in read["translations"]] == lines
+        assert [row["source"] for row in read["translations"]] == content.decode().split("\n")
+        assert [row["truncated"] for row in read["translations"]] == [False, False, True, True]
+        assert read["translations"][1] == {
+            **{"source": "", "score": 0.0, "text": "", "length": 1, "passes": 0, "hypotheses": 0, "truncated": False}
+        }
+        assert read["lines"] == 4 and read["passes"] == sum(row["passes"] for row in read["translations"]) / 4
+
+    def test_a_gzip_file(self, built, tmp_path, capsys):
+        (tmp_path / "in.gz").write_bytes(gzip.compress(b"eins zwei\ndrei\n"))
+        _, plain, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        command = ["translate", "--model", built / "model", "--num_steps", 2, "--output", tmp_path / "out.txt"]
+        assert run(capsys, *command, "--input", tmp_path / "in.gz")[0] == 0
+        assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
+
+    def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("padir.__main__._SHOWN", 2)
+        content = b"eins\nzwei\ndrei\n"
+        _, lines, errors = translate(built, tmp_path, capsys, content, "--html", tmp_path / "page.html")
+        assert len(lines) == 3 and "page.html shows the first 2 translations" in errors
+        assert (tmp_path / "page.html").read_text().count("<article") == 2
 
     def test_gin_of_one_call_does_not_reach_the_next(self, built, tmp_path, capsys):
         translate(built, tmp_path, capsys, b"eins\n", "--gin.Decoding.batch_size=7")
@@ -364,8 +395,11 @@ class TestAutoregressive:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--beam", 0], "size must be at least 1, got 0"),
-            (["--sample", 0], "temperature must be above 0"),
+            (["--beam", 0], "error: --beam must be at least 1, got 0"),
+            (["--sample", 0], "error: --sample must be above 0"),
+            (["--sample", "nan"], "--sample must be above 0 and finite, got nan"),
+            (["--length_penalty", "nan"], "--length_penalty must be at least 0 (0: no length penalty) and finite"),
+            (["--rerank", "mbr"], "refines no draft, so that --rerank means nothing to it"),
             (["--sample", 1, "--beam", 5], "give either --sample or --beam"),
         ],
     )
@@ -389,7 +423,22 @@ class TestRefused:
             (["--gin.Decoding.num_steps=0"], "num_steps must be at least 1, got 0"),
             (["--gin.Decoding.num_steps"], "lacks a value"),
             (["--gin_file", "no_such.gin"], "a gin file is missing"),
-            (["--input", "no_such.txt"], "No such file or directory: no_such.txt"),
+            (["--gin_file", "configs"], "--gin_file configs: a gin file is missing"),
+            (["--gin_file", "README.md"], "--gin_file README.md cannot be read as gin configuration, line 3"),
+            (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
+            (["--input", "."], "cannot read --input . (Is a directory)"),
+            (["--keep", 0], "--keep must be at least 1 (hypotheses that go on), got 0"),
+            (["--num_steps", 2**31], "--num_steps must be below 2**31"),
+            (["--offsets", 500], "offsets must lie in -22 .. 22, as the model writes 24 tokens at most, got 500"),
+            (["--offsets", 0, -23], "got -23"),
+            (
+                ["--brevity", "nan"],
+                "--brevity must be at least 0 (1 is the mean per token, 0 the sum) and finite, got nan",
+            ),
+            (["--brevity", "inf"], "and finite, got inf"),
+            (["--length_weight", "nan"], "--length_weight must be at least 0 and finite, got nan"),
+            (["--rerank", "mbr"], "--rerank chooses among several hypotheses of a sentence, got one"),
+            (["--rerank", "mbr", "--offsets", 0, 0], "got one: give it more (--top_k, --offsets or --draws)"),
             (["--gin.Decoding.canvas=@Mask()"], "has never seen its noise: leave the canvas out"),
         ],
     )
@@ -399,6 +448,19 @@ class TestRefused:
         command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *arguments]
         assert message in refused(capsys, *command, "--output", out, "--json", figures)
         assert not figures.exists() and not list(tmp_path.rglob("*out.txt*"))
+
+    def test_a_missing_gin_file_is_told_of_once(self, tmp_path):
+        (tmp_path / "mine.gin").write_text("include 'nowhere.gin'\n")
+        for name, told in (("nowhere.gin", "nowhere.gin"), (tmp_path / "mine.gin", "nowhere.gin")):
+            process = command("translate", "--gin_file", name, stderr=subprocess.PIPE, text=True)
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 2 and told in errors
+            assert errors.count("\n") == 1 and "ERROR" not in errors
+
+    def test_a_model_that_is_no_folder(self, tmp_path, capsys):
+        (tmp_path / "w").write_text("weights?")
+        for name in (tmp_path / "w", tmp_path / "nowhere"):
+            assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)
 
     def test_a_model_directory_that_is_not_whole(self, built, tmp_path, capsys):
         model = shutil.copytree(built / "model", tmp_path / "model")
@@ -424,7 +486,7 @@ class TestRefused:
         content[content.index(b"sieben")] ^= 1
         (data / "vocab.model").write_bytes(content)
         errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
-        assert "not the vocabulary of the manifest (its sha256 differs)" in errors
+        assert "vocab.model has changed since it was prepared (its sha256 differs)" in errors
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):
@@ -578,12 +640,13 @@ def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_p
     )
 
 
-def test_only_tables_take_words_that_no_option_names():
+def test_few_commands_take_words_that_no_option_names():
     """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
+    known = {"tables": ["files"], "ising": ["subject"], "analyse": ["subject"], "t5x": ["action"]}
     (commands,) = (action for action in _parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
-        assert nameless == (["files"] if name == "tables" else [])
+        assert nameless == known.get(name, [])
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):
@@ -599,6 +662,12 @@ def test_a_reader_that_goes_away_ends_it_quietly(built, tmp_path):
     errors = process.stderr.read()
     process.stderr.close()
     assert process.wait(timeout=60) == 141 and errors == ""
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0 and capsys.readouterr().out == f"padir {padir.__version__}\n"
 
 
 def test_help_names_every_command_and_loads_no_jax():

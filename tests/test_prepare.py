@@ -9,9 +9,10 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from small_corpus import Listed, Numbers, small_tokenizer
 
-from padir.data.prepare import Limits, prepare
-from padir.data.prepared import load_manifest, load_tokenizer, read_text
+from padir.data.prepare import _MOST_CHARACTERS, Limits, _batches, prepare
+from padir.data.prepared import load_manifest, load_tokenizer, read_lengths, read_text
 from padir.errors import PadirError
+from padir.files import sealed
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +229,7 @@ def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
         (None, "has no manifest.json"),
         ("{", "is not a manifest"),
         ("[1]", "is not a manifest"),
-        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 1, got other version 1"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 2, got other version 1"),
         ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared version 9"),
     ],
 )
@@ -239,6 +240,65 @@ def test_not_a_prepared_folder(tmp_path, manifest, message):
         load_manifest(tmp_path)
     with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
         load_manifest(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def prepared(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("files", "../outside"), {"bytes": 6, "sha256": ""}, "outside its folder: '../outside'"),
+        (("files", "/etc/passwd"), {"bytes": 6, "sha256": ""}, "outside its folder: '/etc/passwd'"),
+        (("files", "link"), {"bytes": 6, "sha256": ""}, "outside its folder: 'link'"),
+        (("files", "a\0b"), {"bytes": 6, "sha256": ""}, "is no file"),
+        (("source", "target_language"), "/../../outside", "got none called 'validation./../../outside.txt'"),
+        (("splits", "train", "shards"), ["../outside"], "got none called '../outside'"),
+        (("splits", "../x"), {"shards": []}, "got none called '../x.lengths.npy'"),
+        (("splits",), [1], "is damaged"),
+        (("files", "train.lengths.npy"), 3, "is damaged"),
+        (("source",), None, "is damaged"),
+    ],
+)
+def test_a_manifest_names_its_own_files_only(prepared, path, value, message):
+    (prepared.parent / "outside").write_text("secret")
+    (prepared / "link").symlink_to(prepared.parent / "outside")
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    *parents, last = path
+    place = manifest
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    (prepared / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(PadirError, match=message):
+        load_manifest(prepared)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array([[3, "x"], [None, {}]], object), np.zeros((3, 2), np.int32), np.zeros((300, 2)), np.zeros(300, np.int32)],
+    ids=["objects", "too few", "floats", "one column"],
+)
+def test_lengths_that_are_none(prepared, array):
+    np.save(prepared / "train.lengths.npy", array, allow_pickle=True)
+    with pytest.raises(PadirError, match="lengths.npy cannot be read .*Object arrays|must have 300 pairs in train"):
+        read_lengths(prepared, "train", 300)
+
+
+def test_lengths_that_ask_for_all_memory(prepared):
+    path = prepared / "train.lengths.npy"
+    path.write_bytes(path.read_bytes().replace(b"(300, 2)", b"(3, 9999999999999)"))
+    with pytest.raises(PadirError, match="lengths.npy cannot be read"):
+        read_lengths(prepared, "train", 300)
+
+
+def test_batches_are_of_few_pairs_or_few_characters():
+    long = ("x" * (_MOST_CHARACTERS // 4), "y" * (_MOST_CHARACTERS // 4))
+    assert [len(batch) for batch in _batches(iter([long] * 5))] == [2, 2, 1]
+    assert [len(batch) for batch in _batches(iter([("a", "b")] * 2_500))] == [1024, 1024, 452]
 
 
 def test_no_tensorflow_in_a_fresh_process():

@@ -7,8 +7,9 @@ import pytest
 from small_corpus import Numbers, small_tokenizer
 from tiny_model import random_translator
 
+from padir.errors import PadirError
 from padir.layers import int8_dot
-from padir.quantise import quantise
+from padir.quantise import KEPT, quantise
 from padir.searches import Greedy
 from padir.translate import Translator
 
@@ -51,3 +52,30 @@ def test_a_quantised_model_says_about_the_same(tmp_path, sizes):
     options = {"search": Greedy()} if "causal" in sizes else {"num_steps": 2}
     results = Translator(params, translator.card, translator.tokenizer).translate(texts, **options)
     assert all(result.text for result in results)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"causal": True}], ids=str)
+def test_a_model_in_bfloat16_says_about_the_same(tmp_path, sizes):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), **sizes)
+    short = translator.in_bfloat16()
+    tokens = jnp.asarray(RNG.randint(3, 60, (4, 12)))
+    ones = jnp.ones_like(tokens)
+    logits, rounded = (
+        jax.tree.leaves(each.model.apply({"params": each.params}, tokens, ones, tokens, ones)[0])[0]
+        for each in (translator, short)
+    )
+    assert rounded.dtype == jnp.float32 and not np.array_equal(logits, rounded)
+    assert np.corrcoef(np.ravel(logits), np.ravel(rounded))[0, 1] > 0.999
+    kinds = {name: {leaf.dtype.name for leaf in jax.tree.leaves(part)} for name, part in short.params.items()}
+    assert all(kinds[name] == ({"float32"} if name in KEPT else {"bfloat16"}) for name in kinds)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(translator.params)} == {"float32"}
+    texts = [source for source, _ in Numbers().pairs("validation")][:3]
+    options = {"search": Greedy()} if "causal" in sizes else {"num_steps": 2}
+    assert all(result.text for result in short.translate(texts, **options))
+
+
+def test_a_rounded_model_is_not_converted_again(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model")).quantised()
+    for convert in (translator.quantised, translator.in_bfloat16):
+        with pytest.raises(PadirError, match="rounded to 8 bits already"):
+            convert()

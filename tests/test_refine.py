@@ -120,6 +120,21 @@ def test_trace_begins_with_the_draft_and_ends_with_the_answer():
     assert hidden_TBL[1].sum() > hidden_TBL[-1].sum()
 
 
+@pytest.mark.parametrize("strategy", [MaskPredict(), Padir()])
+def test_a_trace_with_room_repeats_the_answer(strategy):
+    """The number of steps may then be traced; the schedule and the random draws are those of that number."""
+    canvas = start(Mask() if isinstance(strategy, MaskPredict) else Uniform())
+    logits_fn = moody(canvas.segment_BL)
+    exact = refine(keys(2), canvas, logits_fn, strategy, num_steps=3, trace=True)
+    roomy = jax.jit(lambda num_steps: refine(keys(2), canvas, logits_fn, strategy, num_steps=num_steps, trace=5))(3)
+    assert roomy.tokens_TBL.shape == roomy.scores_TBL.shape == (6, 2, 9)
+    np.testing.assert_array_equal(roomy.tokens_TBL[:4], exact.tokens_TBL)
+    np.testing.assert_allclose(roomy.scores_TBL[:4], exact.scores_TBL, rtol=1e-5)
+    np.testing.assert_array_equal(roomy.tokens_TBL[4:], np.stack([exact.tokens_BL] * 2))
+    with pytest.raises(PadirError, match="room for 2 steps, got num_steps=3"):
+        refine(keys(2), canvas, logits_fn, strategy, num_steps=3, trace=2)
+
+
 def test_a_certain_token_counts_as_written():
     """The log-probability of 50 against 0 rounds to 0, which a hidden position has, too."""
     certain = refine(

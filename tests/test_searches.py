@@ -222,7 +222,7 @@ class TestSearch:
     [
         (lambda: Beam(0), "size must be at least 1, got 0"),
         (lambda: Beam(alpha=-0.1), "alpha must be at least 0"),
-        (lambda: Sampling(0.0), "temperature must be above 0, got 0.0: search with Greedy"),
+        (lambda: Sampling(0.0), "temperature must be above 0 and finite, got 0.0: search with Greedy"),
         (lambda: Sampling(top_k=-1), "top_k must be at least 0"),
         (lambda: Sampling(top_p=0.0), r"top_p in \(0, 1\]"),
         (lambda: Sampling(size=0), "number of samples must be at least 1"),

@@ -223,6 +223,11 @@ class TestFile:
         with pytest.raises(PadirError, match="is damaged or no shortlist"):
             Shortlist.load(path)
         with path.open("wb") as file:
+            objects = {"candidates_PK": np.array([[{}]]), "by_frequency_N": np.array([object()]), "frequent": 0}
+            np.savez(file, allow_pickle=True, format="padir-shortlist 1", vocabulary="", **objects)
+        with pytest.raises(PadirError, match="is damaged or no shortlist"):  # objects are pickled
+            Shortlist.load(path)
+        with path.open("wb") as file:
             np.savez(file, format="padir-shortlist 0")
         with pytest.raises(PadirError, match="must be of format 'padir-shortlist 1', got 'padir-shortlist 0'"):
             Shortlist.load(path)

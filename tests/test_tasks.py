@@ -34,8 +34,8 @@ def test_every_source_is_a_task(vocab_path, tmp_path):
     import seqio
 
     for _ in range(2):  # again replaces
-        assert tasks.register(vocab_path, tmp_path) == tuple(SOURCES)
-    assert set(SOURCES) <= set(seqio.TaskRegistry.names())
+        assert tasks.register(vocab_path, tmp_path) == (*SOURCES, *tasks.TFDS_SETS)
+    assert {*SOURCES, *tasks.TFDS_SETS} <= set(seqio.TaskRegistry.names())
     toy = seqio.get_mixture_or_task("toy_de_en")
     example = next(iter(toy.get_dataset(split="test", shuffle=False).as_numpy_iterator()))
     assert example["inputs"][-1] == example["targets"][-1] == 1

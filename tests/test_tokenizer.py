@@ -120,6 +120,27 @@ def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, "size must be at least 1, got 0"),
+        ({"max_lines": 100}, "max_lines must be above 100, got 100"),
+        ({"character_coverage": 0.9}, "character_coverage must be between 0.98 and 1, got 0.9"),
+    ],
+)
+def test_arguments_out_of_range(tmp_path, wrong, message):
+    with pytest.raises(PadirError, match=message):
+        train(number_lines(), tmp_path / "vocab.model", **wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_character_beyond_the_coverage_is_spelt_in_bytes(tmp_path):
+    lines = [*number_lines(), "eins 漢 zwei"]
+    wide, narrow = (train(lines, tmp_path / "v.model", size=295, character_coverage=c) for c in (1.0, 0.9995))
+    assert len(wide.encode("漢")) < len(narrow.encode("漢"))
+    assert wide.decode(wide.encode("漢")) == narrow.decode(narrow.encode("漢")) == "漢"
+
+
 def test_not_a_vocabulary(tmp_path):
     with pytest.raises(PadirError, match="cannot read the vocabulary .*padir vocab"):
         Tokenizer.load(tmp_path / "missing.model")

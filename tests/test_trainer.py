@@ -18,6 +18,7 @@ from tiny_model import TINY, prepared_numbers
 from padir.checkpoint import Checkpoints, load_model
 from padir.corruption import Mask
 from padir.errors import PadirError
+from padir.files import LOCK
 from padir.loss import Batch, Objective
 from padir.model import Transformer
 from padir.optimizer import Adam, Cosine
@@ -87,7 +88,8 @@ class TestRun:
         assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
 
     def test_run_again_when_finished_it_changes_nothing(self, data, finished, capsys):
-        before = {path: path.stat().st_mtime_ns for path in finished.glob("*") if path.is_file()}
+        files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]
+        before = {path: path.stat().st_mtime_ns for path in files}
         assert train(data, str(finished), **SETTINGS) == load_model(finished)[1].metrics != {}
         assert {path: path.stat().st_mtime_ns for path in before} == before
         errors = capsys.readouterr().err
@@ -133,23 +135,49 @@ class TestRun:
 
 
 class TestResume:
-    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("step", [1, 3])
+    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, number, step):
+        """A signal comes while a step is made: that step, or the next, is the last."""
         folder = tmp_path / "model"
+        advance = TrainingLog.advance
 
-        def stop_at_three(params, card, tokenizer):
-            if card.step == 3:
-                signal.raise_signal(signal.SIGINT)
-            return {}
+        def stop_now(log, at):
+            advance(log, at)
+            if at == step:
+                signal.raise_signal(number)
 
-        before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt, match="saved step 4 of 6 in .*; run the same command to go on"):
-            train(data, str(folder), **SETTINGS, evaluate_fn=stop_at_three)
-        assert signal.getsignal(signal.SIGINT) == before
-        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4"]
-        loader = json.loads((folder / "checkpoints" / "4" / "loader.json").read_text())
-        assert (loader["epoch"], loader["batch"]) == (0, 4)
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingLog, "advance", stop_now)
+            with pytest.raises(KeyboardInterrupt, match=f"saved step {step + 1} of 6 in .*; run the same command to"):
+                train(data, str(folder), **SETTINGS | {"intervals": Intervals(log=100, evaluate=0, checkpoint=100)})
+        assert signal.getsignal(number) == before
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(step + 1)]
+        loader = json.loads((folder / "checkpoints" / str(step + 1) / "loader.json").read_text())
+        assert (loader["epoch"], loader["batch"]) == (0, step + 1)
         train(data, str(folder), **SETTINGS)
         assert_same_params(folder, straight[0])
+
+    @pytest.mark.parametrize("step", [3, 6])
+    def test_a_signal_does_not_wait_for_the_validation(self, data, straight, tmp_path, step):
+        """Decoding a split takes longer than the grace that a SIGTERM leaves."""
+        folder = tmp_path / "model"
+
+        def validate(params, card, tokenizer):
+            if card.step == step:
+                signal.raise_signal(signal.SIGTERM)
+                pytest.fail("it was not left at once")
+            return {"validation_bleu": float(card.step)}
+
+        with pytest.raises(KeyboardInterrupt, match=f"saved step {step} of 6 in .*; run the same command to go on"):
+            train(data, str(folder), **SETTINGS, evaluate_fn=validate)
+        assert str(step) in {path.name for path in (folder / "checkpoints").iterdir()}
+        train(data, str(folder), **SETTINGS, evaluate_fn=lambda params, card, _: {"validation_bleu": float(card.step)})
+        assert_same_params(folder, straight[0])
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
+        assert load_model(folder)[1].metrics["validation_bleu"] == 6.0
 
     def test_a_damaged_checkpoint_is_skipped_for_the_one_before(self, data, straight, finished, capsys):
         file = max((finished / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size)
@@ -195,7 +223,7 @@ class TestLeavingByAnException:
         monkeypatch.setattr(Checkpoints, "_write", write_slowly)
         with pytest.raises(KeyboardInterrupt):
             train(data, str(tmp_path / "model"), **SETTINGS, evaluate_fn=stop)
-        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["3"]
 
     def test_the_process_ends_with_the_message_only(self, data, tmp_path):
         code = (

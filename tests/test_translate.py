@@ -10,6 +10,7 @@ from tiny_model import TINY, random_model_dir, random_translator
 from padir.canvas import Strategy
 from padir.corruption import Mask, MaskRange, Mixed
 from padir.decoding import Decoding, Prune
+from padir.drafts import refine_drafts
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.rerank import OwnScore, Rescore
@@ -165,11 +166,16 @@ class TestChoosing:
         whole = translator.translate(TEXTS, **options)
         pruned = translator.translate(TEXTS, prune=Prune(keep, steps=2), **options)
         same(
-            [dataclasses.replace(r, candidates=()) for r in pruned],
-            [dataclasses.replace(r, candidates=()) for r in whole],
+            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in pruned],
+            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in whole],
         )
         for few, all_ in zip(pruned, whole, strict=True):
             assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
+            assert few.candidate_lengths == all_.candidate_lengths[:keep] and few.candidate_lengths[0] == few.length
+
+    def test_pruning_adds_no_steps(self, translator):
+        for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):
+            assert result.passes == 1
 
     def test_what_is_pruned_early_is_what_began_badly(self, translator):
         options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
@@ -239,6 +245,16 @@ class TestSteps:
     def test_tracing_changes_nothing(self, translator):
         same(translator.translate(TEXTS, trace=True), translator.translate(TEXTS))
         assert translator.translate(TEXTS)[0].trace is None
+
+    def test_traces_of_other_numbers_of_steps_need_no_other_program(self, translator):
+        refine_drafts.clear_cache()
+        translator.translate(TEXTS[:1], num_steps=5, trace=True)
+        before = refine_drafts._cache_size()
+        for num_steps in (6, 8):
+            (result,) = translator.translate(TEXTS[:1], num_steps=num_steps, trace=True)
+            assert len(result.trace) == num_steps + 1
+            same([result], translator.translate(TEXTS[:1], num_steps=num_steps))
+        assert refine_drafts._cache_size() == before + 1  # the one without a trace
 
     def test_mask_predict_makes_as_many_passes_as_it_has_positions_to_write(self, tokenizer):
         # Of 1 free position none is hidden again after the first pass; of 7 some are until the last.

@@ -1,1 +1,1 @@
-"""Looking into a decode: traces of its steps."""
+"""Looking into a model: traces of a decode, attention, dependency between positions, refinement."""

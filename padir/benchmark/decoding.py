@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
+from padir.data.prepared import split_lengths
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
@@ -20,7 +21,7 @@ from padir.length import LengthSearch
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.tokenizer import Tokenizer
 from padir.tokens import Ids
-from padir.translate import Translation, Translator
+from padir.translate import PROGRAMS, Translation, Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +33,14 @@ class Batch:
       references: their translations, if quality is to be measured.
       target_lengths: tokens of each target, EOS included, that every system is made to write, for models whose weights
         are random; None lets each choose its own.
+      first_number: the first sentence's number among all, from which its random draft is made: so the words do not
+        depend on the size of the batches.
     """
 
     texts: tuple[str, ...]
     references: tuple[str, ...] | None = None
     target_lengths: tuple[int, ...] | None = None
+    first_number: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +60,23 @@ class System:
     def causal(self) -> bool:
         return self.translator.card.config.causal
 
+    @property
+    def precision(self) -> str:
+        """Of weights and products."""
+        return "int8" if self.translator.as_integers else self.translator.card.config.dtype
+
     def __call__(self, batch: Batch) -> list[Translation]:
         """Translates a batch as `Translator.translate` does; of given lengths where the batch has some."""
         if self.causal and batch.target_lengths is not None:
             return self.run(batch, lambda stage: None)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
-        return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
+        return self.translator.translate(
+            batch.texts,
+            decoding,
+            target_lengths=batch.target_lengths,
+            truncate=True,
+            first_number=batch.first_number,
+        )
 
     def stages(self, batch: Batch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
         """Seconds of each stage, which here waits for the one before it."""
@@ -78,7 +93,8 @@ class System:
 
     def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
         """Translates a batch stage by stage; `mark` is told of each that is over."""
-        translator, numbers = self.translator, list(range(len(batch.texts)))
+        translator = self.translator
+        numbers = list(range(batch.first_number, batch.first_number + len(batch.texts)))
         decoding = dataclasses.replace(self.decoding, batch_size=len(numbers))
         sources, _ = translator.source_tokens(batch.texts, truncate=True)
         mark("tokenise")
@@ -112,30 +128,53 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
         raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
     drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
     return [
-        Batch(tuple(test_set.sources[i] for i in part), tuple(test_set.references[i] for i in part))
-        for part in _parts(drawn, batch_size)
+        Batch(
+            tuple(test_set.sources[i] for i in part),
+            tuple(test_set.references[i] for i in part),
+            first_number=number * batch_size,
+        )
+        for number, part in enumerate(_parts(drawn, batch_size))
     ]
 
 
-def numbers(tokens: int) -> TestSet:
+def numbers(what: str) -> TestSet:
     """What models of random weights are said to translate."""
-    return TestSet(f"{tokens} tokens", "numbers", "numbers", [], [])
+    return TestSet(what, "numbers", "numbers", [], [])
 
 
-def batches_of_numbers(tokens: int, batch_size: int, sentences: int, ids: Ids, seed: int = 0) -> list[Batch]:
-    """Batches for models of random weights: sentences of random pieces, and targets that are as long.
-
-    Args:
-      tokens: of each source and each target, EOS included.
-      ids: of the vocabulary that the pieces are drawn from.
-    """
+def equal_lengths(tokens: int, sentences: int) -> np.ndarray:
+    """Source and target lengths of sentences that are all alike, EOS included, [N, 2]."""
     if tokens < 2 or sentences < 1:
         raise PadirError(f"a benchmark needs sentences of at least 2 tokens, got {sentences} of {tokens}")
+    return np.full((sentences, 2), tokens)
+
+
+def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.ndarray:
+    """Source and target lengths of pairs drawn from a prepared folder, EOS included, [N, 2].
+
+    Raises:
+      PadirError: there are fewer pairs than that, or the folder is no prepared one.
+    """
+    length_N2 = split_lengths(folder, split)
+    if not 1 <= sentences <= len(length_N2):
+        raise PadirError(f"the benchmark wants {sentences} lengths, {folder} has {len(length_N2)}: ask for fewer")
+    return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]
+
+
+def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: int = 0) -> list[Batch]:
+    """Batches for models of random weights: sentences of random pieces, and what lengths their targets are to get.
+
+    Args:
+      length_N2: source and target lengths, EOS included.
+      ids: of the vocabulary that the pieces are drawn from.
+    """
     draw = np.random.RandomState(seed)
-    texts = [" ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, tokens - 1))) for _ in range(sentences)]
+    texts = [
+        " ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, source - 1))) for source in length_N2[:, 0]
+    ]
     return [
-        Batch(tuple(texts[i] for i in part), target_lengths=(tokens,) * len(part))
-        for part in _parts(list(range(sentences)), batch_size)
+        Batch(tuple(texts[i] for i in part), target_lengths=tuple(length_N2[part, 1].tolist()), first_number=part[0])
+        for part in _parts(list(range(len(texts))), batch_size)
     ]
 
 
@@ -205,9 +244,25 @@ def measure(
       for a table: seconds of every call, quartiles, stages.
 
     Raises:
-      PadirError: nothing to time.
+      PadirError: nothing to time, or so many shapes that their programs do not fit into the process at once.
     """
-    timed = interleave({str(i): system for i, system in enumerate(systems)}, batches, repeats=repeats, clock=clock)
+    PROGRAMS.drop()  # those of earlier measurements
+    dropped = PROGRAMS.times_dropped
+
+    def holding(system: System) -> Callable[[Batch], list[Translation]]:
+        def call(batch: Batch) -> list[Translation]:
+            results = system(batch)
+            if PROGRAMS.times_dropped > dropped:
+                raise PadirError(
+                    f"{len(systems)} systems and {len(batches)} batches need more compiled programs than fit into the"
+                    " process, and compiling would be timed: take fewer systems or fewer sentences at once"
+                )
+            return results
+
+        return call
+
+    callables = {str(i): holding(system) for i, system in enumerate(systems)}
+    timed = interleave(callables, batches, repeats=repeats, clock=clock)
     return [_row(system, batches, timed[str(i)], timed["0"], clock) for i, system in enumerate(systems)]
 
 
@@ -226,7 +281,11 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
         Score("ratio", ratio.median, "sentences per second to those of the first row|repeats:side by side|of:median"),
         Score("passes", sum(result.passes for result in results) / sentences, ""),
         Score("tokens", tokens / sentences, ""),
-        Score("compile_seconds", timed.compile_seconds, "first calls less the median of the others"),
+        Score(
+            "compile_seconds",
+            timed.compile_seconds,
+            "first calls less the median of the others|programs that are on disk or shared with an earlier row: loaded",
+        ),
         *_memory(system, batches[0]),
         *_quality(system, batches, results),
     ]
@@ -236,14 +295,15 @@ def _row(system: System, batches: Sequence[Batch], timed: Timed, baseline: Timed
     decoding = dataclasses.replace(system.decoding, batch_size=size)
     details = {
         "parameters": count_parameters(system.translator.params),
-        "dtype": card.config.dtype,
+        "precision": system.precision,
         "first_seconds": timed.first_B.tolist(),
         "seconds": timed.seconds_RB.tolist(),
         "sentences_per_second": np.percentile(rate_R, [25, 50, 75]).tolist(),
         "ratio": dataclasses.asdict(ratio),
         "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
     }
-    return Row(system.model, decoding, False, evaluation, "", system.causal, str(card.weights)), details
+    given = batches[0].target_lengths is not None and not system.causal
+    return Row(system.model, decoding, given, evaluation, "", system.causal, str(card.weights)), details
 
 
 def _memory(system: System, batch: Batch) -> list[Score]:

@@ -31,13 +31,18 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
     """CTranslate2 with every autoregressive model and search of the systems, in each compute type; without a shortlist.
 
     Once with one thread and once with as many as there are cores: which is faster depends on who else is there.
+    Its beam search divides by length^alpha where ours divides by ((5 + length) / 6)^alpha, so that on text the two may
+    choose differently.
 
     Raises:
-      PadirError: there is none, CTranslate2 is not installed, or it cannot run the model.
+      PadirError: there is none in float32, CTranslate2 is not installed, or it cannot run the model.
     """
-    causal = [system for system in systems if system.causal and not system.translator.as_integers]
+    causal = [system for system in systems if system.causal and system.precision == "float32"]
     if compute_types and not causal:
-        raise PadirError("CTranslate2 writes from left to right: give an autoregressive model, too")
+        raise PadirError(
+            "CTranslate2 writes from left to right and is converted from float32: give an autoregressive model, too,"
+            " and float32 among the precisions"
+        )
     whole = [dataclasses.replace(each, decoding=dataclasses.replace(each.decoding, shortlist=None)) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})
     return [
@@ -140,6 +145,10 @@ class Peer(System):
 
     engine: Any = None
 
+    @property
+    def precision(self) -> str:
+        return self.engine.compute_type
+
     @staticmethod
     def of(system: System, compute_type: str, threads: int) -> Peer:
         """The model of a system, converted, with the system's search.
@@ -163,7 +172,12 @@ class Peer(System):
         sources, _ = self.translator.source_tokens(batch.texts, truncate=True)
         mark("tokenise")
         if batch.target_lengths is not None:
-            longest = shortest = max(batch.target_lengths)
+            longest, shortest = max(batch.target_lengths), min(batch.target_lengths)
+            if longest != shortest:
+                raise PadirError(
+                    "CTranslate2 can be made to write a number of tokens for a whole batch only, got lengths from"
+                    f" {shortest} to {longest}: use batches of one sentence"
+                )
         else:
             limits = length_limits([len(source) for source in sources], self.translator.card.config.max_length)
             longest, shortest = max(limits), 2

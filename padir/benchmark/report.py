@@ -15,6 +15,7 @@ from padir.errors import PadirError
 from padir.evaluation import tables
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
+_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # which change how fast things are
 
 
 def environment() -> dict[str, Any]:
@@ -34,7 +35,8 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions,
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, our own included
     }
 
 
@@ -92,6 +94,8 @@ def to_markdown(rows: tables.Rows, where: Mapping[str, Any]) -> str:
 def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
     """Draws BLEU over sentences per second, a panel for each batch size, with the Pareto front, as a PNG.
 
+    Points have the numbers of their systems, which stand in the legend: squares are autoregressive.
+
     Raises:
       PadirError: matplotlib is not installed, or no row has BLEU.
     """
@@ -99,25 +103,35 @@ def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
     if not measured:
         raise PadirError("a plot of quality over speed needs references: give a test set that has some")
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator, ScalarFormatter
     except ImportError:
         raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
     sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
-    figure = Figure(figsize=(6.5 * len(sizes), 5), layout="constrained")
+    first = [row for row in measured if row["batch_size"] == sizes[0]]  # the same systems at every size
+    numbers = {tables.label(row, first): number for number, row in enumerate(first, 1)}
+    figure = Figure(figsize=(5.5 * len(sizes) + 3.5, 5), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
         here = [row for row in measured if row["batch_size"] == size]
         points = [(_figure(row, "sentences_per_second"), _figure(row, "bleu")) for row in here]
-        for row, point in zip(here, points, strict=True):
-            axes.plot(*point, "s" if row["causal"] else "o", label=tables.label(row, here))
         front = pareto(points)
         axes.plot(*zip(*front, strict=True), color="0.6", linewidth=1, zorder=0)
+        for row, point in zip(here, points, strict=True):
+            name = tables.label(row, here)
+            color = colormaps["tab20"]((numbers[name] - 1) % 20)
+            axes.plot(*point, "s" if row["causal"] else "o", color=color, label=f"{numbers[name]}  {name}")
+            axes.annotate(str(numbers[name]), point, xytext=(4, 4), textcoords="offset points", fontsize="x-small")
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.minorticks_off()
         axes.set_xlabel("sentences per second")
         axes.set_ylabel("BLEU")
         axes.set_title(f"batch size {size}")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    figure.suptitle(title)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    figure.suptitle(title, fontsize="medium")
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from padir.errors import PadirError
 
 PERCENTILES = (50, 90, 99)
+LEAST_CALLS = 30  # of which the last percentiles mean something
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Timed:
         return float(np.maximum(self.first_B - np.median(self.seconds_RB, axis=0), 0).sum())
 
     def latency(self) -> dict[str, float]:
-        """Percentiles of the seconds of one call, over all repeats and batches."""
-        return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in PERCENTILES}
+        """Percentiles of the seconds of one call, over all repeats and batches; of few calls the median alone."""
+        percentiles = PERCENTILES if self.seconds_RB.size >= LEAST_CALLS else PERCENTILES[:1]
+        return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in percentiles}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,8 @@ def interleave(
 ) -> dict[str, Timed]:
     """Times each callable with each batch, `repeats` times after a first call that does not count.
 
-    All callables take a batch before any takes the next, in an order that turns, so that none always comes first. They
-    must return when their work is done (`jax.block_until_ready`).
+    All callables take a batch before any takes the next, in an order that is drawn each time, so that none always comes
+    first or after a certain other one. They must return when their work is done (`jax.block_until_ready`).
 
     Raises:
       PadirError: nothing to time.
@@ -88,9 +90,9 @@ def interleave(
     for name in names:
         for b, batch in enumerate(batches):
             first[name][b] = timed(name, batch)
+    draw = np.random.RandomState(0)
     for r in range(repeats):
         for b, batch in enumerate(batches):
-            turn = (r + b) % len(names)
-            for name in names[turn:] + names[:turn]:
-                seconds[name][r, b] = timed(name, batch)
+            for i in draw.permutation(len(names)):
+                seconds[names[i]][r, b] = timed(names[i], batch)
     return {name: Timed(first[name], seconds[name]) for name in names}

@@ -32,11 +32,11 @@ class TrainingFigures:
     """What a run of some steps measured.
 
     Attributes:
-      step_seconds: of each step, the batch being there already.
-      loader_seconds: of each wait for a batch.
+      step_seconds: of each step, the batch being on the device already.
+      loader_seconds: of each wait for a batch and of bringing it to the device.
       tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
-        source_positions likewise.
-      compile_seconds: of the first step, which compiles.
+        source_positions likewise; pairs: sentence pairs of a step, on average.
+      compile_seconds: of the first step of each batch shape, which compiles.
       parameters: of the model.
       flops: model FLOPs of a step (`model_flops`).
       matmul_flops: FLOPs a second that one large matrix product of the model's dtype reached in the same run.
@@ -50,6 +50,7 @@ class TrainingFigures:
     positions: float
     source_tokens: float
     source_positions: float
+    pairs: float
     compile_seconds: float
     parameters: int
     flops: float
@@ -58,7 +59,8 @@ class TrainingFigures:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Medians and shares, by name; None is not known."""
+        """Medians, rates over all of the time, and shares, by name; None is not known."""
+        seconds = (sum(self.step_seconds) + sum(self.loader_seconds)) / len(self.step_seconds)
         step = float(np.median(self.step_seconds))
         lower, upper = np.percentile(self.step_seconds, [25, 75]).tolist()
         return {
@@ -66,14 +68,15 @@ class TrainingFigures:
             "step_ms": 1e3 * step,
             "step_ms_lower": 1e3 * lower,
             "step_ms_upper": 1e3 * upper,
-            "tokens_per_second": self.tokens / step,
-            "positions_per_second": self.positions / step,
+            "tokens_per_second": self.tokens / seconds,
+            "positions_per_second": self.positions / seconds,
+            "pairs_per_second": self.pairs / seconds,
             "padding_share": 1 - self.tokens / self.positions,
             "source_padding_share": 1 - self.source_tokens / self.source_positions,
-            "loader_share": float(np.median(self.loader_seconds)) / step,
+            "loader_share": sum(self.loader_seconds) / sum(self.step_seconds),
             "compile_seconds": self.compile_seconds,
-            "model_flops_per_second": self.flops / step,
-            "share_of_matmul": self.flops / step / self.matmul_flops,
+            "model_flops_per_second": self.flops / seconds,
+            "share_of_matmul": self.flops / seconds / self.matmul_flops,
             "temporary_mb": None if self.temporary_bytes is None else self.temporary_bytes / 1e6,
         }
 
@@ -120,34 +123,36 @@ def measure(
 
     placement = Placement.of(sharding, mesh, transformer, initial)
     state = placement.fresh(initial)
-    parameters = count_parameters(state.params)
     step_fn = placement.step(make_step(transformer, objective, transformation, batching, seed, steps + 3))
     seconds: list[float] = []
     waits: list[float] = []
-    counts: list[tuple[int, int, int, int]] = []
+    first_seconds: list[float] = []
+    counts: list[tuple[int, ...]] = []
     flops: list[float] = []
     temporaries: dict[tuple[int, ...], int | None] = {}
     for _ in range(steps + 3):
         began = clock()
         arrays = next(loader)
-        loaded = clock()
         batch = jax.block_until_ready(placement.batch(arrays))
         ready = clock()
+        waits.append(ready - began)
+        shape = arrays["target_BL"].shape
         with jax.set_mesh(mesh):
+            if shape not in temporaries:  # a step more, which compiles
+                state, _ = jax.block_until_ready(step_fn(state, batch))
+                first_seconds.append(clock() - ready)
+                temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
+                ready = clock()
             state, _ = jax.block_until_ready(step_fn(state, batch))
         seconds.append(clock() - ready)
-        waits.append(loaded - began)
-        shape = arrays["target_BL"].shape
-        if shape not in temporaries:
-            with jax.set_mesh(mesh):
-                temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
-        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size))
-        stages = 1 if isinstance(objective, TeacherForcing) else len(objective.stage_weights)
+        pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
+        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size, pairs))
+        stages = ("all",) if isinstance(objective, TeacherForcing) else objective.stage_weights
         (rows, source_length), target_length = source.shape, target.shape[1]
         vocabulary = transformer.ids.num_embeddings
         flops.append(model_flops(model, vocabulary, rows, source_length, target_length, stages))
-    tokens, positions, source_tokens, source_positions = np.mean(counts[3:], axis=0).tolist()
+    tokens, positions, source_tokens, source_positions, pairs = np.mean(counts[3:], axis=0).tolist()
     return TrainingFigures(
         step_seconds=tuple(seconds[3:]),
         loader_seconds=tuple(waits[3:]),
@@ -155,23 +160,27 @@ def measure(
         positions=positions,
         source_tokens=source_tokens,
         source_positions=source_positions,
-        compile_seconds=seconds[0],
-        parameters=parameters,
+        pairs=pairs,
+        compile_seconds=sum(first_seconds),
+        parameters=count_parameters(placement.like.params),
         flops=float(np.mean(flops[3:])),
         matmul_flops=_matmul_flops(jnp.dtype(model.dtype), clock),
         temporary_bytes=max((known for known in temporaries.values() if known is not None), default=None),
     )
 
 
-def model_flops(config: ModelConfig, vocabulary: int, rows: int, source: int, target: int, stages: int) -> float:
+def model_flops(
+    config: ModelConfig, vocabulary: int, rows: int, source: int, target: int, stages: Sequence[str]
+) -> float:
     """The floating-point operations of a step's matrix products, forward and backward (twice the forward).
 
     Multiplications and additions count apart. What is computed again to save memory does not count, nor do softmax,
     norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the cross-attention's
-    keys and values are computed once for all stages.
+    keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
+      stages: the weight of each (`Objective.stage_weights`).
     """
     c, inner = config, config.heads * config.head_dim
     attention = 4 * c.width * inner  # projections of one position, multiplications
@@ -181,7 +190,8 @@ def model_flops(config: ModelConfig, vocabulary: int, rows: int, source: int, ta
     own = 1 + c.positional_attention
     layer = target * (own * attention + 2 * c.width * inner + mlp) + 2 * inner * target * (own * target + source)
     decoder = c.decoder_layers * layer + target * c.width * vocabulary
-    return 3 * 2.0 * rows * (encoder + memory + stages * decoder)
+    passes = sum(1 if weight == "none" else 3 for weight in stages)
+    return 2.0 * rows * (3 * (encoder + memory) + passes * decoder)
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:

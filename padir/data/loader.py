@@ -27,7 +27,7 @@ import numpy as np
 
 from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
-from padir.data.records import read_record
+from padir.data.records import read_record, readable
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.tokens import Ids, round_up
@@ -147,7 +147,8 @@ class _Records:
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
         self._length_N2 = length_N2 + np.array([len(self._prefix), 0], np.int32)
-        self._source: Any = grain.sources.ArrayRecordDataSource(paths)
+        with readable(mixture):
+            self._source: Any = grain.sources.ArrayRecordDataSource(paths)
         if len(self._source) != len(length_N2):
             raise PadirError(
                 f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records: run"
@@ -173,7 +174,8 @@ class _Records:
         B //= shard[1]
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # none in a share of an epoch's last batch, perhaps
-        records = iter(self._source.__getitems__(numbers) if numbers else ())
+        with readable(self._mixture):
+            records = iter(self._source.__getitems__(numbers) if numbers else ())
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),

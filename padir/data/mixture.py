@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from padir.data.prepared import load_manifest
+from padir.data.prepared import load_manifest, read_lengths
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 
@@ -78,19 +78,14 @@ class Mixture:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
 
         Raises:
-          PadirError: a folder's lengths are not as many as its manifest says.
+          PadirError: a folder's lengths cannot be read, or are not as many as its manifest says.
         """
         paths: list[str] = []
         lengths = []
         for name, manifest in zip(self.folders, manifests, strict=True):
             folder, info = Path(name), manifest["splits"][split]
             paths += [str(folder / shard) for shard in info["shards"]]
-            lengths.append(np.load(folder / f"{split}.lengths.npy", allow_pickle=False))
-            if len(lengths[-1]) != info["written"]:
-                raise PadirError(
-                    f"{folder} must have {info['written']} pairs in {split}, got {len(lengths[-1])} lengths: run"
-                    " `padir prepare --overwrite`"
-                )
+            lengths.append(read_lengths(folder, split, info["written"]))
         return paths, np.concatenate(lengths)
 
     def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -42,10 +41,12 @@ from padir.data.prepared import (
 from padir.data.records import Limits, SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
+from padir.files import sealed, writing
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS
 
-_ENCODE_BATCH = 1024
+_ENCODE_BATCH = 1024  # pairs, of which all tokens are in memory
+_MOST_CHARACTERS = 1 << 22  # in them: long lines come in smaller batches
 
 
 def prepare(
@@ -72,7 +73,8 @@ def prepare(
       progress: show progress on stderr.
 
     Raises:
-      PadirError: the folder holds something else, a limit makes no sense, or the source cannot be read.
+      PadirError: the folder holds something else or cannot be written, a limit makes no sense, or the source cannot be
+        read.
     """
     limits = Limits(max_source_tokens, max_target_tokens, max_length_ratio)
     if records_per_shard < 1:
@@ -101,22 +103,23 @@ def prepare(
     partial = output_dir.with_name(f".{output_dir.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        tokenizer.save(partial / VOCABULARY)
-        splits = {
-            split: _write_split(source, split, tokenizer, partial, limits, records_per_shard, progress)
-            for split in source.splits
-        }
-        if "train" in splits and not splits["train"]["written"]:
-            dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"]["dropped"].items())
-            raise PadirError(f"{source.name}: every training pair was dropped ({dropped}): raise the limits")
-        paths = sorted(partial.iterdir())
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths}
-        manifest = {"format": FORMAT, "version": VERSION, **inputs, "splits": splits, "files": files}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if replaces:
-            shutil.rmtree(output_dir)
-        os.replace(partial, output_dir)
+        with writing(output_dir):
+            partial.mkdir(parents=True)
+            tokenizer.save(partial / VOCABULARY)
+            splits = {
+                split: _write_split(source, split, tokenizer, partial, limits, records_per_shard, progress)
+                for split in source.splits
+            }
+            if "train" in splits and not splits["train"]["written"]:
+                dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"]["dropped"].items())
+                raise PadirError(f"{source.name}: every training pair was dropped ({dropped}): raise the limits")
+            paths = sorted(partial.iterdir())
+            files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths}
+            manifest = sealed({"format": FORMAT, "version": VERSION, **inputs, "splits": splits, "files": files})
+            (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            if replaces:
+                shutil.rmtree(output_dir)
+            os.replace(partial, output_dir)
     except BaseException:  # Ctrl-C too
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -199,7 +202,14 @@ def _write_split(
 
 
 def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    while batch := list(itertools.islice(pairs, _ENCODE_BATCH)):
+    batch, characters = [], 0
+    for pair in pairs:
+        batch.append(pair)
+        characters += len(pair[0]) + len(pair[1])
+        if len(batch) == _ENCODE_BATCH or characters >= _MOST_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
         yield batch
 
 

@@ -12,12 +12,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from padir.data.prepared import lengths_name
 from padir.errors import PadirError
 
 REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
@@ -44,7 +46,7 @@ class Limits:
         for name in ("max_source_tokens", "max_target_tokens"):
             if getattr(self, name) < 2:
                 raise PadirError(f"{name} must be at least 2 (a token and EOS), got {getattr(self, name)}")
-        if self.max_length_ratio is not None and self.max_length_ratio < 1:
+        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:  # nan, too
             raise PadirError(f"max_length_ratio must be at least 1, or None for no limit, got {self.max_length_ratio}")
 
     def reason_to_drop(self, source: str, target: str, source_tokens: int, target_tokens: int) -> str | None:
@@ -104,7 +106,7 @@ class SplitWriter:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
         length_N2 = np.array(self._lengths, "<i4").reshape(-1, 2)
-        np.save(self._directory / f"{self._split}.lengths.npy", length_N2, allow_pickle=False)
+        np.save(self._directory / lengths_name(self._split), length_N2, allow_pickle=False)
         totals = length_N2.sum(0, dtype=np.int64)
         longest = length_N2.max(0, initial=0)
         self.info = {
@@ -142,14 +144,24 @@ class _Shards:
 
     def _close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._written():
+                self._writer.close()
 
     def write(self, record: bytes) -> None:
         writer = self._writer
         if writer is None or (self._count and self._count % self._per_shard == 0):
             writer = self._next()
-        writer.write(record)
+        with self._written():
+            writer.write(record)
         self._count += 1
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # a full disk, in ArrayRecord's words
+            why = str(error).split(";")[0]
+            raise PadirError(f"cannot write {self._paths[-1]} ({why}): make room on its disk") from error
 
     def __exit__(self, *exception: object) -> None:
         self._close()
@@ -157,6 +169,20 @@ class _Shards:
             name = f"{self._split}-{number:05d}-of-{len(self._paths):05d}.arrayrecord"
             path.rename(path.with_name(name))
             self.names.append(name)
+
+
+@contextlib.contextmanager
+def readable(where: object) -> Iterator[None]:
+    """Says in padir's words that ArrayRecord found a shard damaged.
+
+    Args:
+      where: the folder, or what else names the records.
+    """
+    try:
+        yield
+    except (RuntimeError, OSError, IndexError) as error:
+        what = str(error).splitlines()[0][:200]
+        raise PadirError(f"the records of {where} are damaged ({what}): run `padir prepare --overwrite`") from error
 
 
 def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:

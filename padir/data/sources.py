@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import itertools
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from padir.errors import PadirError
+from padir.lines import byte_lines, open_bytes
 
 SPLITS = ("train", "validation", "test")
+LONGEST_LINE = 1 << 24  # bytes: more is no sentence
 
 PathLike = str | os.PathLike[str]
 # A pair of files with as many lines each, or one file with two columns separated by a tab.
@@ -101,25 +101,23 @@ def read_lines(path: PathLike) -> Iterator[str]:
     """Lines of a UTF-8 text file, plain or .gz, split at newlines only, without line ends and byte order mark.
 
     Raises:
-      PadirError: the file is missing, not UTF-8 (the line's number is given), or a damaged gzip file.
+      PadirError: the file is missing, not UTF-8 or of endless lines (the line's number is given), or a damaged gzip
+        file.
     """
-    path = Path(path)
-    try:
-        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
-            for number, line in enumerate(file, 1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise PadirError(
-                        f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line): convert"
-                        " the file with iconv"
-                    ) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PadirError(f"{path} is not a whole gzip file ({error}): fetch it again") from None
-    except OSError as error:
-        raise PadirError(f"cannot read {path} ({error.strerror}): check the path") from None
+    with open_bytes(path) as file:
+        for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
+            if cut:
+                raise PadirError(
+                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no sentence is: give a text file"
+                    " with one sentence a line"
+                )
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise PadirError(
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line): convert"
+                    " the file with iconv"
+                ) from None
 
 
 def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:

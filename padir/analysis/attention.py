@@ -1,0 +1,93 @@
+"""The attention of one decoder pass, from what the layers sow.
+
+`padir.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes the
+collection "intermediates" mutable, as `attend` does; so nobody else pays for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from padir.canvas import best_tokens, forbid
+from padir.errors import PadirError
+from padir.model import ModelConfig, Transformer
+
+_NAMES = {"own": "self_attention", "positional": "positional_attention", "cross": "encoder_decoder_attention"}
+
+
+@flax.struct.dataclass
+class Maps:
+    """Attention probabilities [query, key] of one decoder pass: J decoder layers, H heads each, R rows of targets.
+
+    Attributes:
+      own_RJHLL: the decoder's self-attention, between target positions.
+      cross_RJHLS: from target positions to source positions.
+      positional_RJHLL: positional attention, between target positions; None where the model has none.
+    """
+
+    own_RJHLL: Float[Array | np.ndarray, "R J H L L"]
+    cross_RJHLS: Float[Array | np.ndarray, "R J H L S"]
+    positional_RJHLL: Float[Array | np.ndarray, "R J H L L"] | None = None
+
+
+def check_model(config: ModelConfig) -> None:
+    """Whether a model's passes over a draft can be looked into.
+
+    Raises:
+      PadirError: it is causal, or decontextualised.
+    """
+    if config.causal:
+        raise PadirError("an autoregressive model refines no draft: analyse a model that does")
+    if config.decontextualised:
+        raise PadirError(
+            "a decontextualised decoder's positions each see other tokens, which a trace does not keep: analyse a model"
+            " with an ordinary decoder"
+        )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def attend(
+    model: Transformer,
+    params: Any,
+    tokens_RL: Int[Array, "R L"],
+    segment_RL: Int[Array, "R L"],
+    cross_kv: Any,
+    source_segment_BS: Int[Array, "B S"],
+) -> tuple[Maps, Int[Array, "R L"]]:
+    """One pass over drafts: its attention, and the best tokens that it would write.
+
+    Args and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
+    """
+    output, sown = model.apply(
+        {"params": params},
+        tokens_RL,
+        segment_RL,
+        cross_kv,
+        source_segment_BS,
+        method="decode",
+        mutable=["intermediates"],
+    )
+    layers = sown["intermediates"]["decoder"]
+    rows, length = tokens_RL.shape
+
+    def gather(name: str):
+        each = [layers[f"layers_{j}"][name]["attn_BHLS"][0] for j in range(model.config.decoder_layers)]
+        return jnp.stack([_by_row(attn, rows, length) for attn in each], axis=1)
+
+    positional = gather(_NAMES["positional"]) if model.config.positional_attention else None
+    maps = Maps(gather(_NAMES["own"]), gather(_NAMES["cross"]), positional)
+    return maps, best_tokens(forbid(output.logits_BLV, model.ids.special))[0]
+
+
+def _by_row(attn, rows: int, length: int):
+    """[R, H, L, keys] of what is sown: cross-attention folds the N hypotheses of a sentence into its queries."""
+    batch, heads, _, keys = attn.shape
+    attn = attn.reshape(batch, heads, rows // batch, length, keys)
+    return attn.swapaxes(1, 2).reshape(rows, heads, length, keys)

@@ -1,0 +1,150 @@
+"""Dependency between target positions, measured in the model itself; and whether its conditionals fit together.
+
+For a pair (i, j), with everything else on the canvas held:
+
+1. Hide both: the model's p_i and p_j.
+2. Write each of the M likeliest values v of i in turn, j hidden: p_j(. | i = v).
+3. Mutual information of the two, had i the distribution p_i over these values:
+
+       I = sum over v of p_i(v) KL(p_j(. | v) || sum over u of p_i(u) p_j(. | u))
+
+   which is the model's conditional mutual information given the rest: how much j's distribution moves when i is drawn
+   anew. It is exact if M values have all the probability; `coverage` says how much they have.
+4. Cycle test: with a, a' the two likeliest values of i, b, b' those of j, the log odds ratio of the four combinations
+   follows from p_i alone, log p_i(a|b) p_i(a'|b') / p_i(a'|b) p_i(a|b'), and from p_j alone. Conditionals of one joint
+   distribution give the same number twice (both are what its four probabilities give); the gap says how far the model
+   is from having any joint distribution.
+
+What stands at hidden positions is what the canvas began as: a mask, or a random token where the model knows no mask.
+Where it is random, the average over several canvases is what should be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from padir.analysis.association import correlations
+from padir.errors import PadirError
+
+DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
+"""(tokens_RL, one position of each row) -> the model's log-probabilities there, [R, V]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependence:
+    """What the model says of P pairs of positions.
+
+    Attributes:
+      information_P: mutual information in nats, the mean of both directions.
+      coverage_P: probability of the values that were tried, the mean of both directions.
+      odds_P2: the log odds ratio by the first position's conditionals, and by the second's.
+      least_P: the lowest probability, both hidden, among the four values that these odds are of.
+    """
+
+    information_P: Float[np.ndarray, " P"]
+    coverage_P: Float[np.ndarray, " P"]
+    odds_P2: Float[np.ndarray, "P 2"]
+    least_P: Float[np.ndarray, " P"]
+
+    @property
+    def cycle_gap_P(self) -> Float[np.ndarray, " P"]:
+        """How far the two log odds ratios are apart, in nats; 0 for conditionals of a joint distribution."""
+        return np.abs(self.odds_P2[:, 0] - self.odds_P2[:, 1])
+
+    def cycle(self, least: float = 0.01) -> dict[str, Any]:
+        """The cycle test over pairs of which all four values are at least so probable: on values that the model never
+        writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
+        there_P = self.least_P >= least
+        odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
+        correlation, _ = correlations(odds_P2[:, 0], odds_P2[:, 1])
+        nothing = not len(gap_P)
+        return {
+            "pairs": len(gap_P),
+            "median_gap": float("nan") if nothing else float(np.median(gap_P)),
+            "median_odds": float("nan") if nothing else float(np.median(np.abs(odds_P2).mean(-1))),
+            "correlation": correlation,
+        }
+
+
+def joined_dependence(parts: Sequence[Dependence]) -> Dependence:
+    """What was measured of several sentences, in turn."""
+    names = [field.name for field in dataclasses.fields(Dependence)]
+    return Dependence(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def dependence(
+    distribution: DistributionFn,
+    tokens_L: Int[np.ndarray, " L"],
+    start_L: Int[np.ndarray, " L"],
+    hidden_L: Bool[np.ndarray, " L"],
+    pairs_P2: Int[np.ndarray, "P 2"],
+    *,
+    values: int = 4,
+) -> Dependence:
+    """Measures the pairs of positions of one sentence.
+
+    Args:
+      distribution: the model.
+      tokens_L: what stands at positions that are not hidden.
+      start_L: what hidden positions show.
+      hidden_L: positions that stay hidden while a pair is measured; the pair itself always is. All True gives the
+        dependency given the source and the length alone; all False that given the rest of the draft.
+      values: M, at least 2.
+
+    Raises:
+      PadirError: fewer than 2 values.
+    """
+    if values < 2:
+        raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
+    pairs = len(pairs_P2)
+    base_PL = np.where(hidden_L, start_L, tokens_L)[None].repeat(pairs, 0)
+    each_P = np.arange(pairs)
+    for side in (0, 1):
+        base_PL[each_P, pairs_P2[:, side]] = start_L[pairs_P2[:, side]]
+    # Step 1, the rows of i before those of j.
+    alone_PV = np.asarray(distribution(np.concatenate([base_PL, base_PL]), pairs_P2.T.reshape(-1)))
+    information, coverage, conditional, least = [], [], [], []
+    tried = [np.argsort(-log_PV, axis=-1, kind="stable")[:, :values] for log_PV in np.split(alone_PV, 2)]
+    for side, log_PV in enumerate(np.split(alone_PV, 2)):
+        log_PM = np.take_along_axis(log_PV, tried[side], axis=-1)
+        given_PML = base_PL[:, None].repeat(values, 1)
+        given_PML[each_P[:, None], np.arange(values), pairs_P2[:, side, None]] = tried[side]
+        asked_PM = pairs_P2[:, 1 - side, None].repeat(values, 1)
+        log_PMV = np.asarray(distribution(given_PML.reshape(-1, base_PL.shape[1]), asked_PM.reshape(-1)), np.float64)
+        log_PMV = log_PMV.reshape(pairs, values, -1)
+        weight_PM = np.exp(log_PM.astype(np.float64))
+        coverage.append(weight_PM.sum(-1))
+        least.append(weight_PM[:, 1])
+        information.append(_information(weight_PM / weight_PM.sum(-1, keepdims=True), log_PMV))
+        conditional.append(log_PMV)
+    # conditional[0] is p_j given values of i, conditional[1] p_i given values of j.
+    by_second = _log_odds(conditional[0], tried[1])
+    by_first = _log_odds(conditional[1], tried[0])
+    return Dependence(
+        np.mean(information, axis=0),
+        np.mean(coverage, axis=0),
+        np.stack([by_first, by_second], axis=-1),
+        np.min(least, axis=0),
+    )
+
+
+def _information(weight_PM, log_PMV) -> Float[np.ndarray, " P"]:
+    """Mutual information of which value was written and what stands at the other position."""
+    prob_PMV = np.exp(log_PMV)
+    mean_PV = (weight_PM[..., None] * prob_PMV).sum(1)
+
+    def entropy(prob):
+        return -(prob * np.log(np.where(prob > 0, prob, 1.0))).sum(-1)
+
+    return np.maximum(0.0, entropy(mean_PV) - (weight_PM * entropy(prob_PMV)).sum(-1))
+
+
+def _log_odds(log_PMV, asked_PM) -> Float[np.ndarray, " P"]:
+    """log p(x | first value) p(y | second) / p(y | first) p(x | second), x and y the asked position's likeliest."""
+    log_P22 = np.take_along_axis(log_PMV[:, :2], asked_PM[:, None, :2].repeat(2, 1), axis=-1)
+    return log_P22[:, 0, 0] + log_P22[:, 1, 1] - log_P22[:, 0, 1] - log_P22[:, 1, 0]

@@ -1,0 +1,228 @@
+"""Pictures of attention, dependency and refinement, as PNG. They need the extra `plot` (matplotlib)."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from padir.analysis.calibration import Reliability
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
+_MARKERS = "osD^vPX"
+
+
+def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
+    """The picture that `draw(figure, *args, **options)` makes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
+    with matplotlib.rc_context(style):
+        figure = Figure(layout="constrained")
+        draw(figure, *args, **options)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=130)
+    return buffer.getvalue()
+
+
+def draw_maps(
+    figure: Any,
+    maps: Mapping[str, Float[np.ndarray, "J H L X"]],
+    target: Sequence[str],
+    keys: Mapping[str, Sequence[str]],
+) -> None:
+    """A row for every decoder layer, a column for every kind of attention; heads averaged.
+
+    Args:
+      maps: attention [layer, head, query, key] by the kind's name.
+      keys: what stands at each key of a kind.
+    """
+    layers = next(iter(maps.values())).shape[0]
+    widths = [len(keys[name]) for name in maps]
+    figure.set_size_inches(1.6 + 0.27 * sum(widths), layers * (1.1 + 0.25 * len(target)))
+    panels = figure.subplots(layers, len(maps), squeeze=False, width_ratios=widths)
+    for layer, (column, (name, attn_JHLX)) in itertools.product(range(layers), enumerate(maps.items())):
+        axes = panels[layer][column]
+        _heat(axes, attn_JHLX[layer].mean(0), "Blues", high=None)
+        axes.set_title(f"{name}, layer {layer + 1}", fontsize=9)
+        axes.set_xticks(range(len(keys[name])), _short(keys[name]), rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), _short(target) if column == 0 else [], fontsize=7)
+
+
+def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) -> None:
+    """Every head of every layer, small; a row for every kind and layer."""
+    layers, heads = next(iter(maps.values())).shape[:2]
+    rows = [(name, layer) for name in maps for layer in range(layers)]
+    figure.set_size_inches(1.2 + 1.5 * heads, 1.35 * len(rows))
+    panels = figure.subplots(len(rows), heads, squeeze=False)
+    for (row, (name, layer)), head in itertools.product(enumerate(rows), range(heads)):
+        axes = panels[row][head]
+        _heat(axes, maps[name][layer, head], "Blues", high=1.0, aspect="auto")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if row == 0:
+            axes.set_title(f"head {head + 1}", fontsize=9)
+        if head == 0:
+            axes.set_ylabel(f"{name}\nlayer {layer + 1}", fontsize=7)
+
+
+def draw_groups(
+    figure: Any, values: Mapping[str, Float[np.ndarray, " P"]], label_P: Bool[np.ndarray, " P"], names: Sequence[str]
+) -> None:
+    """How each measure is distributed among pairs with the label (first) and without."""
+    figure.set_size_inches(2.3 * len(values), 3.4)
+    panels = figure.subplots(1, len(values), squeeze=False)[0]
+    for axes, (title, value_P) in zip(panels, values.items(), strict=True):
+        parts = [value_P[label_P], value_P[~label_P]]
+        drawn = axes.violinplot(parts, showextrema=False, widths=0.85, points=120)
+        for body, colour in zip(drawn["bodies"], (_COLOURS[1], _COLOURS[0]), strict=True):
+            body.set(facecolor=colour, edgecolor="none", alpha=0.55)
+        for place, part in enumerate(parts, 1):
+            low, middle, high = np.percentile(part, [25, 50, 75])
+            axes.vlines(place, low, high, color="0.2", linewidth=3)
+            axes.plot(place, middle, "o", color="white", markersize=4, markeredgecolor="0.2")
+        axes.set_xticks([1, 2], names)
+        axes.set_title(title, fontsize=9)
+        axes.set_ylim(bottom=0)
+    figure.supxlabel("bars: the middle half; dots: medians", fontsize=8, color="0.35")
+
+
+def draw_roc(
+    figure: Any, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
+) -> None:
+    """A panel for each group of pairs: (false positive rate, true positive rate, AUC) of each measure."""
+    figure.set_size_inches(4.1 * len(curves), 4.3)
+    panels = figure.subplots(1, len(curves), squeeze=False)[0]
+    for axes, (title, measures) in zip(panels, curves.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle=":")
+        for (name, (false_Q, true_Q, area)), colour in zip(measures.items(), itertools.cycle(_COLOURS)):
+            axes.plot(false_Q, true_Q, color=colour, linewidth=1.6, label=f"{name} ({area:.2f})")
+        axes.set(title=title, xlabel="independent pairs taken for dependent", aspect="equal")
+        axes.legend(frameon=False, fontsize=8, loc="lower right", title="area", title_fontsize=8)
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("dependent pairs found")
+
+
+def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
+    """Several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
+    figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
+    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
+        value_LL = np.where(np.eye(len(words), dtype=bool), np.nan, value_LL)
+        _heat(axes, value_LL, "viridis", high=None, low=float(np.nanmin(value_LL)))
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(words)), _short(words), rotation=90, fontsize=7)
+        axes.set_yticks(range(len(words)), _short(words) if column == 0 else [], fontsize=7)
+
+
+def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
+    """The log odds ratio of a pair by one side's conditionals against the other's; a joint's are equal."""
+    figure.set_size_inches(4.4, 4.2)
+    axes = figure.subplots()
+    size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
+    axes.plot([-size, size], [-size, size], color="0.6", linewidth=0.8, linestyle=":")
+    axes.plot(odds_P2[:, 0], odds_P2[:, 1], ".", color=_COLOURS[0], alpha=0.35, markersize=4, markeredgewidth=0)
+    axes.set(xlim=(-size, size), ylim=(-size, size), aspect="equal")
+    axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
+    axes.grid(alpha=0.25)
+
+
+def draw_refinement(
+    figure: Any, drafts: Sequence[tuple[Sequence[Sequence[str]], Float[np.ndarray, "T L"], Bool[np.ndarray, "T L"]]]
+) -> None:
+    """A panel for each sentence: a row for every step, a cell for every token, dark where the model is unsure.
+
+    Args:
+      drafts: (tokens, probability when written, whether it changed in this step) of every step, the noise first.
+    """
+    widest = max(len(words[0]) for words, _, _ in drafts)
+    heights = [len(words) for words, _, _ in drafts]
+    figure.set_size_inches(1.2 + 0.78 * widest, 0.55 * len(drafts) + 0.34 * sum(heights))
+    panels = figure.subplots(len(drafts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (words, prob_TL, changed_TL) in zip(panels, drafts, strict=True):
+        _heat(axes, prob_TL, "YlGnBu_r", high=1.0, aspect="auto")
+        axes.set_xlim(-0.5, widest - 0.5)
+        for (t, line), at in itertools.product(enumerate(words), range(len(words[0]))):
+            prob = prob_TL[t, at]
+            dark = not np.isnan(prob) and prob < 0.5
+            weight = "bold" if changed_TL[t, at] else "normal"
+            colour = "0.55" if np.isnan(prob) else "white" if dark else "0.1"
+            axes.text(at, t, _short([line[at]])[0], ha="center", va="center", fontsize=7, color=colour, weight=weight)
+        axes.set_xticks([])
+        axes.set_yticks(range(len(words)), ["start", *(f"step {t}" for t in range(1, len(words)))], fontsize=7)
+        axes.spines[:].set_visible(False)
+    figure.supxlabel("dark: the model was unsure; bold: changed in this step; grey: nothing written", fontsize=8)
+
+
+def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[float], errors_T: Sequence[float]) -> None:
+    """By step: tokens that change, sentences that have settled; calibration error."""
+    figure.set_size_inches(8.4, 3.2)
+    left, right = figure.subplots(1, 2)
+    step_T = range(1, len(changed_T) + 1)
+    left.plot(step_T, [100 * x for x in changed_T], "o-", color=_COLOURS[1], label="tokens that change")
+    left.plot(step_T, [100 * x for x in settled_T], "s-", color=_COLOURS[0], label="sentences that stay as they were")
+    left.set(xlabel="step", ylabel="per cent", ylim=(0, 103))
+    left.legend(frameon=False, fontsize=8)
+    right.plot(step_T, [100 * x for x in errors_T], "D-", color=_COLOURS[2])
+    right.set(xlabel="step", ylabel="expected calibration error, points")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.set_xticks(list(step_T))
+
+
+def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
+    """How often tokens are right against how sure the model is of them, and how many there are."""
+    import matplotlib
+
+    figure.set_size_inches(4.6, 4.8)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3.4, 1))
+    top.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle=":")
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = matplotlib.colormaps["viridis_r"](0.1 + 0.85 * number / max(1, len(curves) - 1))
+        label = f"{name}, error {100 * curve.error:.1f}"
+        top.plot(curve.confidence_Q, curve.accuracy_Q, "o-", color=colour, markersize=4, label=label)
+        bottom.plot(curve.confidence_Q, curve.count_Q / curve.count_Q.sum(), "o-", color=colour, markersize=3)
+    top.set(ylabel="share that is the reference's", xlim=(0, 1), ylim=(0, 1))
+    top.legend(frameon=False, fontsize=8, loc="upper left")
+    bottom.set(xlabel="probability when written", ylabel="share of tokens", yscale="log")
+    for axes in (top, bottom):
+        axes.grid(alpha=0.25)
+
+
+def draw_outcomes(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> None:
+    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy."""
+    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
+    figure.set_size_inches(4.4 * len(labels), 3.6 + 0.17 * len(strategies))
+    panels = figure.subplots(1, len(labels), squeeze=False)[0]
+    counts = sorted({row["steps"] for row in rows})
+    for axes, (key, label) in zip(panels, labels.items(), strict=True):
+        for number, strategy in enumerate(strategies):
+            mine = [row for row in rows if row["strategy"] == strategy]
+            style = {
+                "color": _COLOURS[number % 6],
+                "marker": _MARKERS[number % 7],
+                "linestyle": "-" if number < 6 else "--",
+            }
+            axes.plot([r["steps"] for r in mine], [r[key] for r in mine], label=strategy, markersize=4, **style)
+        axes.set(xlabel="decoder passes at most", ylabel=label, xscale="log")
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.grid(alpha=0.25)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+
+
+def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> None:
+    axes.imshow(value, cmap=colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
+
+
+def _short(words: Sequence[str], most: int = 11) -> list[str]:
+    """Tokens that fit, in which a dollar sign begins no formula."""
+    cut = (word if len(word) <= most else f"{word[: most - 1]}…" for word in words)
+    return [word.replace("$", r"\$") for word in cut]

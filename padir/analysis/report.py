@@ -1,0 +1,96 @@
+"""A page with a run's tables and pictures that needs nothing else: no script, no network."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from padir.analysis.trace_style import STYLE
+
+_MORE = """\
+main { display: block; }
+section { margin: 0 0 2.5rem; }
+section h2 { position: static; width: auto; text-align: left; font-size: 1.15rem; font-weight: 600; color: var(--ink); }
+section p { margin: .4rem 0 1rem; max-width: 46rem; }
+figure { margin: 1rem 0; padding: .75rem; background: #ffffff; border: 1px solid var(--rule); border-radius: .6rem; }
+figure img { display: block; max-width: 100%; margin: 0 auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+th { color: var(--quiet); font-weight: 500; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+      title, text: what it is and how to read it.
+      pictures: PNG files by their names, which are their alternative texts, too.
+      rows: of a table, all with the keys of the first; None: no table.
+    """
+
+    title: str
+    text: str
+    pictures: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    rows: Sequence[Mapping[str, Any]] | None = None
+
+
+def render(title: str, about: Mapping[str, Any], sections: Sequence[Section]) -> str:
+    """The page."""
+    facts = ", ".join(f"{_escape(name.replace('_', ' '))}: {_escape(cell(value))}" for name, value in about.items())
+    body = "\n".join(_section(section) for section in sections)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{_escape(title)}</title>
+<style>
+{STYLE}{_MORE}</style>
+</head>
+<body>
+<header>
+<h1>{_escape(title)}</h1>
+<p>{facts}</p>
+</header>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def cell(value: Any) -> str:
+    """A figure as a table shows it."""
+    if isinstance(value, float):
+        return "-" if value != value else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {cell(each)}" for name, each in value.items())
+    return "-" if value is None else str(value)
+
+
+def _section(section: Section) -> str:
+    parts = [f"<h2>{_escape(section.title)}</h2>", f"<p>{_escape(section.text)}</p>"]
+    for name, picture in section.pictures.items():
+        data = base64.b64encode(picture).decode()
+        parts.append(f'<figure><img alt="{_escape(name)}" src="data:image/png;base64,{data}"></figure>')
+    if section.rows:
+        names = list(dict.fromkeys(name for row in section.rows for name in row))
+        head = "".join(f"<th>{_escape(name.replace('_', ' '))}</th>" for name in names)
+        lines = "\n".join(
+            f"<tr>{''.join(f'<td>{_escape(cell(row.get(name)))}</td>' for name in names)}</tr>" for row in section.rows
+        )
+        parts.append(f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{lines}</tbody></table></div>')
+    return "<section>\n" + "\n".join(parts) + "\n</section>"
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=True)

@@ -1,0 +1,110 @@
+"""Tables 4 and 5: attention between neighbours that stutter and between neighbours that do not (section L.5).
+
+1. Refine a draft for `step` passes; the last one leaves stutter where it is.
+2. Two neighbouring positions stutter if they hold the same token then.
+3. Measure the attention between neighbours in the pass that *writes* that draft, or in the next, which *reads* it.
+
+A pass that reads a stuttering draft is shown the same token at both positions, which makes their queries alike whatever
+the model knows of dependency. So the pass that writes is the fairer test; the paper does not say which it took.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from padir.analysis import pairs
+from padir.analysis.association import Separation, separation
+from padir.analysis.attention import Maps, attend, check_model
+from padir.analysis.passes import Pass, refined
+from padir.decoding import Decoding
+from padir.errors import PadirError
+from padir.evaluation.evaluate import TestSet
+from padir.translate import Translator
+
+WHEN = ("writes", "reads")
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """P pairs of neighbouring free positions.
+
+    Attributes:
+      values: of each measure (`padir.analysis.pairs`), by name.
+      stutter_P: whether both hold the same token.
+      sentence_P: the number of the sentence.
+    """
+
+    values: dict[str, Float[np.ndarray, " P"]]
+    stutter_P: Bool[np.ndarray, " P"]
+    sentence_P: Int[np.ndarray, " P"]
+
+    def table(self) -> list[dict[str, Any]]:
+        """For each measure: mean and standard deviation of pairs that stutter and of others, and how well it tells them
+        apart (AUC over 0.5: higher where there is stutter)."""
+        rows = []
+        both = 0 < self.stutter_P.sum() < len(self.stutter_P)
+        for name, value_P in self.values.items():
+            row: dict[str, Any] = {"measure": name}
+            for label, there_P in (("stutter", self.stutter_P), ("other", ~self.stutter_P)):
+                found_P = value_P[there_P]
+                row[f"{label}_mean"] = float(found_P.mean()) if len(found_P) else None
+                row[f"{label}_sd"] = float(found_P.std(ddof=1)) if len(found_P) > 1 else None
+            apart = separation(value_P, self.stutter_P, self.sentence_P) if both else Separation(*[float("nan")] * 3)
+            rows.append(row | {"auc": apart.auc, "auc_low": apart.low, "auc_high": apart.high} if both else row)
+        return rows
+
+
+def attention_of(translator: Translator, one: Pass, when: str) -> Maps:
+    """The attention of the pass that wrote a batch's last draft, or of one that reads it, on the host.
+
+    Raises:
+      PadirError: `when` is neither.
+    """
+    if when not in WHEN:
+        raise PadirError(f"the pass must be one of {', '.join(WHEN)}, got {when!r}")
+    tokens_BL = one.tokens_TBL[-2 if when == "writes" else -1]
+    present_BL = np.arange(tokens_BL.shape[1]) < one.length_B[:, None]
+    maps, _ = attend(
+        translator.model,
+        translator.params,
+        tokens_BL,
+        present_BL.astype(np.int32),
+        one.batch.cross_kv,
+        one.batch.encoded.segment_BS,
+    )
+    return jax.device_get(maps)
+
+
+def neighbours(
+    translator: Translator, test_set: TestSet, decoding: Decoding, *, step: int = 1, when: str = "writes"
+) -> Neighbours:
+    """Measures every pair of neighbours in the drafts of a test set.
+
+    Args:
+      decoding: its strategy, canvas and seed count; one draft of the likeliest length is made of each sentence.
+      step: which pass ends the draft; the model's own halting apart.
+
+    Raises:
+      PadirError: the model cannot be looked into, or `when` is unknown.
+    """
+    check_model(translator.card.config)
+    values: dict[str, list[Any]] = collections.defaultdict(list)
+    stutter, sentence = [], []
+    for one in refined(translator, test_set, dataclasses.replace(decoding, num_steps=step)):
+        maps = attention_of(translator, one, when)
+        for row, number in one.rows():
+            free = int(one.length_B[row]) - 1
+            pairs_P2 = pairs.adjacent(free)
+            tokens_L = one.tokens_TBL[-1, row]
+            for name, value_P in pairs.measure(maps, row, pairs_P2).items():
+                values[name].append(value_P)
+            stutter.append(tokens_L[pairs_P2[:, 0]] == tokens_L[pairs_P2[:, 1]])
+            sentence.append(np.full(len(pairs_P2), number))
+    joined = {name: np.concatenate(parts) for name, parts in values.items()}
+    return Neighbours(joined, np.concatenate(stutter), np.concatenate(sentence))

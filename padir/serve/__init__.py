@@ -1,0 +1,1 @@
+"""`padir serve`: a model behind HTTP, and the page that shows how it refines."""

@@ -1,0 +1,196 @@
+"""The ASGI application: POST /translate, GET /health, GET /metrics, and the page at /."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any
+
+from starlette import requests
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from padir.errors import PadirError
+from padir.serve.engine import Engine
+from padir.serve.page import CONTENT_SECURITY_POLICY, page
+from padir.serve.request import Refused, Request, read_request
+from padir.translate import Translation
+
+LEFT = 499  # of figures only: whoever left gets no answer
+_PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+class _Left(Exception):
+    """The client closed its connection."""
+
+
+def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lambda engine: None) -> Starlette:
+    """The application, which starts the engine with itself, and closes it.
+
+    Args:
+      model: its name, for answers and the page.
+      changed: told when the engine is ready, or has failed.
+    """
+    shown = page(engine, model)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        engine.start(changed)
+        yield
+        await asyncio.to_thread(engine.close)
+
+    async def translate(request: requests.Request) -> Response:
+        began, status = time.perf_counter(), 500
+        try:
+            asked, results = await _answer(engine, request)
+            status, seconds = 200, time.perf_counter() - began
+            engine.metrics.seconds.observe(seconds)
+            found = [describe(result, asked) for result in results]
+            return JSONResponse({"model": model, "translations": found, "seconds": seconds}, headers=_PLAIN)
+        except _Left:
+            status = LEFT
+            return Response(status_code=LEFT)
+        except PadirError as error:
+            status = error.status if isinstance(error, Refused) else 422
+            return refusal(status, str(error), error.retry_after if isinstance(error, Refused) else None)
+        finally:
+            engine.metrics.requests.labels(str(status)).inc()
+
+    async def health(request: requests.Request) -> Response:
+        languages = {"source": engine.translator.card.source_language, "target": engine.translator.card.target_language}
+        found = {"status": engine.state, "model": model, "languages": languages}
+        headers = _PLAIN if engine.ready else _PLAIN | {"Retry-After": "5"}
+        return JSONResponse(found, 200 if engine.ready else 503, headers)
+
+    async def metrics(request: requests.Request) -> Response:
+        text, content_type = engine.metrics.text(request.headers.get("accept", ""))
+        return Response(text, headers=_PLAIN | {"Content-Type": content_type})
+
+    async def home(request: requests.Request) -> Response:
+        return HTMLResponse(shown, headers=_PLAIN | {"Content-Security-Policy": CONTENT_SECURITY_POLICY})
+
+    routes = [
+        Route("/", home),
+        Route("/translate", translate, methods=["POST"]),
+        Route("/health", health),
+        Route("/metrics", metrics),
+    ]
+    handlers: Any = {HTTPException: _no_such_thing, Exception: _our_fault}
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+
+
+def describe(result: Translation, asked: Request) -> dict[str, Any]:
+    """A translation as JSON: what was asked for, with finite numbers."""
+    found: dict[str, Any] = {
+        "text": result.text,
+        "score": _finite(result.score),
+        "length": result.length,
+        "passes": result.passes,
+        "hypotheses": result.hypotheses,
+    }
+    if asked.n_best:
+        found["candidates"] = [
+            {"text": text, "score": _finite(score), "length": length}
+            for (text, score), length in zip(result.candidates, result.candidate_lengths, strict=True)
+        ]
+    if asked.options.trace:
+        found["trace"] = [
+            {"pieces": list(pieces), "log_probs": [None if p is None else _finite(p) for p in log_probs]}
+            for pieces, log_probs in result.trace or ()
+        ]
+    return found
+
+
+def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
+    """An error as JSON."""
+    headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
+    return JSONResponse({"error": message, "status": status}, status, headers)
+
+
+async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[Translation]]:
+    """Reads a request, and waits for its translations, or until its time is up or its client has left.
+
+    Raises:
+      PadirError: it is refused (`Refused`), or the model cannot do what it asks for.
+      _Left: there is nobody to answer.
+    """
+    limits, deadline = engine.limits, time.monotonic() + engine.limits.timeout
+    _check_type(request)
+    try:
+        async with asyncio.timeout(limits.timeout):
+            body = await _body(request, limits.max_body)
+    except TimeoutError:
+        raise Refused(408, f"the request did not arrive within {limits.timeout:g} s: send it faster") from None
+    except requests.ClientDisconnect:
+        raise _Left from None
+    asked = read_request(body, limits, engine.defaults)
+    futures = await asyncio.to_thread(engine.submit, asked)  # tokenising takes a while
+    answer = asyncio.ensure_future(_all(futures))
+    left = asyncio.ensure_future(_until_left(request))
+    try:
+        left_over = max(0.0, deadline - time.monotonic())
+        done, _ = await asyncio.wait({answer, left}, timeout=left_over, return_when=asyncio.FIRST_COMPLETED)
+        if answer in done:
+            return asked, answer.result()
+        if left in done:
+            raise _Left
+        raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")
+    finally:  # what nobody waits for is not done
+        left.cancel()
+        answer.cancel()
+        for future in futures:
+            future.cancel()
+
+
+def _check_type(request: requests.Request) -> None:
+    """Refuses what is not said to be JSON: a page elsewhere could send that without being allowed to."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "expected the content type application/json: say so, and send JSON")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "the body must not be compressed: send it as it is")
+
+
+async def _body(request: requests.Request, most: int) -> bytes:
+    """The body of a request, as far as it has at most so many bytes."""
+    problem = Refused(413, f"a request takes {most:,} bytes: send several")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > most:
+        raise problem
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise problem
+    return bytes(body)
+
+
+async def _all(futures: list[Future[Translation]]) -> list[Translation]:
+    return [await asyncio.wrap_future(future) for future in futures]
+
+
+async def _until_left(request: requests.Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _no_such_thing(request: requests.Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _our_fault(request: requests.Request, error: Exception) -> Response:
+    return refusal(500, "the server made a mistake, which its log tells")
+
+
+def _finite(number: float) -> float:
+    """The number, or the nearest one that JSON has."""
+    return number if math.isfinite(number) else math.copysign(1e30, number)

@@ -1,0 +1,250 @@
+"""The model behind the server: sentences in, futures of translations out."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from padir.decoding import Decoding
+from padir.drafts import BUCKET
+from padir.errors import PadirError
+from padir.serve.batching import Batcher, Closed, QueueFull
+from padir.serve.metrics import Metrics
+from padir.serve.request import Limits, Options, Refused, Request
+from padir.tokens import EOS, round_up
+from padir.translate import Translation, Translator
+
+_log = logging.getLogger("padir.serve")
+
+
+class Key(NamedTuple):
+    """What the sentences of a batch share: the padded source length, in tokens, and the options."""
+
+    source_length: int
+    options: Options
+
+
+class Sentence(NamedTuple):
+    """A sentence that waits.
+
+    Attributes:
+      text, source: as text, and as `Translator.source_tokens`.
+      number: its place in its request, which random drafts depend on.
+      n_best: how many candidates its answer lists.
+    """
+
+    text: str
+    source: list[int]
+    number: int
+    n_best: int
+
+
+class Engine:
+    """A translator with a queue; one thread, the batcher's, uses the model.
+
+    A sentence's translation is what `Translator.translate` makes of its request's list of sentences with the same
+    options (to the last bits of scores, as batches of other shapes are other matrix products), whoever else's sentences
+    are in its batch; with `Decoding.shortlist` it depends on those.
+
+    Args:
+      translator: the model.
+      decoding: how sentences are translated where a request does not say; batches have up to its `batch_size`.
+      limits: what is taken.
+      max_wait: seconds that a sentence waits for others of about its length.
+      warm_up: sources of up to so many tokens are compiled for before the first request is taken; 0: none.
+
+    Raises:
+      PadirError: the options do not fit the model, or the model cannot tell lengths.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        decoding: Decoding,
+        limits: Limits = Limits(),  # noqa: B008
+        *,
+        max_wait: float = 0.005,
+        warm_up: int = 32,
+    ):
+        self.translator, self.limits, self.warm_up = translator, limits, warm_up
+        self.decoding = translator.resolved(decoding)
+        self.causal = translator.card.config.causal
+        if not 0 <= max_wait <= limits.timeout:
+            raise PadirError(
+                f"a sentence waits for others for 0 .. {limits.timeout:g} seconds (timeout), got {max_wait}"
+            )
+        if warm_up < 0:
+            raise PadirError(f"warm_up must be a number of tokens, or 0 for none, got {warm_up}")
+        if not self.causal:
+            self._check_lengths(decoding.lengths.top_k)
+            self._check_default(decoding)
+        self.defaults = Options(None, None) if self.causal else Options(decoding.num_steps, decoding.lengths.top_k)
+        self.metrics = Metrics()
+        self.state = "stopped"
+        self.failure: Exception | None = None
+        self._batcher = Batcher(self._run, max_batch=decoding.batch_size, max_wait=max_wait, max_queue=limits.max_queue)
+        self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are taken."""
+        return self.state == "ready"
+
+    def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
+        """Starts the thread, which compiles and then is ready, or has a `failure`; `changed` is called then."""
+        self.state = "warming up"
+
+        def prepare() -> None:
+            try:
+                for _ in self._warmed_up():
+                    if self.state == "stopping":
+                        return
+                self.state = "ready"
+            except Exception as error:
+                _log.exception("the warm-up failed")
+                self.state, self.failure = "failed", error
+            changed(self)
+
+        self._batcher.start(prepare)
+
+    def close(self) -> None:
+        """Takes no more requests, finishes those that wait, and ends the thread."""
+        self.state = "stopping"
+        self._batcher.close()
+        self.state = "stopped"
+
+    def submit(self, request: Request) -> list[Future[Translation]]:
+        """Futures of a request's translations, in order; whoever no longer wants one cancels it.
+
+        Raises:
+          Refused: 422 where a sentence is too long or no text, 429 where the queue is full, 503 where the engine is not
+            ready.
+        """
+        if not self.ready:
+            raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
+        if request.options.top_k is not None:
+            self._check_lengths(request.options.top_k)
+        sources, truncated = self.translator.source_tokens(request.texts, truncate=True)
+        if truncated:
+            raise Refused(
+                422,
+                f"sentence {min(truncated) + 1} has more than the {self.translator.card.config.max_length - 1} tokens"
+                " that the model takes: split it",
+            )
+        full = [number for number, text in enumerate(request.texts) if text.strip()]
+        jobs = [
+            (
+                Key(round_up(len(sources[number]), BUCKET), request.options),
+                Sentence(request.texts[number], sources[number], number, request.n_best),
+            )
+            for number in full
+        ]
+        try:
+            submitted = dict(zip(full, self._batcher.submit(jobs), strict=True))
+        except QueueFull as error:
+            raise Refused(429, f"the server is busy: {error}; try again later", retry_after=1) from None
+        except Closed:
+            raise Refused(503, "the server is stopping: try another one, or later", retry_after=5) from None
+        return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
+
+    def _check_lengths(self, top_k: int) -> None:
+        """Refuses what the model's length head cannot give."""
+        config = self.translator.card.config
+        if config.length_head == "oracle":
+            raise PadirError("the model's length head is 'oracle', which must be given lengths: serve another model")
+        most = config.max_length if config.length_head == "token" else 1
+        if top_k > most:
+            raise Refused(422, f"the model gives {most} lengths, got top_k={top_k}: try fewer")
+
+    def _check_default(self, decoding: Decoding) -> None:
+        """Refuses defaults that requests may not ask for."""
+        for name, value, most in (
+            ("num_steps", decoding.num_steps, self.limits.max_steps),
+            ("top_k", decoding.lengths.top_k, self.limits.max_lengths),
+        ):
+            if value > most:
+                raise PadirError(f"requests may ask for {name} up to {most}, got the default {value}: raise the limit")
+
+    def _decoding(self, options: Options, n_best: int) -> Decoding:
+        if options.num_steps is None or options.top_k is None:
+            return self.decoding
+        lengths = dataclasses.replace(self.decoding.lengths, top_k=options.top_k)
+        return dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
+
+    def _run(self, key: Key, sentences: list[Sentence]) -> list[Translation]:
+        """Translates a batch."""
+        began = time.perf_counter()
+        decoding = self._decoding(key.options, max(sentence.n_best for sentence in sentences))
+        sources, numbers = [each.source for each in sentences], [each.number for each in sentences]
+        if self.causal:
+            results = self.translator.read(self.translator.write(sources, numbers, decoding), len(sentences))
+        else:
+            encoded = self.translator.encode(sources, decoding.batch_size)
+            tried = self.translator.try_lengths(encoded, decoding)
+            drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=key.options.trace)
+            results = self.translator.choose([each.text for each in sentences], encoded, tried, drafts, decoding)
+        self.metrics.batch_sentences.observe(len(sentences))
+        self.metrics.batch_seconds.observe(time.perf_counter() - began)
+        self.metrics.sentences.inc(len(sentences))
+        self.metrics.passes.inc(sum(result.passes for result in results))
+        return [
+            dataclasses.replace(
+                result,
+                candidates=result.candidates[: each.n_best],
+                candidate_lengths=result.candidate_lengths[: each.n_best],
+            )
+            for each, result in zip(sentences, results, strict=True)
+        ]
+
+    def _warmed_up(self) -> Iterator[None]:
+        """Compiles for the shapes of usual requests, one after the other: default options, sources of up to `warm_up`
+        tokens, targets of about their length; with every number of rows, and traces of one sentence."""
+        longest = self.translator.card.config.max_length
+        most = min(round_up(self.warm_up, BUCKET), longest)
+        for length in range(BUCKET, most + 1, BUCKET):
+            for rows in batch_shapes(self.decoding.batch_size):
+                for target in sorted({max(BUCKET, length - BUCKET), length, min(length + BUCKET, longest)}):
+                    self._compile(length, rows, target, trace=False)
+                    yield
+                    if rows == 1 and not self.causal:
+                        self._compile(length, rows, target, trace=True)
+                        yield
+                    if self.causal:  # which goes on until the sentence ends
+                        break
+
+    def _compile(self, length: int, rows: int, target: int, trace: bool) -> None:
+        """Translates sentences that are made up, of a shape."""
+        card, decoding = self.translator.card, self._decoding(self.defaults, 0)
+        piece = card.ids.first_regular
+        prefix = [card.ids.length] if card.config.length_token else []
+        sources = [[*prefix, *[piece] * (length - len(prefix) - 1), EOS]] * rows
+        numbers = list(range(rows))
+        if self.causal:
+            self.translator.write(sources, numbers, decoding)
+            return
+        encoded = self.translator.encode(sources, decoding.batch_size)
+        hypotheses = max(map(len, self.translator.try_lengths(encoded, decoding)))
+        tried = [[(target, draw) for draw in range(hypotheses)]] * rows
+        drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=trace)
+        text = self.translator.tokenizer.decode([piece] * (length - 2))
+        self.translator.choose([text] * rows, encoded, tried, drafts, decoding)
+
+
+def batch_shapes(batch_size: int) -> list[int]:
+    """The numbers of rows that batches of 1 .. batch_size sentences are padded to.
+
+    >>> batch_shapes(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({min(batch_size, 1 << (sentences - 1).bit_length()) for sentences in range(1, batch_size + 1)})
+
+
+def _nothing() -> Future[Translation]:
+    """The translation of an empty line, as `Translator.translate` gives it."""
+    future: Future[Translation] = Future()
+    future.set_result(Translation("", 0.0, 1, 0, 0))
+    return future

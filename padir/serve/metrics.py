@@ -1,0 +1,58 @@
+"""The server's own figures, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """Counters and histograms of one server, in a registry of their own."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+
+        def made(kind, name, what, **more):
+            return kind(f"padir_{name}", what, registry=self.registry, **more)
+
+        self.requests: Counter = made(
+            Counter,
+            "requests",
+            "Requests of POST /translate, by HTTP status (499: the client left)",
+            labelnames=["status"],
+        )
+        self.seconds: Histogram = made(
+            Histogram,
+            "request_seconds",
+            "Seconds from a request to its answer, of those that succeeded",
+            buckets=_SECONDS,
+        )
+        self.sentences: Counter = made(Counter, "sentences", "Sentences translated")
+        self.passes: Counter = made(Counter, "passes", "Decoder passes that the translations took")
+        self.batch_sentences: Histogram = made(
+            Histogram, "batch_sentences", "Sentences that were translated together", buckets=_SENTENCES
+        )
+        self.batch_seconds: Histogram = made(
+            Histogram, "batch_seconds", "Seconds that the model took for a batch", buckets=_SECONDS
+        )
+        self.ready: Gauge = made(Gauge, "ready", "Whether the server is warmed up and takes requests")
+        self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
+
+    def watch(self, waiting: Callable[[], float], ready: Callable[[], float]) -> None:
+        """What is looked up whenever the figures are asked for."""
+        self.waiting.set_function(waiting)
+        self.ready.set_function(ready)
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """The figures in the text format that a client accepts, and its content type."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self.registry), content_type
+
+    def total(self, name: str) -> int:
+        """The sum of a counter over its labels, such as `sentences`."""
+        return int(sum(s.value for m in self.registry.collect() for s in m.samples if s.name == f"padir_{name}_total"))

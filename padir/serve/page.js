@@ -1,0 +1,270 @@
+"use strict";
+(() => {
+  const settings = JSON.parse(document.getElementById("settings").textContent);
+  const $ = (id) => document.getElementById(id);
+  const SPACE = "\u2581";  // SentencePiece's sign for a space
+  const MILLISECONDS = 900;  // that a step is shown for
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)");
+
+  let trace = [];  // the canvas at the beginning and after each step: {pieces, log_probs}
+  let shown = 0;
+  let timer = null;
+  let asking = null;  // what aborts the request under way
+
+  /** An element with text, never with markup. */
+  const made = (tag, className, text) => {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+
+  const language = (code) => {
+    try {
+      return new Intl.DisplayNames(["en"], { type: "language" }).of(code);
+    } catch {
+      return code;
+    }
+  };
+
+  /** A piece as people read it: a hidden position as a box, a byte as its sign where it has one. */
+  const readable = (piece) => {
+    if (/^<extra_id_\d+>$/.test(piece)) return "\u25a1";
+    const byte = parseInt(/^<0x([0-9A-F]{2})>$/.exec(piece)?.[1], 16);
+    if (byte > 0x20 && byte < 0x7f) return String.fromCharCode(byte);
+    const bare = piece.startsWith(SPACE) ? piece.slice(1) : piece;
+    return bare.replaceAll(SPACE, " ").replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd") || SPACE;
+  };
+
+  const isEnd = (piece) => piece === "</s>";
+  const changed = (step, i) => step > 0 && trace[step].pieces[i] !== trace[step - 1].pieces[i];
+  const count = (step) => trace[step].pieces.filter((_, i) => changed(step, i)).length;
+  const plural = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+  /** How probable a piece was when it was written, 0 to 1; null where nothing was written. */
+  const probability = (step, i) => {
+    const logProb = step === 0 ? null : trace[step].log_probs[i];
+    return logProb === null ? null : Math.exp(Math.min(0, logProb));
+  };
+
+  /** A piece marked as the trace page marks it: shaded if it changed, underlined the more the less sure. */
+  const marked = (step, i) => {
+    const piece = trace[step].pieces[i];
+    const span = made("span", "piece" + (changed(step, i) ? " changed" : ""), isEnd(piece) ? "end" : readable(piece));
+    const sure = probability(step, i);
+    const notes = [];
+    if (sure !== null) {
+      const doubt = Math.round((100 * Math.max(0, 0.9 - sure)) / 0.9);
+      if (doubt) span.style.setProperty("--doubt", `${doubt}%`);
+      notes.push(`probability ${sure.toFixed(2)}`);
+    }
+    if (changed(step, i)) notes.push(`was \u201c${readable(trace[step - 1].pieces[i])}\u201d`);
+    if (notes.length) span.title = notes.join(", ");
+    return span;
+  };
+
+  const textOf = (step) =>
+    trace[step].pieces
+      .filter((piece) => !isEnd(piece))
+      .map((piece) => (piece.startsWith(SPACE) ? " " : "") + readable(piece))
+      .join("")
+      .trim();
+
+  /** The draft after a step, large, with probabilities; pieces of a word hang together. */
+  const stage = (step) => {
+    const words = [];
+    trace[step].pieces.forEach((piece, i) => {
+      if (!words.length || piece.startsWith(SPACE) || isEnd(piece)) words.push(made("span", "word"));
+      const token = made("span", "token");
+      token.classList.toggle("noise", step === 0);
+      token.classList.toggle("end", isEnd(piece));
+      token.classList.toggle("fresh", changed(step, i));
+      const sure = probability(step, i);
+      token.append(marked(step, i), made("small", "", sure === null ? "\u00a0" : String(Math.round(100 * sure))));
+      words.at(-1).append(token);
+    });
+    $("stage").replaceChildren(...words);
+  };
+
+  /** Keeps room for the tallest step, so that nothing below moves while they play. */
+  const reserve = () => {
+    $("stage").style.minHeight = "";
+    const heights = trace.map((_, step) => {
+      stage(step);
+      return $("stage").offsetHeight;
+    });
+    $("stage").style.minHeight = `${Math.max(...heights)}px`;
+  };
+
+  /** Goes to a step. */
+  const show = (step) => {
+    shown = step;
+    const last = trace.length - 1;
+    stage(step);
+    $("slider").value = step;
+    $("slider").setAttribute("aria-valuetext", `step ${step} of ${last}: ${textOf(step)}`);
+    $("where").textContent = step === 0 ? "start: noise" : `step ${step} of ${last}`;
+    [...$("steps").children].forEach((row, i) => {
+      if (i === step) row.setAttribute("aria-current", "step");
+      else row.removeAttribute("aria-current");
+    });
+  };
+
+  const setPlaying = (playing) => {
+    clearInterval(timer);
+    timer = null;
+    $("play").dataset.playing = String(playing);
+    $("play").setAttribute("aria-label", playing ? "Pause" : "Play");
+    if (!playing) return;
+    if (shown === trace.length - 1) show(0);
+    timer = setInterval(() => {
+      show(Math.min(shown + 1, trace.length - 1));
+      if (shown === trace.length - 1) setPlaying(false);
+    }, MILLISECONDS);
+  };
+
+  /** A row for each step, as on the trace page. */
+  const listSteps = () => {
+    const rows = trace.map(({ pieces }, step) => {
+      const row = made("div", step === 0 ? "canvas" : "step");
+      const jump = made("button", "", `step ${step}`);
+      jump.type = "button";
+      const label = made("dt");
+      label.append(jump);
+      const draft = made("dd");
+      draft.dir = "auto";
+      pieces.forEach((piece, i) => {
+        if (isEnd(piece)) return;
+        if (piece.startsWith(SPACE) && i > 0) draft.append(" ");
+        draft.append(marked(step, i));
+      });
+      const note = step === 0 ? "start" : count(step) ? `${count(step)} of ${pieces.length} changed` : "no change";
+      row.append(label, draft, made("dd", "note", note));
+      row.addEventListener("click", () => {
+        setPlaying(false);
+        show(step);
+      });
+      return row;
+    });
+    $("steps").replaceChildren(...rows);
+  };
+
+  const listCandidates = (candidates) => {
+    $("others").hidden = candidates.length < 2;
+    $("candidates").replaceChildren(
+      ...candidates.map(({ text, score, length }, i) => {
+        const row = made("tr", i === 0 ? "chosen" : "");
+        const chosen = made("td", "", text);
+        chosen.dir = "auto";
+        row.append(made("td", "", String(length)), made("td", "", score.toFixed(2)), chosen);
+        return row;
+      }),
+    );
+  };
+
+  const display = (answer, milliseconds) => {
+    const found = answer.translations[0];
+    setPlaying(false);
+    $("result").hidden = false;
+    $("output").textContent = found.text || "\u2026";
+    const figures = [plural(found.passes, "pass", "passes")];
+    if (!settings.causal) figures.push(`${plural(found.hypotheses, "length")} tried`);
+    figures.push(plural(found.length, "token"));
+    figures.push(`${Math.round(1000 * answer.seconds)} ms in the server, ${Math.round(milliseconds)} ms in all`);
+    $("figures").textContent = figures.join(" \u00b7 ");
+    trace = found.trace ?? [];
+    $("refinement").hidden = trace.length === 0;
+    if (trace.length === 0) return;
+    $("slider").max = trace.length - 1;
+    listSteps();
+    listCandidates(found.candidates);
+    reserve();
+    show(still.matches ? trace.length - 1 : 0);
+    if (!still.matches) setPlaying(true);
+  };
+
+  const complain = (message) => {
+    $("problem").textContent = message;
+    $("problem").hidden = !message;
+  };
+
+  const translate = async () => {
+    if (!$("form").reportValidity()) return;
+    asking?.abort();
+    const mine = (asking = new AbortController());
+    const body = { text: $("text").value };
+    if (!settings.causal) {
+      body.num_steps = $("num_steps").valueAsNumber;
+      body.top_k = body.n_best = $("top_k").valueAsNumber;
+      body.trace = true;
+    }
+    complain("");
+    $("go").setAttribute("aria-busy", "true");
+    const began = performance.now();
+    try {
+      const response = await fetch("translate", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(body),
+        signal: mine.signal,
+      });
+      const answer = await response.json();
+      if (response.ok) display(answer, performance.now() - began);
+      else complain(answer.error);
+    } catch (error) {
+      if (error.name !== "AbortError") complain("The server does not answer.");
+    } finally {
+      if (asking === mine) $("go").removeAttribute("aria-busy");
+    }
+  };
+
+  $("about").textContent =
+    `${language(settings.source)} to ${language(settings.target)}. ` +
+    (settings.causal
+      ? `The model ${settings.model} writes from left to right.`
+      : `The model ${settings.model} drafts all words at once, then refines its draft.`);
+  $("text-label").textContent = `${language(settings.source)} sentence`;
+  $("text").lang = settings.source;
+  $("text").maxLength = settings.max_characters;
+  $("output").lang = $("stage").lang = settings.target;
+  if (settings.causal) document.querySelectorAll(".refining").forEach((each) => (each.hidden = true));
+  for (const [id, value, most] of [
+    ["num_steps", settings.num_steps, settings.max_steps],
+    ["top_k", settings.top_k, settings.max_lengths],
+  ]) {
+    $(id).max = most;
+    $(id).value = value ?? 1;
+    $(id).required = !settings.causal;
+  }
+  for (const example of settings.examples) {
+    const button = made("button", "", example);
+    button.type = "button";
+    button.lang = settings.source;
+    button.addEventListener("click", () => {
+      $("text").value = example;
+      translate();
+    });
+    $("examples").append(button);
+    $("examples").hidden = false;
+  }
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    translate();
+  });
+  $("text").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      translate();
+    }
+  });
+  $("slider").addEventListener("input", () => {
+    setPlaying(false);
+    show($("slider").valueAsNumber);
+  });
+  $("play").addEventListener("click", () => setPlaying(timer === null));
+  window.addEventListener("resize", () => {
+    if (trace.length === 0) return;
+    reserve();
+    show(shown);
+  });
+})();

@@ -1,0 +1,178 @@
+"""What a client may ask for: the JSON of POST /translate, read and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, NoReturn
+
+from padir.errors import PadirError
+
+
+class Refused(PadirError):
+    """A request that gets an error for an answer.
+
+    Attributes:
+      status: of HTTP.
+      retry_after: seconds after which the same request may succeed; None: it will not.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None):
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What the server takes.
+
+    Attributes:
+      max_body: bytes of a request.
+      max_sentences: of a request.
+      max_characters: of a sentence; the model's own limit is of its tokens.
+      max_steps, max_lengths: the most that a request may ask for of each; of candidates, as many as of lengths.
+      max_queue: sentences that wait, of all clients.
+      timeout: seconds from a request's arrival to its answer.
+
+    Raises:
+      PadirError: a limit that nothing could meet.
+    """
+
+    max_body: int = 65_536
+    max_sentences: int = 64
+    max_characters: int = 2_000
+    max_steps: int = 16
+    max_lengths: int = 8
+    max_queue: int = 1_024
+    timeout: float = 30.0
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            if name != "timeout" and value < 1:
+                raise PadirError(f"{name} must be at least 1, got {value}: nothing could be asked for")
+        if not 0 < self.timeout < float("inf"):
+            raise PadirError(f"timeout must be some seconds above 0, got {self.timeout}")
+        if self.max_queue < self.max_sentences:
+            raise PadirError(
+                f"a request of {self.max_sentences} sentences would never fit a queue of {self.max_queue}: raise"
+                " max_queue, or lower max_sentences"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How sentences are decoded; only those with equal options share a batch.
+
+    Attributes:
+      num_steps, top_k: as in `Decoding` and `LengthSearch`; None for an autoregressive model.
+      trace: every step, too.
+    """
+
+    num_steps: int | None
+    top_k: int | None
+    trace: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A checked request.
+
+    Attributes:
+      texts: the sentences.
+      options: how they are decoded.
+      n_best: how many candidates the answer lists.
+    """
+
+    texts: tuple[str, ...]
+    options: Options
+    n_best: int = 0
+
+
+FIELDS = ("text", "num_steps", "top_k", "n_best", "trace")
+
+
+def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
+    """A request from its JSON.
+
+    Args:
+      defaults: what a request that does not say gets; of an autoregressive model's, all but `text` is refused.
+
+    Raises:
+      Refused: 400 where it is no JSON; 422 where a field is missing, unknown, of another type or beyond its limit.
+
+    >>> read_request(b'{"text": "Hallo!", "top_k": 3}', Limits(), Options(num_steps=4, top_k=1)).options
+    Options(num_steps=4, top_k=3, trace=False)
+    """
+    asked = _json(body)
+    if not isinstance(asked, dict):
+        raise Refused(422, f'the body must be a JSON object such as {{"text": "..."}}, got {_kind(asked)}')
+    if unknown := sorted(set(asked) - set(FIELDS)):
+        raise Refused(422, f"unknown field {_short(unknown[0])}: known are {', '.join(FIELDS)}")
+    if defaults.num_steps is None and (foreign := [name for name in FIELDS[1:] if name in asked]):
+        raise Refused(422, f"the model is autoregressive, which has no {foreign[0]}: leave it out")
+    texts = _texts(asked, limits)
+    if defaults.num_steps is None or defaults.top_k is None:
+        return Request(texts, defaults)
+    trace = asked.get("trace", False)
+    if not isinstance(trace, bool):
+        raise Refused(422, f"trace must be true or false, got {_kind(trace)}")
+    options = Options(
+        num_steps=_integer(asked, "num_steps", defaults.num_steps, 1, limits.max_steps),
+        top_k=_integer(asked, "top_k", defaults.top_k, 1, limits.max_lengths),
+        trace=trace,
+    )
+    return Request(texts, options, n_best=_integer(asked, "n_best", 0, 0, limits.max_lengths))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        raise Refused(400, f"the body must be JSON in UTF-8, byte {error.start + 1} is not") from None
+    except RecursionError:
+        raise Refused(400, "the body must be JSON that is not nested deeply: an object of plain values") from None
+    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
+        raise Refused(400, f"the body must be JSON: {error}") from None
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _texts(asked: dict[str, Any], limits: Limits) -> tuple[str, ...]:
+    if "text" not in asked:
+        raise Refused(422, "text is missing: give a sentence, or a list of sentences")
+    texts = [asked["text"]] if isinstance(asked["text"], str) else asked["text"]
+    if not isinstance(texts, list):
+        raise Refused(422, f"text must be a string or a list of strings, got {_kind(texts)}")
+    if len(texts) > limits.max_sentences:
+        raise Refused(422, f"a request takes {limits.max_sentences} sentences, got {len(texts)}: send several")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise Refused(422, f"text must be a string or a list of strings, got {_kind(text)} at place {number}")
+        if len(text) > limits.max_characters:
+            raise Refused(
+                422,
+                f"sentence {number} has {len(text):,} characters, the server takes {limits.max_characters:,}: split it",
+            )
+    return tuple(texts)
+
+
+def _integer(asked: dict[str, Any], name: str, default: int, least: int, most: int) -> int:
+    value = asked.get(name, default)
+    if type(value) is not int:  # true is an int to Python
+        raise Refused(422, f"{name} must be a whole number, got {_kind(value)}")
+    if not least <= value <= most and name in asked:
+        raise Refused(422, f"{name} must be in {least} .. {most}, got {value if abs(value) < 10**9 else 'far more'}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """What JSON calls a value."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def _short(name: str) -> str:
+    """A name that a client made up, as much of it as a message needs; ASCII, as surrogates are no text."""
+    return ascii(name if len(name) <= 40 else f"{name[:40]}...")

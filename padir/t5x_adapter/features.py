@@ -1,0 +1,72 @@
+"""From the features of a seqio Task to those of `RefinementModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+_IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
+
+
+class RefinementFeatureConverter(seqio.FeatureConverter):
+    """Puts the [LENGTH] token in front of every source, then packs or pads.
+
+    Without packing, each example also gets its number in the data set: with it and a seed a random draft is drawn, so
+    that a translation does not depend on its batch.
+
+    Args:
+      length_id: the token to put there; None for a model whose length head needs none.
+      pack, use_custom_packing_ops: as T5X gives them.
+
+    With the token, rows of sources are one longer than the task's feature length says: no source loses its EOS.
+    """
+
+    TASK_FEATURES = {"inputs": _IDS, "targets": _IDS}
+    MODEL_FEATURES = {"encoder_input_tokens": _IDS, "decoder_target_tokens": _IDS, "sentence_number": _IDS}
+    PACKING_FEATURE_DTYPES = {"encoder_segment_ids": tf.int32, "decoder_segment_ids": tf.int32}
+
+    def __init__(self, length_id: int | None, pack: bool = True, use_custom_packing_ops: bool = False):
+        super().__init__(pack=pack, use_custom_packing_ops=use_custom_packing_ops)
+        self.length_id = length_id
+        if pack:  # rows of several sentences, which are for training: no draft is drawn from their numbers
+            self.MODEL_FEATURES = {k: v for k, v in self.MODEL_FEATURES.items() if k != "sentence_number"}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        prefix = [] if self.length_id is None else [self.length_id]
+
+        def rename(features: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+            source = tf.concat([tf.constant(prefix, tf.int32), features["inputs"]], axis=0)
+            return {"inputs": source, "targets": features["targets"]}
+
+        lengths = {"inputs": task_feature_lengths["inputs"] + len(prefix), "targets": task_feature_lengths["targets"]}
+        ds = self._pack_or_pad(ds.map(rename, num_parallel_calls=tf.data.AUTOTUNE), lengths)
+        if self.pack:
+            return ds.map(
+                lambda packed: {
+                    "encoder_input_tokens": packed["inputs"],
+                    "encoder_segment_ids": packed["inputs_segment_ids"],
+                    "decoder_target_tokens": packed["targets"],
+                    "decoder_segment_ids": packed["targets_segment_ids"],
+                },
+                num_parallel_calls=tf.data.AUTOTUNE,
+            )
+        return ds.enumerate().map(
+            lambda number, padded: {
+                "encoder_input_tokens": padded["inputs"],
+                "decoder_target_tokens": padded["targets"],
+                "sentence_number": tf.cast(number, tf.int32)[None],
+            },
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> dict[str, int]:
+        """The length of each of the model's features."""
+        source = task_feature_lengths["inputs"] + (self.length_id is not None)
+        target = task_feature_lengths["targets"]
+        lengths = {"encoder_input_tokens": source, "decoder_target_tokens": target}
+        if self.pack:
+            return {**lengths, "encoder_segment_ids": source, "decoder_segment_ids": target}
+        return {**lengths, "sentence_number": 1}

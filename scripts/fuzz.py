@@ -1,0 +1,187 @@
+"""Sends hostile lines through `padir translate` and checks that as many come out, in order.
+
+    python scripts/fuzz.py --lines 10000
+
+The lines are empty, of spaces, of a megabyte, NUL, surrogates and other bytes that are not UTF-8, bidirectional
+controls, storms of combining marks, emoji, text that looks like special tokens, CRLF and lone CR, and separators that
+end no line. Three things are checked:
+
+1. As many lines come out as went in, and those of blanks are empty.
+2. A sample of lines, each translated alone under its number, is what stands in its place.
+3. A second run with another --batch_size writes the same. Batches of other shapes are other matrix products, of which
+   the last bits differ, so few lines may change: where two tokens are as likely to the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WORDS = "Wo ist der Bahnhof bitte heute eins zwei drei Straße Öl 10.000 3,5 %".split()
+LOOK_SPECIAL = "<extra_id_0> </s> <s> <pad> <unk> <0x41> <mask> [LENGTH] ▁ ⁇".split()
+SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
+BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
+EMOJI = ["👩‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "👍🏽", "❤️", "\U0001faf8", "\U000e0041"]
+INVALID = [
+    b"\xff",
+    b"\xfe\xff",
+    b"\xed\xa0\x80",
+    b"\xed\xb0\x80\xed\xa0\x80",
+    b"\xc0\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xe4\xb8",
+]
+MAY_DIFFER = 0.005  # of the lines, where two tokens are as likely
+
+
+def words(rng: random.Random, most: int = 12) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, most)))
+
+
+def sprinkled(rng: random.Random, signs: list[str] | str) -> str:
+    """Words with some of the signs between and inside them."""
+    return "".join(rng.choice(signs) if rng.random() < 0.4 else rng.choice(WORDS) for _ in range(rng.randint(1, 12)))
+
+
+def any_bytes(rng: random.Random) -> bytes:
+    return bytes(rng.randrange(256) for _ in range(rng.randint(1, 60))).replace(b"\n", b"")
+
+
+def invalid(rng: random.Random) -> bytes:
+    return b" ".join(rng.choice([rng.choice(INVALID), words(rng, 2).encode()]) for _ in range(rng.randint(1, 8)))
+
+
+def any_text(rng: random.Random) -> str:
+    signs = [chr(rng.choice([rng.randrange(32, 0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(20)]
+    return "".join(signs)
+
+
+def storm(rng: random.Random) -> str:
+    marks = [chr(rng.randrange(0x300, 0x370)) for _ in range(rng.choice([3, 50, 2_000]))]
+    return words(rng, 2) + "".join(marks)
+
+
+def megabyte(rng: random.Random) -> bytes:
+    unit = rng.choice([b"a", b" ", b"Wort ", b"\x00", b"\xff", "e\u0301".encode(), "👍".encode(), b"7", b"\r"])
+    return unit * (1_000_000 // len(unit))
+
+
+# What makes a line, without its end, and how often.
+KINDS: dict[str, tuple[int, Callable[[random.Random], str | bytes]]] = {
+    "words": (300, words),
+    "empty": (80, lambda rng: b""),
+    "spaces": (60, lambda rng: "".join(rng.choice(" \t\u00a0\u3000\u2003") for _ in range(rng.randint(1, 30)))),
+    "NUL": (60, lambda rng: sprinkled(rng, "\x00")),
+    "controls": (60, lambda rng: sprinkled(rng, "\x01\x07\x08\x1b\x7f\x9b")),
+    "not UTF-8": (80, invalid),
+    "any bytes": (60, any_bytes),
+    "any text": (80, any_text),
+    "bidirectional": (50, lambda rng: sprinkled(rng, BIDI)),
+    "combining": (40, storm),
+    "emoji": (50, lambda rng: sprinkled(rng, EMOJI)),
+    "like special": (80, lambda rng: sprinkled(rng, LOOK_SPECIAL)),
+    "lone CR": (40, lambda rng: sprinkled(rng, "\r")),
+    "separators": (60, lambda rng: sprinkled(rng, SEPARATORS)),
+    "marks": (40, lambda rng: sprinkled(rng, "\ufeff\u200b\u2060\ufffe\uffff\ufffd")),
+    "long": (20, lambda rng: words(rng, 2_000)),
+    "megabyte": (1, megabyte),
+}
+
+
+def hostile_lines(count: int, seed: int = 0) -> list[bytes]:
+    """Lines without their LF; every kind is among the first of them, and a fifth ends in CR."""
+    rng = random.Random(seed)
+    weights = [weight for weight, _ in KINDS.values()]
+    names = [*KINDS, *rng.choices(list(KINDS), weights, k=count)][:count]
+    lines = []
+    for name in names:
+        line = KINDS[name][1](rng)
+        line = line if isinstance(line, bytes) else line.encode("utf-8")
+        lines.append(line + b"\r" * (rng.random() < 0.2))
+    return lines
+
+
+def as_text(lines: list[bytes]) -> list[str]:
+    """What the lines say, told independently of padir: by Python's own decoder."""
+    return [line.removesuffix(b"\r").decode("utf-8", errors="replace") for line in lines]
+
+
+def translate(model: str, source: Path, *options: str) -> tuple[list[str], str, float]:
+    """Lines, stderr and seconds of `padir translate`; leaves by an error if it fails."""
+    began = time.perf_counter()
+    with source.open("rb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "padir", "translate", "--model", model, *options], stdin=file, capture_output=True
+        )
+    errors = done.stderr.decode("utf-8")
+    if done.returncode or "Traceback" in errors:
+        sys.exit(f"exit status {done.returncode}:\n{errors[-2_000:]}")
+    out = done.stdout.decode("utf-8").split("\n")
+    if out.pop() != "":
+        sys.exit("the last line has no end")
+    return out, errors, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default="de_en", help="a model directory, or one that comes with padir (de_en)")
+    parser.add_argument("--num_steps", type=int, default=2)
+    parser.add_argument("--sample", type=int, default=100, help="lines that are translated alone, too")
+    args = parser.parse_args()
+
+    raw = hostile_lines(args.lines, args.seed)
+    texts = as_text(raw)
+    options = ("--num_steps", str(args.num_steps))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in.txt"
+        source.write_bytes(b"".join(line + b"\n" for line in raw))
+        out, errors, seconds = translate(args.model, source, *options)
+        again, _, _ = translate(args.model, source, *options, "--batch_size", "20")
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    if len(out) != len(raw) or len(again) != len(raw):
+        sys.exit(f"{len(raw)} lines went in, {len(out)} and {len(again)} came out")
+    filled = [i + 1 for i, (text, line) in enumerate(zip(texts, out, strict=True)) if line and not text.strip()]
+    if filled:
+        sys.exit(f"blank lines were translated: {filled[:10]}")
+
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from padir import Translator
+
+    translator = Translator.load(args.model)
+    numbers = random.Random(args.seed).sample(range(len(raw)), min(args.sample, len(raw)))
+    moved = [
+        i
+        for i in numbers
+        if translator.translate([texts[i]], num_steps=args.num_steps, truncate=True, first_number=i)[0].text != out[i]
+    ]
+    differ = [i for i, (one, other) in enumerate(zip(out, again, strict=True)) if one != other]
+    figures = {
+        "lines": len(raw),
+        "megabytes": round(sum(map(len, raw)) / 1e6, 1),
+        "warnings": len(re.findall("^padir: warning: ", errors, flags=re.MULTILINE)),
+        "seconds": round(seconds, 1),
+        "peak_mb": peak,
+        "alone": len(numbers),
+        "alone_differ": len(moved),
+        "other_batches_differ": len(differ),
+    }
+    print(json.dumps(figures))
+    for what, count, total in (("alone", len(moved), len(numbers)), ("in other batches", len(differ), len(raw))):
+        if count > max(1, MAY_DIFFER * total):
+            sys.exit(f"{count} of {total} lines are translated otherwise {what}")
+
+
+if __name__ == "__main__":
+    main()

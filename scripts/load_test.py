@@ -1,0 +1,229 @@
+"""Load on `padir serve`: how many requests a second it holds, and how long each takes.
+
+    python scripts/load_test.py --output results/serve.json            # about 5 minutes; nothing else should run
+    python scripts/load_test.py --dry_run                              # half a minute, to see that it works
+    python scripts/load_test.py --serve="--top_k 5 --precision int8"   # another server
+    python scripts/load_test.py --url http://127.0.0.1:8000/           # one that runs already
+
+Two kinds of load, each request one sentence:
+
+- clients: so many people, each asking again as soon as the answer is there. It shows the most that the server does.
+- arrivals: requests come at random times (a Poisson process) at a mean rate, whatever became of those before. Their
+  latency counts from when they should have been sent, so that a server that falls behind cannot hide it.
+
+A rate is held if every request is answered and 99 of 100 within --within seconds. The load comes from this process, on
+the same machine; `client_cpu` says how much of a core it took itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import itertools
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from padir.benchmark.report import describe, environment
+from padir.data.toy import ToyDeEn
+from padir.errors import PadirError
+from padir.evaluation import tables
+from padir.files import write_json
+
+PERCENTILES = (50, 90, 99)
+
+
+class Load:
+    """Sends sentences and remembers what came of them.
+
+    Attributes:
+      seconds: of each answered request.
+      statuses: how often each HTTP status came; "error" where there was no answer.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, sentences: list[str], fields: dict[str, int]):
+        self.client, self.fields = client, fields
+        self.sentences = itertools.cycle(sentences)
+        self.seconds: list[float] = []
+        self.statuses: collections.Counter[str] = collections.Counter()
+
+    async def ask(self, due: float) -> None:
+        """One request, which should have been sent at `due`."""
+        try:
+            response = await self.client.post("translate", json={"text": next(self.sentences), **self.fields})
+        except httpx.HTTPError:
+            self.statuses["error"] += 1
+            return
+        self.statuses[str(response.status_code)] += 1
+        if response.status_code == 200:
+            self.seconds.append(time.perf_counter() - due)
+
+    async def clients(self, count: int, seconds: float) -> None:
+        end = time.perf_counter() + seconds
+
+        async def one() -> None:
+            while time.perf_counter() < end:
+                await self.ask(time.perf_counter())
+
+        await asyncio.gather(*(one() for _ in range(count)))
+
+    async def arrivals(self, rate: float, seconds: float, seed: int = 0) -> None:
+        rng, begin, due = random.Random(seed), time.perf_counter(), 0.0
+        tasks = []
+        while (due := due + rng.expovariate(rate)) < seconds:
+            await asyncio.sleep(max(0.0, begin + due - time.perf_counter()))
+            tasks.append(asyncio.create_task(self.ask(begin + due)))
+        await asyncio.gather(*tasks)
+
+
+async def measure(url: str, sentences: list[str], fields: dict[str, int], kind: str, size: float, seconds: float):
+    """A row: one load, and what it did to the server."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as client:
+        load, before = Load(client, sentences, fields), await figures(client)
+        began, cpu = time.perf_counter(), time.process_time()
+        await (load.clients(int(size), seconds) if kind == "clients" else load.arrivals(size, seconds))
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        after = await figures(client)
+    change = {name: after[name] - before.get(name, 0.0) for name in after}
+    batches = max(1.0, change["padir_batch_sentences_count"])
+    row: dict[str, Any] = {
+        "kind": kind,
+        "size": size,
+        "seconds": took,
+        "requests": load.statuses.total(),
+        "statuses": dict(load.statuses),
+        "per_second": len(load.seconds) / took,
+        "mean_batch": change["padir_batch_sentences_sum"] / batches,
+        "batch_ms": 1000 * change["padir_batch_seconds_sum"] / batches,
+        "client_cpu": cpu / took,
+    }
+    if load.seconds:
+        row |= {f"p{q}_ms": 1000 * float(np.percentile(load.seconds, q)) for q in PERCENTILES}
+        row["max_ms"] = 1000 * max(load.seconds)
+    return row
+
+
+async def figures(client: httpx.AsyncClient) -> dict[str, float]:
+    text = (await client.get("metrics")).text
+    return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+
+
+def held(row: dict[str, Any], within: float) -> bool:
+    return set(row["statuses"]) == {"200"} and row["p99_ms"] <= 1000 * within
+
+
+@contextlib.contextmanager
+def server(options: str) -> Iterator[str]:
+    """`padir serve` on a free port; gives its address when it is ready."""
+    command = [sys.executable, "-m", "padir", "serve", "--port", "0", *shlex.split(options)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            began = time.perf_counter()
+            lines = []
+            for line in process.stderr:
+                print(line, end="", file=sys.stderr)
+                lines.append(line)
+                if line.startswith("padir: ready at "):
+                    print(f"ready after {time.perf_counter() - began:.1f} s", file=sys.stderr)
+                    # What it says later must not fill the pipe.
+                    threading.Thread(target=shutil.copyfileobj, args=(process.stderr, sys.stderr), daemon=True).start()
+                    yield line.split()[-1]
+                    break
+            else:
+                raise PadirError(f"the server did not start: {lines[-1].strip() if lines else 'it said nothing'}")
+        finally:
+            process.terminate()
+
+
+def sentences_of(path: str | None, count: int = 1000) -> list[str]:
+    """The lines of a file, or sentences of the built-in corpus."""
+    if path is None:
+        return [source for source, _ in itertools.islice(ToyDeEn().pairs("test"), count)]
+    lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise PadirError(f"{path} has no sentences: give a file with one a line")
+    return lines
+
+
+def show(rows: list[dict[str, Any]], within: float, where: str) -> None:
+    def cell(row: dict[str, Any], name: str) -> str:
+        return f"{row[name]:.1f}" if name in row else ""
+
+    columns = ["load", "requests", "per second", "p50 ms", "p90 ms", "p99 ms", "mean batch", "client cpu", "held"]
+    names = ("per_second", *(f"p{q}_ms" for q in PERCENTILES), "mean_batch", "client_cpu")
+    lines = [
+        [f"{row['size']:g} {'clients' if row['kind'] == 'clients' else 'a second'}", f"{row['requests']:,}"]
+        + [cell(row, name) for name in names]
+        + [("yes" if held(row, within) else "no") if row["kind"] == "arrivals" else ""]
+        for row in rows
+    ]
+    tables.show(where, columns, lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--url", help="of a server that runs; else one is started")
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="of the server that is started")
+    parser.add_argument("--input", metavar="FILE", help="sentences, one a line; else the built-in corpus's")
+    parser.add_argument("--num_steps", type=int, help="that each request asks for; else the server's")
+    parser.add_argument("--top_k", type=int, help="that each request asks for; else the server's")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], help="that ask again and again")
+    parser.add_argument("--rates", type=float, nargs="+", default=[5, 10, 20, 30, 40, 60, 80], help="arrivals a second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
+    parser.add_argument("--within", type=float, default=1.0, help="seconds for 99 of 100 answers, where a rate is held")
+    parser.add_argument("--output", metavar="FILE", help="the figures as JSON")
+    parser.add_argument("--dry_run", action="store_true", help="two short loads, to see that it works")
+    args = parser.parse_args()
+    if args.dry_run:
+        args.clients, args.rates, args.seconds = [2], [2.0], 3.0
+    fields = {name: getattr(args, name) for name in ("num_steps", "top_k") if getattr(args, name) is not None}
+    sentences = sentences_of(args.input)
+    loads = [("clients", size) for size in args.clients] + [("arrivals", size) for size in args.rates]
+    rows: list[dict[str, Any]] = []
+    with contextlib.nullcontext(args.url) if args.url else server(args.serve) as url:
+        # What the warm-up has left uncompiled is not to be timed.
+        for size in sorted({1, *args.clients}):
+            asyncio.run(measure(url, sentences, fields, "clients", size, args.seconds / 4))
+        for kind, size in loads:
+            rows.append(asyncio.run(measure(url, sentences, fields, kind, size, args.seconds)))
+            print(f"{kind} {size:g}: {rows[-1]['per_second']:.1f} requests a second", file=sys.stderr)
+    where = environment()
+    show(rows, args.within, describe(where))
+    found = {
+        "environment": where,
+        "server": args.url or f"padir serve {args.serve}".strip(),
+        "sentences": {"file": args.input or "toy_de_en test", "count": len(sentences), "fields": fields},
+        "within_seconds": args.within,
+        "held_per_second": max(
+            (r["size"] for r in rows if r["kind"] == "arrivals" and held(r, args.within)), default=0
+        ),
+        "rows": rows,
+    }
+    if args.output:
+        write_json(args.output, found)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PadirError as error:
+        print(f"load_test: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,138 @@
+"""Prints the README's table of speed from results/speed_*.json, which scripts/speed.sh writes.
+
+python scripts/speed_table.py
+"""
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+# The published implementation on the same kind of machine: loss and gradient of 8 x 64 positions, two stages, 83M
+# parameters, in seconds. It gives every sentence a row of 64 positions.
+PUBLISHED_SECONDS, PUBLISHED_ROWS = 3.52, 8
+
+Row = dict[str, Any]
+
+
+def refining(
+    hypotheses: int, precision: str = "float32", shortlist: bool = False, steps: int = 4
+) -> Callable[[Row], bool]:
+    """Whether a row is padir's, with so many hypotheses."""
+
+    def is_one(row: Row) -> bool:
+        same = (row["top_k"] or 1) * (row["draws"] or 1) == hypotheses and row["num_steps"] == steps
+        return not row["causal"] and same and _precision(row) == precision and bool(row["shortlist"]) == shortlist
+
+    return is_one
+
+
+def searching(beam: int, precision: str = "float32", shortlist: bool = False) -> Callable[[Row], bool]:
+    """Whether a row is the autoregressive model's, with a beam of that size."""
+
+    def is_one(row: Row) -> bool:
+        own = row["causal"] and "CTranslate2" not in row["model"]
+        return (
+            own
+            and row["search"]["size"] == beam
+            and _precision(row) == precision
+            and bool(row["shortlist"]) == shortlist
+        )
+
+    return is_one
+
+
+def peer(beam: int) -> Callable[[Row], bool]:
+    """Whether a row is CTranslate2's."""
+    return lambda row: "CTranslate2" in row["model"] and row["search"]["size"] == beam
+
+
+GREEDY, GREEDY_8, PEER, PEER_5 = searching(1), searching(1, "int8"), peer(1), peer(5)
+LISTED, LISTED_8 = searching(1, shortlist=True), searching(1, "int8", shortlist=True)
+COMPARISONS = (  # file, what, which row, against what, which rows (the fastest of them counts), target
+    ("30_tokens", "30 tokens", refining(1), "own AR, greedy", GREEDY, 1.9),
+    ("30_tokens", "30 tokens", refining(1), "CTranslate2 int8, greedy", PEER, 1.5),
+    ("30_tokens", "30 tokens, int8", refining(1, "int8"), "CTranslate2 int8, greedy", PEER, 2.3),
+    ("30_tokens", "30 tokens, int8", refining(1, "int8"), "own AR int8, greedy", GREEDY_8, None),
+    ("30_tokens_shortlist", "... and 4,096 words", refining(1, "int8", True), "AR with them", LISTED_8, None),
+    ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "AR with them", LISTED_8, None),
+    ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "CTranslate2 int8, greedy", PEER, None),
+    ("de_en_long", "`de_en`, int8, shortlist", refining(1, "int8", True), "CTranslate2 int8, greedy", PEER, 3.0),
+    ("30_tokens", "30 tokens, 5 hypotheses", refining(5), "CTranslate2 int8, beam 5", PEER_5, 1.0),
+    ("30_tokens", "30 tokens, 5 hypotheses, int8", refining(5, "int8"), "CTranslate2 int8, beam 5", PEER_5, 1.0),
+    ("100_tokens", "100 tokens", refining(1), "own AR, greedy", GREEDY, 2.5),
+    ("30_tokens_batch_32", "30 tokens, batch of 32", refining(1), "own AR, greedy", GREEDY, 1.0),
+    (
+        "30_tokens_batch_32_shortlist",
+        "... 4,096 words",
+        refining(1, shortlist=True),
+        "AR with them",
+        LISTED,
+        None,
+    ),
+    ("30_tokens_batch_32", "30 tokens, batch of 32, int8", refining(1, "int8"), "own AR int8, greedy", GREEDY_8, None),
+    ("30_tokens_batch_32", "30 tokens, batch of 32, int8", refining(1, "int8"), "CTranslate2 int8, greedy", PEER, None),
+)
+
+
+def table(results: Path = RESULTS) -> str:
+    """The table in Markdown."""
+    lines = ["| what | p50 | against | p50 | times as fast (range) | target |", "|---|---:|---|---:|---:|---:|"]
+    for name, what, first, against, second, target in COMPARISONS:
+        rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+        (ours,) = filter(first, rows)
+        theirs = min(filter(second, rows), key=lambda row: row["scores"]["p50_ms"]["value"])
+        pairs = zip(_rates(ours), _rates(theirs), strict=True)  # repeats stand side by side
+        ratios = sorted(mine / other for mine, other in pairs)
+        measured = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        goal = "-" if target is None else f"{target:.1f}"
+        lines.append(f"| {what} | {_ms(ours)} | {against} | {_ms(theirs)} | {measured} | {goal} |")
+    return "\n".join([*lines, "", *_memory(results), *_training(results)]) + "\n"
+
+
+def _memory(results: Path) -> list[str]:
+    (row,) = json.loads((results / "speed_128_tokens_batch_16.json").read_text())["rows"]
+    needed = row["scores"]["temporaries_mb"]["value"]
+    return [
+        f"Refining 16 sentences of 128 tokens with 5 hypotheses needs {needed:.0f} MB of XLA temporaries (target: at"
+        " most 750; the published implementation: 2,991).",
+        "",
+    ]
+
+
+def _training(results: Path) -> list[str]:
+    lines = [
+        "| training, 83M parameters, two stages, float32 | target tokens/s | padding | of a matrix product's speed |"
+        " times the published (target) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for data, what, target in (
+        ("multi30k_de_en", "captions (Multi30k)", 4.0),
+        ("wmt_dev_de_en", "news (WMT development sets)", 2.5),
+    ):
+        figures = json.loads((results / f"speed_training_{data}.json").read_text())["figures"]
+        times = figures["pairs_per_second"] / (PUBLISHED_ROWS / PUBLISHED_SECONDS)
+        lines.append(
+            f"| {what} | {figures['tokens_per_second']:.0f} | {figures['padding_share']:.1%} |"
+            f" {figures['share_of_matmul']:.0%} | {times:.1f} ({target:.1f}) |"
+        )
+    return lines
+
+
+def _precision(row: Row) -> str:
+    return "int8" if row["model"].endswith(", int8") else "float32"
+
+
+def _rates(row: Row) -> list[float]:
+    """Batches a second, by repeat."""
+    return [len(repeat) / sum(repeat) for repeat in row["details"]["seconds"]]
+
+
+def _ms(row: Row) -> str:
+    return f"{row['scores']['p50_ms']['value']:.0f} ms"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

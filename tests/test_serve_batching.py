@@ -1,0 +1,190 @@
+"""The queue: what runs together, in which order, what is left out, and how it ends."""
+
+import random
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from padir.serve.batching import Batcher, Closed, QueueFull
+
+
+class Runs:
+    """What a batcher ran; it waits for the gate, and fails on what is bad."""
+
+    def __init__(self):
+        self.batches = []
+        self.gate, self.entered = threading.Event(), threading.Semaphore(0)
+        self.gate.set()
+
+    def __call__(self, key, works):
+        self.entered.release()
+        assert self.gate.wait(20)
+        self.batches.append((key, works))
+        if "bad" in works:
+            raise ZeroDivisionError("bad")
+        return [f"{key}{work}" for work in works]
+
+
+@pytest.fixture
+def runs():
+    return Runs()
+
+
+@pytest.fixture
+def make(runs):
+    made = []
+
+    def batcher(max_batch=4, max_wait=0.0, max_queue=100, **more):
+        made.append(Batcher(runs, max_batch=max_batch, max_wait=max_wait, max_queue=max_queue, **more))
+        made[-1].start()
+        return made[-1]
+
+    yield batcher
+    runs.gate.set()
+    for each in made:
+        each.close()
+
+
+def busy(batcher, runs):
+    """Lets the thread begin a batch that goes on until the gate opens."""
+    runs.gate.clear()
+    (future,) = batcher.submit([("busy", 0)])
+    assert runs.entered.acquire(timeout=20)
+    return future
+
+
+def test_each_gets_its_own_result(make):
+    futures = make().submit([("a", 1), ("b", 2), ("a", 3)])
+    assert [future.result(20) for future in futures] == ["a1", "b2", "a3"]
+
+
+def test_only_what_has_a_key_in_common_runs_together_and_the_oldest_first(make, runs):
+    batcher = make()
+    busy(batcher, runs)
+    futures = batcher.submit([("b", 1), ("a", 2), ("b", 3)])
+    runs.gate.set()
+    [future.result(20) for future in futures]
+    assert runs.batches[1:] == [("b", [1, 3]), ("a", [2])]
+
+
+def test_a_batch_has_a_largest_size(make, runs):
+    batcher = make(max_batch=2)
+    busy(batcher, runs)
+    futures = batcher.submit([("a", n) for n in range(5)])
+    runs.gate.set()
+    [future.result(20) for future in futures]
+    assert [works for _, works in runs.batches[1:]] == [[0, 1], [2, 3], [4]]
+
+
+def test_a_lone_job_waits_for_others_and_a_full_batch_does_not(make, runs):
+    batcher = make(max_batch=2, max_wait=0.5)
+    began = time.monotonic()
+    (lone,) = batcher.submit([("a", 1)])
+    first, second = batcher.submit([("b", 1), ("b", 2)])
+    second.result(20)
+    assert time.monotonic() - began < 0.4 and not lone.done()
+    assert lone.result(20) == "a1" and time.monotonic() - began >= 0.5
+    assert runs.batches == [("b", [1, 2]), ("a", [1])]
+
+
+def test_who_comes_within_the_window_is_taken_along(make, runs):
+    batcher = make(max_wait=0.5)
+    first = batcher.submit([("a", 1)])
+    time.sleep(0.05)
+    second = batcher.submit([("a", 2)])
+    assert [f.result(20) for f in first + second] == ["a1", "a2"]
+    assert runs.batches == [("a", [1, 2])]
+
+
+def test_what_is_cancelled_is_not_done(make, runs):
+    batcher = make()
+    busy(batcher, runs)
+    kept, dropped, other = batcher.submit([("a", 1), ("a", 2), ("b", 3)])
+    assert batcher.waiting == 3
+    assert dropped.cancel() and other.cancel() and batcher.waiting == 1
+    runs.gate.set()
+    assert kept.result(20) == "a1"
+    assert runs.batches[1:] == [("a", [1])]
+
+
+def test_what_has_begun_cannot_be_cancelled(make, runs):
+    future = busy(make(), runs)
+    assert not future.cancel()
+    runs.gate.set()
+    assert future.result(20) == "busy0"
+
+
+def test_the_queue_has_room_for_so_many_and_takes_all_or_none(make, runs):
+    batcher = make(max_queue=3)
+    busy(batcher, runs)
+    first = batcher.submit([("a", 1), ("a", 2)])
+    with pytest.raises(QueueFull, match="2 sentences wait, 2 more do not fit into 3"):
+        batcher.submit([("a", 3), ("a", 4)])
+    assert batcher.waiting == 2
+    first[0].cancel()
+    assert len(batcher.submit([("a", 3), ("a", 4)])) == 2
+
+
+def test_an_error_is_of_the_one_that_made_it(make, runs):
+    batcher = make()
+    busy(batcher, runs)
+    good, bad, better = batcher.submit([("a", 1), ("a", "bad"), ("a", 2)])
+    runs.gate.set()
+    assert good.result(20) == "a1" and better.result(20) == "a2"
+    with pytest.raises(ZeroDivisionError):
+        bad.result(20)
+    assert batcher.submit([("a", 5)])[0].result(20) == "a5"
+
+
+def test_too_few_results_are_an_error():
+    batcher = Batcher(lambda key, works: works[1:], max_batch=2, max_wait=0.0, max_queue=9)
+    batcher.start()
+    with pytest.raises(ValueError):
+        batcher.submit([("a", 1)])[0].result(20)
+    batcher.close()
+
+
+def test_the_end_waits_for_all_that_wait_and_takes_no_more(make, runs):
+    batcher = make(max_wait=60.0)
+    futures = batcher.submit([("a", 1), ("b", 2)])
+    began = time.monotonic()
+    batcher.close()
+    assert [future.result(0) for future in futures] == ["a1", "b2"]
+    assert time.monotonic() - began < 30
+    with pytest.raises(Closed):
+        batcher.submit([("a", 1)])
+    batcher.close()
+
+
+def test_an_end_without_a_beginning():
+    Batcher(lambda key, works: works, max_batch=2, max_wait=0.0, max_queue=9).close()
+
+
+def test_under_a_crowd_nothing_is_lost_or_mixed_up(make, runs):
+    """Threads put jobs in and take some out; what is left is answered, and the count of waiting jobs ends at 0."""
+    batcher = make(max_batch=5, max_wait=0.001, max_queue=10**6)
+    wrong = []
+
+    def client(seed):
+        rng = random.Random(seed)
+        for n in range(100):
+            key = rng.choice("abc")
+            (future,) = batcher.submit([(key, (seed, n))])
+            if rng.random() < 0.3:
+                future.cancel()
+            try:
+                if future.result(20) != f"{key}{(seed, n)}":
+                    wrong.append((seed, n))
+            except CancelledError:
+                pass
+
+    threads = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong and batcher.waiting == 0
+    done = [work for _, works in runs.batches for work in works]
+    assert len(done) == len(set(done)) and all(1 <= len(works) <= 5 for _, works in runs.batches)
