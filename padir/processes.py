@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.errors import PadirError
+from padir.sharding import on_host, settle
 
 AUTO = "auto"
 _SHUTDOWN_SECONDS = 60  # how long a process that ends waits for the others
@@ -80,11 +80,11 @@ def from_first(make: Callable[[], Any]) -> Any:
             text = json.dumps({"value": make()})
         except Exception as raised:  # whatever it is: the others wait for an answer
             text, error = json.dumps({"error": str(raised)}), raised
-    (size,) = multihost_utils.broadcast_one_to_all(np.array([len(text.encode())], np.int32))
+    size = int(_told(np.array(len(text.encode()), np.int32)))
     letters = np.zeros(size, np.uint8)
     if is_first():
         letters[:] = np.frombuffer(text.encode(), np.uint8)
-    told = json.loads(multihost_utils.broadcast_one_to_all(letters).tobytes())
+    told = json.loads(_told(letters).tobytes())
     if error is not None:
         raise error
     if "error" in told:
@@ -104,7 +104,7 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
 
     def told(leaf, entry):
         mine = np.asarray(leaf) if is_first() else np.zeros(leaf.shape, leaf.dtype)
-        return place(np.asarray(multihost_utils.broadcast_one_to_all(mine)), entry)
+        return place(_told(mine), entry)
 
     return jax.tree.map(told, tree, where)
 
@@ -114,18 +114,21 @@ def gathered(tree: Any) -> Any:
 
     All processes must call it. One array at a time is whole on the devices.
     """
-    if jax.process_count() == 1:
-        return tree
-    return jax.tree.map(lambda leaf: multihost_utils.process_allgather(leaf, tiled=True), tree)
+    return tree if jax.process_count() == 1 else jax.tree.map(on_host, tree)
 
 
-def settle(tree: Any) -> None:
-    """Waits for a program's results where the devices are CPUs of several processes.
+def _told(mine: np.ndarray) -> np.ndarray:
+    """The first process's array; those of the others have its shape and dtype."""
+    processes = jax.process_count()
+    mesh = Mesh(np.array(jax.devices()).reshape(processes, -1), ("process", "device"))
+    by_process = NamedSharding(mesh, PartitionSpec("process"))
+    arrays = jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
+    return jax.device_get(settle(_first(mesh)(arrays)))
 
-    There, programs that run at once take each other's threads, and each may wait for what another process cannot send.
-    """
-    if jax.process_count() > 1 and jax.default_backend() == "cpu":
-        jax.block_until_ready(tree)
+
+@functools.cache
+def _first(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda arrays: arrays[0], out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 class Vote:

@@ -204,8 +204,20 @@ def on_host(tree: Any) -> Any:
     if all(getattr(leaf, "is_fully_addressable", True) for leaf in jax.tree.leaves(tree)):
         return jax.device_get(tree)
     leaves, structure = jax.tree.flatten(tree)
-    leaves = _replicate(NamedSharding(leaves[0].sharding.mesh, PartitionSpec()))(leaves)
+    settle(leaves)
+    leaves = settle(_replicate(NamedSharding(leaves[0].sharding.mesh, PartitionSpec()))(leaves))
     return jax.tree.unflatten(structure, jax.device_get(leaves))
+
+
+def settle(tree: Any) -> Any:
+    """Arrays as they are; where the devices are CPUs of several processes, when every device is done with them.
+
+    A CPU has as many threads for programs as cores, and one that waits for another process holds its thread. So
+    several programs at once may take all threads of two processes and wait for each other, for ever.
+    """
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
+        jax.block_until_ready(tree)
+    return tree
 
 
 @functools.cache

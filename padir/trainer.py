@@ -37,8 +37,8 @@ from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.placement import Placement, TrainState, init_params
-from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first, settle
-from padir.sharding import DATA, Sharding, process_rows, spread
+from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first
+from padir.sharding import DATA, Sharding, on_host, process_rows, settle, spread
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
@@ -292,7 +292,7 @@ def _train(
         state = placement.fresh(initial, params)
     else:
         state = placement.fresh(initial)
-    start, latest, config_text = int(state.step), {}, describe_config()
+    start, latest, config_text = int(settle(state).step), {}, describe_config()
     if start > num_steps:
         raise PadirError(
             f"num_steps must be at least {start}, the step of the last checkpoint in {checkpoints.folder}, got"
@@ -335,8 +335,7 @@ def _train(
         for step in range(start + 1, num_steps + 1):
             arrays = next(loader)
             with jax.set_mesh(mesh):
-                state, step_sums = step_fn(state, placement.batch(arrays))
-            settle((state, step_sums))
+                state, step_sums = settle(step_fn(state, placement.batch(arrays)))
             watch.add(step, arrays, step_sums.not_finite)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
             stopping = vote(stop.requested) and step < num_steps  # read once: a signal may come at any time
@@ -353,7 +352,7 @@ def _train(
             validating = intervals.evaluates(step, num_steps) and not stopping
             if regular or stopping or validating:
                 watch.drain()
-                run.check(bool(_finite(state.params)), "the parameters are", f"step {step}")
+                run.check(bool(on_host(_finite(state.params))), "the parameters are", f"step {step}")
             if regular or stopping:
                 save(step, state, extra=not regular)
             if validating:
