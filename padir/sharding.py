@@ -212,8 +212,8 @@ def on_host(tree: Any) -> Any:
 def settle(tree: Any) -> Any:
     """Arrays as they are; where the devices are CPUs of several processes, when every device is done with them.
 
-    A CPU has as many threads for programs as cores, and one that waits for another process holds its thread. So
-    several programs at once may take all threads of two processes and wait for each other, for ever.
+    Programs share a few threads there, and one that waits for another process holds its thread. So several programs at
+    once may take all threads of two processes and wait for each other, for ever (docs/devices.md shows it).
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.block_until_ready(tree)
