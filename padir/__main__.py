@@ -73,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--model_dir", metavar="DIR", help="the directory to train in; as gin: MODEL_DIR")
     train.add_argument("--num_steps", type=int, help="decoder passes when validating (4)")
     train.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried when validating (1)")
+    hosts = train.add_argument_group("several processes, each running this command (docs/devices.md)")
+    hosts.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="of the first one; auto: as TPU, SLURM or MPI tell (one process)"
+    )
+    hosts.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
+    hosts.add_argument("--process_id", type=int, metavar="I", help="which of them this one is, from 0")
     train.set_defaults(run=_train)
 
     average = commands.add_parser("average", parents=[common], help="make a model of the mean of a run's checkpoints")
@@ -428,8 +434,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             config.clear()
             config.parse(args.gin_file, bindings, args.gin_search_paths)
+        if args.command == "train":
+            _join(args)
         figures = args.run(args)
-        if args.json and figures is not None:  # else the command has written them itself
+        if args.json and figures is not None and _is_first(args):  # else a command or a process has written them
             write_json(args.json, figures)
         _flush()
     except PadirError as error:
@@ -445,6 +453,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
         return 130
     return 0
+
+
+def _join(args: argparse.Namespace) -> None:
+    """Joins the other processes of a training, if it has several; before anything asks for a device."""
+    if args.coordinator:
+        from padir.processes import join
+
+        join(args.coordinator, args.num_processes, args.process_id)
+    elif args.num_processes is not None or args.process_id is not None:
+        raise PadirError("--num_processes and --process_id need --coordinator HOST:PORT, at which processes meet")
+
+
+def _is_first(args: argparse.Namespace) -> bool:
+    """Whether this process is the one that writes files."""
+    if not getattr(args, "coordinator", None):
+        return True
+    from padir.processes import is_first
+
+    return is_first()
 
 
 def _flush() -> None:
@@ -620,7 +647,8 @@ def _average(args: argparse.Namespace) -> dict[str, Any]:
 def _distill(args: argparse.Namespace) -> dict[str, Any]:
     from padir.distill import Teacher, distill
 
-    decoding, teacher = _decoding(args), Teacher.load(args.model)
+    sharding, decoding = _sharding(args), _decoding(args)
+    teacher = Teacher.load(args.model, sharding)
     _check_kind(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     _print_splits(args.output, manifest)
@@ -786,10 +814,10 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     from padir.evaluation.systems import Row, evaluate_all
 
     # Wrong numbers are refused before anything is decoded.
-    decodings = _decodings(args)
+    sharding, decodings = _sharding(args), _decodings(args)
     test_set = _test_set(args)
     metrics, skipped = _bleurt(args.bleurt)
-    models = _translators(map(_named, args.model), args.precision)
+    models = _translators(map(_named, args.model), args.precision, sharding=sharding)
     _check_kind(args, *(translator.card.config for _, translator in models), decodings=decodings)
     done: list[dict[str, Any]] = []
     figures = args.json or (args.output and f"{args.output}.json")
@@ -815,13 +843,26 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     return described
 
 
-def _translators(named: Any, precisions: Sequence[str | None] | None, load: Any = None) -> list[Any]:
+def _sharding(args: argparse.Namespace) -> Any:
+    """gin's `Sharding`; to be asked for before `_decoding`, which checks that every binding is of use."""
+    from padir.sharding import Sharding
+
+    if not args.gin:
+        return Sharding()
+    from padir import config
+
+    return config.configured(Sharding)()
+
+
+def _translators(
+    named: Any, precisions: Sequence[str | None] | None, load: Any = None, sharding: Any = None
+) -> list[Any]:
     """(name, translator) of every model in every precision."""
     from padir.translate import Translator
 
     translators = []
     for name, where in named:
-        translator = (load or Translator.load)(where)
+        translator = (load or functools.partial(Translator.load, sharding=sharding))(where)
         for precision in precisions or [None]:
             if precision == "int8":
                 translators.append((f"{name}, int8", translator.quantised()))
@@ -920,7 +961,8 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--train times a configuration: give its --gin_file")
     folders = _folders(args)
-    named = {name: config.argument(trainer.train, name) for name in ("model", "objective", "optimizer", "batching")}
+    arguments = ("model", "objective", "optimizer", "batching", "sharding")
+    named = {name: config.argument(trainer.train, name) for name in arguments}
     config.check_overrides()
     measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()
@@ -1027,8 +1069,8 @@ def _score(args: argparse.Namespace) -> dict[str, Any]:
     from padir.score import score_pairs, summary
     from padir.translate import Translator
 
-    decoding = _decoding(args)
-    translator = Translator.load(args.model)
+    sharding, decoding = _sharding(args), _decoding(args)
+    translator = Translator.load(args.model, sharding=sharding)
     _check_kind(args, translator.card.config)
     results = score_pairs(translator, _lines(args.source), _lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
@@ -1177,8 +1219,8 @@ def _translate(args: argparse.Namespace) -> None:
     from padir.stream import lines, translate_lines, translations_json
     from padir.translate import Translation
 
-    decoding = _decoding(args)
-    ((_, translator),) = _translators([("", args.model)], [args.precision])
+    sharding, decoding = _sharding(args), _decoding(args)
+    ((_, translator),) = _translators([("", args.model)], [args.precision], sharding=sharding)
     _check_kind(args, translator.card.config, decodings=[decoding])
     if (sys.stdin is None and not args.input) or (sys.stdout is None and not args.output):
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")

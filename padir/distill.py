@@ -52,6 +52,7 @@ from padir.evaluation.evaluate import TestSet, evaluate
 from padir.files import sealed, writing
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
+from padir.sharding import Sharding
 from padir.shortlist import Shortlist
 from padir.tokens import EOS
 from padir.translate import Translator
@@ -69,13 +70,16 @@ class Teacher:
     sha256: str
 
     @staticmethod
-    def load(folder: PathLike) -> Teacher:
+    def load(folder: PathLike, sharding: Sharding | None = None) -> Teacher:
         """A model directory of any kind of model, or the name of one that comes with padir.
+
+        Args:
+          sharding: over all devices; None: one device.
 
         Raises:
           PadirError: not a model directory, half-written, or damaged.
         """
-        return Teacher(Translator.load(folder), sha256(model_folder(folder) / MODEL_MANIFEST))
+        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MODEL_MANIFEST))
 
 
 def distill(
