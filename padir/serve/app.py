@@ -64,7 +64,12 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
 
     async def health(request: requests.Request) -> Response:
         languages = {"source": engine.translator.card.source_language, "target": engine.translator.card.target_language}
-        found = {"status": engine.state, "model": model, "languages": languages}
+        found = {
+            "status": engine.state,
+            "shapes_left": engine.shapes_left,
+            "model": model,
+            "languages": languages,
+        }
         headers = _PLAIN if engine.ready else _PLAIN | {"Retry-After": "5"}
         return JSONResponse(found, 200 if engine.ready else 503, headers)
 
