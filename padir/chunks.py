@@ -36,8 +36,17 @@ class Chunks:
         return chunks
 
     def read(self, name: str) -> Any:
-        """What was written under a name, or None."""
-        return json.loads(self._path(name).read_text(encoding="utf-8")) if name in self else None
+        """What was written under a name, or None.
+
+        Raises:
+          PadirError: it is damaged.
+        """
+        if name not in self:
+            return None
+        try:
+            return json.loads(self._path(name).read_text(encoding="utf-8"))
+        except ValueError:
+            raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again") from None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What `make` gives, or gave before it was stopped; on disk, whole, before this returns."""
