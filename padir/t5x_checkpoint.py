@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError
+from padir.files import writing
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
@@ -196,7 +197,8 @@ def _read_orbax(state: Path) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end
 
 
 def _chunks(array: np.ndarray) -> list[int]:
@@ -220,42 +222,51 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
       The checkpoint's folder.
 
     Raises:
-      PadirError: the folder is there already.
+      PadirError: the folder is there already, or it cannot be written.
     """
-    import tensorstore
-
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
         raise PadirError(f"{final} is there already: give another folder, or remove it")
     unfinished = final.with_name(f"{final.name}.unfinished.{os.getpid()}")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    unfinished.mkdir(parents=True)
     try:
-        specs, writing = {}, []
-        for name, value in flat.items():
-            array = np.asarray(value, np.float32)
-            spec = {
-                "driver": "zarr",
-                "dtype": "float32",
-                "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
-                "metadata": {
-                    "chunks": _chunks(array),
-                    "compressor": {"id": "gzip"},
-                    "shape": list(array.shape),
-                },
-            }
-            specs[name] = spec
-            here = {**spec, **_spec(unfinished / spec["kvstore"]["path"])}
-            writing.append(tensorstore.open(here, create=True).result().write(array))
-        for future in writing:
-            future.result()
-        optimizer = {
-            "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
-            "state": {"step": np.int32(step), "param_states": {}},
-        }
-        contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
-        (unfinished / "checkpoint").write_bytes(contents)
-        unfinished.rename(final)
+        with writing(unfinished):
+            unfinished.mkdir(parents=True)
+            _write(unfinished, flat, step)
+            unfinished.rename(final)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return final
+
+
+def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
+    """Fills the folder of a checkpoint with arrays by name."""
+    import tensorstore
+
+    specs, pending = {}, []
+    for name, value in flat.items():
+        array = np.asarray(value, np.float32)
+        spec = {
+            "driver": "zarr",
+            "dtype": "float32",
+            "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
+            "metadata": {
+                "chunks": _chunks(array),
+                "compressor": {"id": "gzip"},
+                "shape": list(array.shape),
+            },
+        }
+        specs[name] = spec
+        here = {**spec, **_spec(folder / spec["kvstore"]["path"])}
+        pending.append(tensorstore.open(here, create=True).result().write(array))
+    try:
+        for future in pending:
+            future.result()
+    except ValueError as error:  # a full disk, in TensorStore's words
+        raise PadirError(f"cannot write {folder} ({_first_line(error)}): make room on its disk") from error
+    optimizer = {
+        "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
+        "state": {"step": np.int32(step), "param_states": {}},
+    }
+    contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
+    (folder / "checkpoint").write_bytes(contents)

@@ -9,6 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import tensorstore
+from faults import full_disk
 
 from padir.errors import PadirError
 from padir.t5x_checkpoint import find, read, write
@@ -195,6 +196,14 @@ def test_what_is_written_is_read(tmp_path):
     assert_expected(checkpoint.params)
     with pytest.raises(PadirError, match="is there already"):
         write(tmp_path, params, 300)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    params = {"a": np.random.default_rng(0).normal(size=(100, 100)).astype(np.float32)}
+    with full_disk(4_000), pytest.raises(PadirError, match=r"cannot write .*checkpoint_1.*: make room on its disk"):
+        write(tmp_path, params, 1)
+    assert not list(tmp_path.iterdir())
+    write(tmp_path, params, 1)
 
 
 def test_what_is_written_has_t5xs_layout(tmp_path):
