@@ -115,15 +115,17 @@ def _read_own(folder: Path) -> dict[str, Any]:
         contents = flax.serialization.msgpack_restore(data)
         version = int(contents["version"])
         optimizer = contents["optimizer"]
-        target, step = optimizer["target"], optimizer["state"]["step"]
+        step = int(np.asarray(optimizer["state"]["step"]))
+        leaves = flax.traverse_util.flatten_dict(
+            optimizer["target"], sep="/", is_leaf=lambda _, value: "kvstore" in value
+        )
     except Exception as error:  # msgpack raises what the damage makes of it
         raise PadirError(
             f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
         ) from None
     if version not in _VERSIONS:
         raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
-    leaves = flax.traverse_util.flatten_dict(target, sep="/", is_leaf=lambda _, value: "kvstore" in value)
-    return {"target": _read_arrays(folder, leaves), "step": np.asarray(step)}
+    return {"target": _read_arrays(folder, leaves), "step": step}
 
 
 def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +165,11 @@ def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
     kvstore = leaf["kvstore"]
     path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
     where = folder / str(path)
-    if leaf.get("driver") != "zarr" or not path or not where.resolve().is_relative_to(folder.resolve()):
+    try:
+        lies_here = where.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle, too long, a NUL
+        lies_here = False
+    if leaf.get("driver") != "zarr" or not path or not lies_here:
         raise PadirError(
             f"{folder} says that {name} lies at {path!r}, where no array of a checkpoint lies: do not use it"
         )

@@ -119,7 +119,15 @@ def test_a_tensorflow_checkpoint_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"version": 1}, {"version": "three"}, {"optimizer": {"target": {}}}, {"optimizer": 7}]
+    "changes",
+    [
+        {"version": 1},
+        {"version": "three"},
+        {"optimizer": {"target": {}}},
+        {"optimizer": {"target": None, "state": {"step": 1}}},
+        {"optimizer": {"target": {}, "state": {"step": "one"}}},
+        {"optimizer": 7},
+    ],
 )
 def test_another_format(tmp_path, changes):
     own_kind(tmp_path, **changes)
@@ -161,7 +169,7 @@ def test_a_damaged_orbax_checkpoint(tmp_path):
         read(folder)
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", None])
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", "a\0b", None])
 def test_an_array_outside_the_checkpoint_is_refused(tmp_path, path):
     leaf = {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}
     own_kind(tmp_path, optimizer={"target": {"scale": leaf}, "state": {"step": np.int32(1)}})
