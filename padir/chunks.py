@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.files import whole
+from padir.files import LOCK, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Chunks:
                     f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
                     " --overwrite"
                 )
-            shutil.rmtree(folder)
+            for path in folder.iterdir():
+                if path.name != LOCK:  # held by whoever opens them
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         chunks.once("inputs", lambda: inputs)
         return chunks

@@ -51,7 +51,7 @@ from padir.data.sources import PathLike
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.files import sealed, writing
+from padir.files import only_writer, sealed, writing
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
 from padir.shortlist import Shortlist
@@ -108,8 +108,9 @@ def distill(
       progress: show progress on stderr.
 
     Raises:
-      PadirError: the data are not whole or of other languages, the output folder holds something else, the teacher
-        cannot translate without being told the lengths, or the decoding does not fit it.
+      PadirError: the data are not whole or of other languages, the output folder holds something else or is being
+        written by another process, the teacher cannot translate without being told the lengths, or the decoding does
+        not fit it.
     """
     data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
     manifest = load_manifest(data_dir, verify=True)
@@ -133,20 +134,22 @@ def distill(
         if Chunks(unfinished).read("inputs") == inputs:  # it was killed when all was done but this
             shutil.rmtree(unfinished)
         return kept
-    chunks = Chunks.open(unfinished, inputs, overwrite)
-    distilled = {**inputs, "validation": chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))}
-    sources = _Sources(data_dir, manifest)
-    partial = chunks.folder / "output"
-    shutil.rmtree(partial, ignore_errors=True)
-    with _Translations(chunks.folder / "translations", len(sources.longest_first_N)) as translations:
-        _translate(teacher.translator, sources, decoding, chunks, translations, progress)
-        with writing(partial):
-            partial.mkdir()
-            result = _write(partial, data_dir, manifest, sources, translations, distilled)
-    if output_dir.exists():
-        shutil.rmtree(output_dir)
-    os.replace(partial, output_dir)
-    shutil.rmtree(chunks.folder)
+    with only_writer(unfinished, "distilled into"):
+        chunks = Chunks.open(unfinished, inputs, overwrite)
+        validation = chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))
+        sources = _Sources(data_dir, manifest)
+        partial = chunks.folder / "output"
+        shutil.rmtree(partial, ignore_errors=True)
+        with _Translations(chunks.folder / "translations", len(sources.longest_first_N)) as translations:
+            _translate(teacher.translator, sources, decoding, chunks, translations, progress)
+            with writing(partial):
+                partial.mkdir()
+                distilled = {**inputs, "validation": validation}
+                result = _write(partial, data_dir, manifest, sources, translations, distilled)
+        if output_dir.exists():
+            shutil.rmtree(output_dir)
+        os.replace(partial, output_dir)
+        shutil.rmtree(chunks.folder)
     return result
 
 

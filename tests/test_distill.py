@@ -22,6 +22,7 @@ from padir.data.prepared import load_manifest, read_text
 from padir.decoding import Decoding
 from padir.distill import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.errors import PadirError
+from padir.files import only_writer
 from padir.length import LengthSearch
 from padir.rerank import Rescore
 from padir.strategies import MaskPredict, Padir, Rejecter
@@ -202,6 +203,14 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, 
     assert len(resumed.translator.calls) == 20 - (stop_at - 1)
     assert sums(tmp_path / "out") == sums(tmp_path / "straight")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_two_at_once_are_refused(data, tmp_path, tokenizer):
+    with only_writer(tmp_path / ".out.unfinished", "distilled into"):
+        with pytest.raises(PadirError, match=r"must be distilled into by one process at a time, got process \d+"):
+            run(teacher(tokenizer), data, tmp_path / "out")
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
 
 
 def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):

@@ -1,5 +1,6 @@
 """`padir serve` over loopback: right answers for many clients at once, every limit, and faults."""
 
+import asyncio
 import concurrent.futures
 import json
 import os
@@ -22,6 +23,7 @@ from padir.drafts import encode, refine_drafts
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.searches import Greedy
+from padir.serve.app import answer_json
 from padir.serve.engine import Shape, batch_shapes
 from padir.serve.request import Limits, Request
 from padir.translate import PROGRAMS
@@ -295,7 +297,7 @@ class TestHealth:
             assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
             gated.gate.set()
             until(lambda: client.get("/health").status_code == 200)
-            until(lambda: client.get("/health").json()["shapes_left"] == 0)
+            until(lambda: client.get("/health").json()["shapes_left"] == 0, 120)
             health = client.get("/health").json()
             languages = {"source": "de", "target": "en"}
             assert health == {"status": "ready", "shapes_left": 0, "model": "tiny", "languages": languages}
@@ -378,6 +380,27 @@ class TestHealth:
 
     def test_batches_are_padded_to_these_sizes(self):
         assert batch_shapes(1) == [1] and batch_shapes(32) == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_long_answer_is_written_while_others_are_served():
+    translations = [{"text": "ü\u2028", "trace": [{"pieces": ["a"], "log_probs": [None]}]}] * 20
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def both():
+        task = asyncio.ensure_future(other())
+        body = await answer_json('a "model"', 0.5, translations)
+        task.cancel()
+        return body
+
+    body = asyncio.run(both())
+    assert json.loads(body) == {"model": 'a "model"', "translations": translations, "seconds": 0.5}
+    assert turns >= 20
 
 
 def test_metrics(translator):
