@@ -367,6 +367,7 @@ class TestHealth:
             until(lambda: engine.failure is not None)
             assert client.get("/health").json()["status"] == "failed" and client.get("/health").status_code == 503
             assert client.post("/translate", json={"text": "eins"}).status_code == 503
+        assert len(engine.translator.batches) == 1  # and tried no more
 
     def test_ends_in_the_middle_of_the_warm_up(self, gated):
         gated.gate.clear()

@@ -241,7 +241,7 @@ class Engine:
 
     def _compile_next(self) -> bool:
         """Compiles for one more shape of the warm-up; False where there is none, or no room for it."""
-        if not self._left:
+        if not self._left or not self.ready:
             return False
         try:
             if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need some, too
