@@ -478,7 +478,7 @@ def load_model(
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """The arrays of a weights file as float32, after comparing their names and shapes with those of the card's model.
+    """`model_params` of a weights file.
 
     Raises:
       PadirError: it is no safetensors file, or of another model.
@@ -487,6 +487,18 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
         flat = safetensors.numpy.load_file(str(path))
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
+    return model_params(flat, path, card)
+
+
+def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
+    """Arrays as float32, after comparing their names and shapes with those of the card's model.
+
+    Args:
+      path: where they come from, for messages.
+
+    Raises:
+      PadirError: they are of another model.
+    """
     shapes = {name: value.shape for name, value in flat.items()}
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
     for stack, depth in depths.items():  # first, as shapes of a million layers would take hours
