@@ -1128,6 +1128,7 @@ def _ising(args: argparse.Namespace) -> dict[str, Any]:
     )
     columns = [name.replace("_", " ") for name in commands.COLUMNS[args.subject]]
     tables.show(args.subject, columns, [commands.cells(args.subject, row) for row in figures["rows"]])
+    commands.verify(figures)
     return figures
 
 

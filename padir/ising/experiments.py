@@ -14,6 +14,7 @@ from padir.ising import chains, cliques, learning, masks, model, samplers
 from padir.ising.cliques import Clique
 from padir.ising.information import composite_covariance, covariance
 from padir.ising.model import Ising, distribution
+from padir.ising.separation import separating_clique, separation
 
 Row = dict[str, Any]
 Progress = Callable[[Row], None]
@@ -127,7 +128,8 @@ class Sampling:
 def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> list[Row]:
     """Steps from the smaller mode to the larger one, for every k and for independent parallel, simulated and exact.
 
-    `exact` is the expected number without a budget. The simulated mean is None where some chain ran out of budget.
+    `exact` is the expected number without a budget, None where it is beyond float64. The simulated mean is None where
+    some chain ran out of budget.
     """
     rows = []
     target_T = np.arange(sizes.clique + 1) == sizes.clique
@@ -137,6 +139,7 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
             full = model.clique(sizes.num_spins, sizes.clique, coupling, field)
             for k in (*range(1, sizes.num_spins + 1), None):
                 transition_TT = cliques.k_gibbs(lumped, k) if k else cliques.independent_parallel(lumped)
+                exact = float(chains.hitting_times(transition_TT, target_T)[0])
                 key = jax.random.fold_in(jax.random.key(seed), len(rows))
                 steps_B = samplers.steps_to_larger_mode(
                     key, full, sizes.clique, k=k, count=sizes.chains, budget=sizes.budget
@@ -148,7 +151,7 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
                         "coupling": coupling,
                         "field": field,
                         "larger_mode": cliques.larger_mode(lumped),
-                        "exact": float(chains.hitting_times(transition_TT, target_T)[0]),
+                        "exact": exact if np.isfinite(exact) else None,
                         **_summary(np.where(steps_B > sizes.budget, np.inf, steps_B)),
                         "arrived": float(np.mean(steps_B <= sizes.budget)),
                         "chains": sizes.chains,
@@ -161,8 +164,6 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
 
 def separations(delta: float, steps: Sequence[int], num_spins: int = 1_000) -> list[Row]:
     """The corollary of 2.4.2 in numbers: the smallest clique that separates the samplers, for several budgets."""
-    from padir.ising.separation import separating_clique, separation
-
     rows = []
     for count in steps:
         clique, k = separating_clique(delta, count, num_spins)
