@@ -176,6 +176,13 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     halves = np.split(found.model.information_P, 2)
     assert np.abs(halves[0] - halves[1]).max() > 1e-9
     assert np.allclose(found.values["model"], np.mean(halves, axis=0))
+    singles = [
+        agreement.agreement(translator, test_set, Decoding(num_steps=1, seed=seed), sentences, values=2)
+        for seed in (0, 1)
+    ]
+    for name in ("tv_avg", "self_max", "model"):  # attention, too, is the mean over canvases
+        means = np.mean([one.values[name] for one in singles], axis=0)
+        np.testing.assert_allclose(found.values[name], means, rtol=1e-4, atol=1e-7)
     assert np.array_equal(found.score("distance"), -found.values["distance"])
     with pytest.raises(PadirError, match="--given source"):
         agreement.agreement(translator, test_set, Decoding(), sentences, given_draft=True)

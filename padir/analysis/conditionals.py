@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from padir.analysis.association import correlations
 from padir.errors import PadirError
 
 DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
@@ -61,7 +60,8 @@ class Dependence:
         writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
         there_P = self.least_P >= least
         odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
-        correlation, _ = correlations(odds_P2[:, 0], odds_P2[:, 1])
+        varies = len(gap_P) > 1 and np.ptp(odds_P2, axis=0).all()
+        correlation = float(np.corrcoef(odds_P2.T)[0, 1]) if varies else float("nan")
         nothing = not len(gap_P)
         return {
             "pairs": len(gap_P),

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir.analysis import pairs
-from padir.analysis.association import Separation, separation
+from padir.analysis.association import separation
 from padir.analysis.attention import Maps, attend, check_model
 from padir.analysis.passes import Pass, refined
 from padir.decoding import Decoding
@@ -55,8 +55,7 @@ class Neighbours:
                 found_P = value_P[there_P]
                 row[f"{label}_mean"] = float(found_P.mean()) if len(found_P) else None
                 row[f"{label}_sd"] = float(found_P.std(ddof=1)) if len(found_P) > 1 else None
-            apart = separation(value_P, self.stutter_P, self.sentence_P) if both else Separation(*[float("nan")] * 3)
-            rows.append(row | {"auc": apart.auc, "auc_low": apart.low, "auc_high": apart.high} if both else row)
+            rows.append(row | (separation(value_P, self.stutter_P, self.sentence_P).row("auc") if both else {}))
         return rows
 
 
