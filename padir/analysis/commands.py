@@ -21,12 +21,12 @@ from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
 from padir.files import whole, write_json, write_text
 from padir.ising.figures import check as check_matplotlib
+from padir.strategies import parse_strategy
 from padir.translate import Translator
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
 _SHOWN = ("self_avg", "positional_avg", "tv_avg", "cosine_avg", "model", "distance")
-TOY = "toy_de_en"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _maps(translator: Translator, one: Pass, row: int) -> tuple[dict[str, Any], 
 
 
 def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Found:
-    known = test_set.task == TOY and options.given == "source"
+    known = test_set.task == refinement.TOY and options.given == "source"
     choose = agreement.with_truth if known else agreement.without_truth
     sentences = choose(translator, test_set)
     tell(f"{len(sentences):,} sentences" + (" with several right translations of one length" if known else ""))
@@ -187,6 +187,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         given_draft=given_draft,
     )
     rows, cycle = found.table(), found.model.cycle()
+    measured = len(np.unique(found.sentence_P))
     coverage = float(found.model.coverage_P.mean())
     pictures = {}
     if found.truth_P is not None:
@@ -230,7 +231,8 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         )
     )
     tell(f"cycle test: {report.cell(cycle)}; coverage of the values tried {coverage:.3f}")
-    return Found(rows, {"cycle": cycle, "coverage": coverage, "given": options.given}, sections)
+    about = {"measured": measured, "canvases": options.canvases, "values": options.values, "given": options.given}
+    return Found(rows, {**about, "cycle": cycle, "coverage": coverage}, sections)
 
 
 def _example_matrices(
@@ -274,31 +276,25 @@ def _example_matrices(
 
 def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Found:
     steps = refinement.steps(translator, test_set, decoding)
-    by_step: list[Row] = [
-        {
-            "step": number,
-            "changed": step.changed,
-            "settled": step.settled,
-            "confidence": step.reliability.confidence,
-            "accuracy": step.reliability.accuracy,
-            "calibration_error": step.reliability.error,
-        }
-        for number, step in enumerate(steps, 1)
-    ]
+    by_step: list[Row] = [{"step": number, **step.row()} for number, step in enumerate(steps, 1)]
     for row in by_step:
         tell(report.cell(row))
-    curves = {f"step {number}": step.reliability for number, step in enumerate(steps, 1)}
-    errors = [step.reliability.error for step in steps]
-    pictures = {
-        "steps": figures.png(figures.draw_steps, [s.changed for s in steps], [s.settled for s in steps], errors),
-        "reliability": figures.png(figures.draw_reliability, curves),
+    curves = {
+        f"step {number}": step.reliability for number, step in enumerate(steps, 1) if step.reliability is not None
     }
+    errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]
+    pictures = {
+        "steps": figures.png(figures.draw_steps, [s.changed for s in steps], [s.settled for s in steps], errors)
+    }
+    if curves:
+        pictures["reliability"] = figures.png(figures.draw_reliability, curves)
     sections = [
         Section(
             "Step by step",
-            "Every sentence at its reference's length. changed: share of the tokens that a step changed; settled: share"
-            " of the sentences in which it changed none; accuracy: how many tokens are the reference's, confidence: how"
-            " probable the model took them to be when it wrote them.",
+            "Every sentence at its reference's length; shares of 1. changed: tokens that a step changed; settled:"
+            " sentences in which it changed none; accuracy: written tokens that are the reference's, confidence: how"
+            " probable the model took them to be when it wrote them; equal: sentences that are the reference by then;"
+            " right, mixed: those that are right translations, or mixtures of them.",
             pictures,
             by_step,
         )
@@ -323,6 +319,23 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
         chosen = list(dict.fromkeys([*names, *correctors]))
     for name, why in refused.items():
         tell(f"left out: {why if why.startswith(name) else f'{name}: {why}'}")
+    each: list[Row] = []
+    for name in chosen:
+        one = refinement.with_strategy(translator, decoding, parse_strategy(name))
+        counted = enumerate(refinement.steps(translator, test_set, one), 1)
+        each += [{"strategy": name, "step": number, **step.row()} for number, step in counted]
+        tell(report.cell(each[-1]))
+    labels = {"changed": "tokens that change", "calibration_error": "expected calibration error"}
+    labels |= {"right": "right translations", "mixed": "mixtures of right ones"} if "right" in each[0] else {}
+    labels |= {"equal": "equal to the reference"} if "right" not in each[0] else {}
+    sections.append(
+        Section(
+            f"Every strategy, step by step, when it has {decoding.num_steps} steps",
+            "As above. A strategy that hides tokens between steps has few whole sentences before its last.",
+            {"strategies by step": figures.png(figures.draw_outcomes, each, labels, "step")},
+            each,
+        )
+    )
     rows = refinement.outcomes(
         translator, test_set, decoding, chosen, options.passes, lambda row: tell(report.cell(row))
     )
@@ -342,7 +355,7 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
             rows,
         )
     )
-    return Found(rows, {"by_step": by_step, "refused": dict(refused)}, sections)
+    return Found(rows, {"by_step": by_step, "strategies_by_step": each, "refused": dict(refused)}, sections)
 
 
 SUBJECTS = {"attention": _attention, "dependency": _dependency, "refinement": _refinement}

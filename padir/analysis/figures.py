@@ -195,12 +195,18 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
         axes.grid(alpha=0.25)
 
 
-def draw_outcomes(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> None:
-    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy."""
+def draw_outcomes(
+    figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
+) -> None:
+    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy.
+
+    Args:
+      against: "steps", of which each strategy had so many, or "step", of one run.
+    """
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     figure.set_size_inches(4.4 * len(labels), 3.6 + 0.17 * len(strategies))
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    counts = sorted({row["steps"] for row in rows})
+    counts = sorted({row[against] for row in rows})
     for axes, (key, label) in zip(panels, labels.items(), strict=True):
         for number, strategy in enumerate(strategies):
             mine = [row for row in rows if row["strategy"] == strategy]
@@ -209,8 +215,10 @@ def draw_outcomes(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mappin
                 "marker": _MARKERS[number % 7],
                 "linestyle": "-" if number < 6 else "--",
             }
-            axes.plot([r["steps"] for r in mine], [r[key] for r in mine], label=strategy, markersize=4, **style)
-        axes.set(xlabel="decoder passes at most", ylabel=label, xscale="log")
+            value = [r.get(key, np.nan) for r in mine]
+            axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
+        axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
+        axes.set_xscale("linear" if against == "step" else "log")
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.25)
