@@ -57,6 +57,7 @@ class Agreement:
       adjacent_P: whether they are neighbours.
       sentence_P: the number of the sentence.
       model: what the model says, for each draw's canvas the P pairs in turn.
+      drafts: the free tokens of the first canvas's draft of each sentence, by its number.
     """
 
     values: dict[str, Float[np.ndarray, " P"]]
@@ -65,6 +66,7 @@ class Agreement:
     adjacent_P: Bool[np.ndarray, " P"]
     sentence_P: Int[np.ndarray, " P"]
     model: Dependence
+    drafts: dict[int, Int[np.ndarray, " L"]] = dataclasses.field(default_factory=dict)
 
     def among(self) -> dict[str, Bool[np.ndarray, " P"]]:
         """The groups of pairs in which measures are compared with the truth."""
@@ -83,7 +85,7 @@ class Agreement:
         """
         rows = []
         known = self.truth_P is not None
-        target_P = self.truth_P if known else self.values[MODEL]
+        target_P = self.values[MODEL] if self.truth_P is None else self.truth_P
         for group, there_P in self.among().items():
             sentence_P, aim_P = self.sentence_P[there_P], target_P[there_P]
             dependent_P = aim_P > DEPENDENT
@@ -173,6 +175,7 @@ def agreement(
         references=[test_set.references[sentence.number] for sentence in sentences],
     )
     found: list[Dependence] = []
+    drafts: dict[int, Any] = {}
     each_canvas: list[dict[str, Any]] = []
     sentence_S: list[Sentence] = []  # in the order in which they are measured, the same for every canvas
     lengths = [sentence.length for sentence in sentences]
@@ -187,6 +190,7 @@ def agreement(
                 if not len(pairs_P2):
                     continue
                 sentence_S.append(sentences[index])
+                drafts.setdefault(sentences[index].number, one.tokens_TBL[-1, row, : lengths[index] - 1])
                 found.append(
                     sentence_dependence(translator, one, row, pairs_P2, values=values, given_draft=given_draft)
                 )
@@ -206,6 +210,7 @@ def agreement(
         distance_P == 1,
         sentence_P,
         joined_dependence(found),
+        drafts,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from padir.analysis import agreement, figures, pairs, refinement, report, stutter
 from padir.analysis.association import auc, roc
 from padir.analysis.attention import check_model
-from padir.analysis.passes import Pass, first_sentences, pieces, refined
+from padir.analysis.passes import Pass, first_sentences, pieces
 from padir.analysis.report import Section
 from padir.decoding import Decoding
 from padir.errors import PadirError
@@ -211,7 +211,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         " Nobody knows the truth here: correlations are with the model's own mutual information."
     )
     sections = [Section("Which measure finds dependent positions", what, pictures, rows)]
-    shown = _example_matrices(translator, test_set, sentences, found, decoding, options)
+    shown = _example_matrices(translator, sentences, found, options)
     sections.append(
         Section(
             "Pairs of positions in a sentence",
@@ -236,12 +236,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
 
 
 def _example_matrices(
-    translator: Translator,
-    test_set: TestSet,
-    sentences: Sequence[agreement.Sentence],
-    found: agreement.Agreement,
-    decoding: Decoding,
-    options: Options,
+    translator: Translator, sentences: Sequence[agreement.Sentence], found: agreement.Agreement, options: Options
 ) -> dict[str, bytes]:
     """Truth, model and attention of the sentences with the most dependency (by the model, where there is no truth)."""
     target_P = found.values[agreement.MODEL] if found.truth_P is None else found.truth_P
@@ -263,13 +258,9 @@ def _example_matrices(
         matrices["the model's"] = square(found.values[agreement.MODEL][there_P])
         matrices["similarity of cross-attention"] = square(1 - found.values["tv_avg"][there_P])
         matrices["self-attention"] = square(found.values["self_avg"][there_P])
-        one_set = dataclasses.replace(test_set, sources=[test_set.sources[sentence.number]], references=[""])
-        (one,) = refined(translator, one_set, decoding, [sentence.length])
-        words = (
-            pieces(translator, one.tokens_TBL[-1, 0, :size])
-            if sentence.joint is None
-            else pieces(translator, sentence.joint.tokens_KL[0])
-        )
+        joint = sentence.joint
+        tokens_L = found.drafts[sentence.number] if joint is None else joint.tokens_KL[joint.prob_K.argmax()]
+        words = pieces(translator, tokens_L)
         pictures[f"pairs {number}"] = figures.png(figures.draw_matrices, matrices, words)
     return pictures
 

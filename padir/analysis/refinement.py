@@ -215,12 +215,13 @@ def examples(translator: Translator, test_set: TestSet, decoding: Decoding, coun
 
     Long ones (`MOST_TOKENS`), of which no one would see anything, come only where there is no other, shortest first.
     """
-    found = [
-        (int(one.passes_B[row]), int(one.length_B[row]), -number, one, row)
-        for one in refined(translator, test_set, decoding)
-        for row, number in one.rows()
-        if one.length_B[row] > 2
-    ]
-    short = [each for each in found if each[1] <= MOST_TOKENS]
-    found = sorted(short, key=lambda e: e[:3], reverse=True) or sorted(found, key=lambda e: (e[1], -e[2]))
-    return [(one, row, -number) for _, _, number, one, row in found[:count]]
+    found: list[tuple[tuple[int, ...], Pass, int]] = []
+    for one in refined(translator, test_set, decoding):
+        for row, number in one.rows():
+            passes, length = int(one.passes_B[row]), int(one.length_B[row])
+            if length > 2:
+                order = (1, passes, length) if length <= MOST_TOKENS else (0, -length, 0)
+                found.append(((*order, -number), one, row))
+        # A batch that shows nothing is not kept: it holds the encoder's memory.
+        found = sorted(found, key=lambda each: each[0], reverse=True)[:count]
+    return [(one, row, -order[-1]) for order, one, row in found if order[0] == found[0][0][0]]
