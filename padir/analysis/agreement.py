@@ -95,6 +95,7 @@ class Agreement:
                 row["sentences"] = len(np.unique(sentence_P))
                 if known:
                     row["dependent"] = int(dependent_P.sum())
+                    row["sentences_of_both"] = len(np.intersect1d(sentence_P[dependent_P], sentence_P[~dependent_P]))
                 pearson, spearman = correlations(score_P, aim_P, sentence_P)
                 row |= pearson.row("pearson") | spearman.row("spearman")
                 if known and 0 < dependent_P.sum() < len(dependent_P):
