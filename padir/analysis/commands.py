@@ -26,6 +26,7 @@ from padir.translate import Translator
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
+_LABELS = {f"{kind}_avg": label for kind, label in pairs.LABELS.items()} | {"model": "the model's own"}
 _SHOWN = ("self_avg", "positional_avg", "tv_avg", "cosine_avg", "model", "distance")
 
 
@@ -197,7 +198,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
             if 0 < label_P.sum() < len(label_P):
                 scores = {name: found.score(name)[there_P] for name in _SHOWN if name in found.values}
                 curves[group] = {
-                    name.removesuffix("_avg"): (*roc(score_P, label_P), auc(score_P, label_P))
+                    _LABELS.get(name, name): (*roc(score_P, label_P), auc(score_P, label_P))
                     for name, score_P in scores.items()
                 }
         if curves:

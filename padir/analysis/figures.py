@@ -121,13 +121,17 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
 
 
 def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """The log odds ratio of a pair by one side's conditionals against the other's; a joint's are equal."""
-    figure.set_size_inches(4.4, 4.2)
+    """The log odds ratio of pairs by one side's conditionals against the other's; a joint's are equal. Dark: many."""
+    figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
-    axes.plot([-size, size], [-size, size], color="0.6", linewidth=0.8, linestyle=":")
-    axes.plot(odds_P2[:, 0], odds_P2[:, 1], ".", color=_COLOURS[0], alpha=0.35, markersize=4, markeredgewidth=0)
-    axes.set(xlim=(-size, size), ylim=(-size, size), aspect="equal")
+    limits = (-size, size)
+    cells = axes.hexbin(
+        *np.asarray(odds_P2).T, gridsize=48, extent=limits * 2, bins="log", cmap="Blues", mincnt=1, linewidths=0
+    )
+    axes.plot(limits, limits, color=_COLOURS[1], linewidth=1, linestyle=":")
+    figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
     axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
     axes.grid(alpha=0.25)
 
