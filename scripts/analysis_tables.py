@@ -53,23 +53,31 @@ def attention(name: str) -> str:
     for row in found["rows"]:
         if row["measure"] in LABELS and row["measure"].endswith("_avg"):
             means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in ("stutter", "other")]
-            rows.append([f"{row['pass']}, {LABELS[row['measure']]}", *means, interval(row, "auc")])
+            rows.append(
+                [f"{row['pass']}, {LABELS[row['measure']]}", *means, interval(row, "auc"), interval(row, "auc_within")]
+            )
     count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
-    return markdown([f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)"], rows)
+    return markdown(
+        [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"], rows
+    )
 
 
 def dependency(figure: str) -> str:
     """A figure of every measure in every group of pairs."""
     found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
     rows = [[label, *(interval(found[group, name], figure) for group in GROUPS)] for name, label in LABELS.items()]
-    return markdown([{"auc": "AUC", "spearman": "Spearman's correlation"}[figure], *GROUPS], rows)
+    return markdown(
+        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[figure], *GROUPS],
+        rows,
+    )
 
 
 def pairs() -> str:
     """How many pairs those are of."""
     found = {row["pairs"]: row for row in load("dependency")["rows"]}
-    columns = ("number", "dependent", "sentences")
-    return markdown(["pairs", *columns], [[group, *(f"{found[group][c]:,}" for c in columns)] for group in GROUPS])
+    columns = ("number", "dependent", "sentences", "sentences_of_both")
+    head = ["pairs", "number", "dependent", "sentences", "with pairs of both kinds"]
+    return markdown(head, [[group, *(f"{found[group][c]:,}" for c in columns)] for group in GROUPS])
 
 
 def cycle() -> str:
@@ -140,6 +148,7 @@ TABLES = {
     "attention_toy": lambda: attention("attention_toy"),
     "pairs": pairs,
     "auc": lambda: dependency("auc"),
+    "auc_within": lambda: dependency("auc_within"),
     "spearman": lambda: dependency("spearman"),
     "cycle": cycle,
     "by_step": lambda: by_step("refinement_toy"),

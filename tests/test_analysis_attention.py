@@ -12,7 +12,7 @@ from tiny import tiny_model
 from tiny_model import random_translator
 
 from padir.analysis import pairs, stutter
-from padir.analysis.association import auc, correlations, roc, separation
+from padir.analysis.association import auc, correlations, roc, separation, within
 from padir.analysis.attention import Maps, attend, check_model
 from padir.decoding import Decoding
 from padir.errors import PadirError
@@ -199,6 +199,26 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         pearson, _ = correlations(x_P, y_P, np.arange(30).repeat(5), resamples=200)
         held += pearson.low < 0.6 < pearson.high
     assert 85 <= held <= 99  # 95, less what 30 groups cost a percentile bootstrap; pairs drawn singly hold 75 to 80
+
+
+def test_within_a_sentence_what_sentences_differ_in_does_not_help():
+    """A score that knows the sentence and nothing else, where some sentences stutter more than others."""
+    rng = np.random.default_rng(5)
+    rate_G = rng.random(60)
+    group_P = np.arange(60).repeat(20)
+    label_P = rng.random(1200) < rate_G[group_P]
+    assert separation(rate_G[group_P], label_P, group_P).low > 0.7
+    assert within(rate_G[group_P], label_P, group_P).value == 0.5
+    score_P = rate_G[group_P] + rng.normal(size=1200) + label_P
+    compared = [
+        (a > b) + (a == b) / 2
+        for group in range(60)
+        for a in score_P[(group_P == group) & label_P]
+        for b in score_P[(group_P == group) & ~label_P]
+    ]
+    found = within(score_P, label_P, group_P)
+    assert found.value == pytest.approx(np.mean(compared)) and found.low < found.value < found.high
+    assert np.isnan(within(score_P[:2], np.array([True, False]), np.array([0, 1])).value)
 
 
 def test_what_has_no_interval_is_no_number():

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir.analysis import pairs
-from padir.analysis.association import correlations, separation
+from padir.analysis.association import correlations, separation, within
 from padir.analysis.attention import check_model
 from padir.analysis.conditionals import Dependence, dependence, joined_dependence
 from padir.analysis.passes import Pass, refined
@@ -100,6 +100,7 @@ class Agreement:
                 row |= pearson.row("pearson") | spearman.row("spearman")
                 if known and 0 < dependent_P.sum() < len(dependent_P):
                     row |= separation(score_P, dependent_P, sentence_P).row("auc")
+                    row |= within(score_P, dependent_P, sentence_P).row("auc_within")
                 rows.append(row)
         return rows
 

@@ -61,6 +61,37 @@ def separation(
     return Estimate(value, low, high)
 
 
+def within(
+    score_P: Float[np.ndarray, " P"],
+    label_P: Bool[np.ndarray, " P"],
+    group_P: Int[np.ndarray, " P"],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """`auc` where each pair is compared only with those of its own group: what differs between groups, such as a
+    sentence's length, on which all attention depends, cannot help. NaN where no group has pairs of both kinds.
+
+    >>> within(np.array([1.0, 2.0, 8.0, 9.0]), np.array([True, False, False, True]), np.array([0, 0, 1, 1])).value
+    0.5
+    """
+    _, group_P = np.unique(group_P, return_inverse=True)
+    won_G, compared_G = np.zeros(group_P.max() + 1), np.zeros(group_P.max() + 1)
+    for group in range(len(won_G)):
+        mine_P = group_P == group
+        positive = int(label_P[mine_P].sum())
+        compared_G[group] = positive * (mine_P.sum() - positive)
+        if compared_G[group]:
+            won_G[group] = compared_G[group] * auc(score_P[mine_P], label_P[mine_P])
+    won_G, compared_G = won_G[compared_G > 0], compared_G[compared_G > 0]
+
+    def share(weight_G):
+        compared = (weight_G * compared_G).sum()
+        return float((weight_G * won_G).sum() / compared) if compared else float("nan")
+
+    return Estimate(share(np.ones(len(won_G))), *_interval(share, np.arange(len(won_G)), seed, resamples))
+
+
 def roc(
     score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]
 ) -> tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"]]:

@@ -140,8 +140,9 @@ def _attention(translator: Translator, test_set: TestSet, decoding: Decoding, op
             Section(
                 f"Tables 4 and 5: the pass that {when} the draft",
                 f"{count:,} of {len(found.stutter_P):,} pairs of neighbours hold the same token. Mean and standard"
-                " deviation of each measure; auc is the probability that a stuttering pair has the higher value, with"
-                " a 95 % interval over sentences. Pictures: means over heads.",
+                " deviation of each measure; auc is the probability that a stuttering pair has the higher value, auc"
+                " within the same for pairs of one sentence, with 95 % intervals over sentences. Pictures: means over"
+                " heads.",
                 pictures,
                 table,
             )
@@ -352,8 +353,8 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
 
 SUBJECTS = {"attention": _attention, "dependency": _dependency, "refinement": _refinement}
 COLUMNS = {
-    "attention": ("pass", "measure", "stutter_mean", "stutter_sd", "other_mean", "other_sd", "auc"),
-    "dependency": ("pairs", "measure", "number", "dependent", "pearson", "spearman", "auc", "auc_low", "auc_high"),
+    "attention": ("pass", "measure", "stutter_mean", "stutter_sd", "other_mean", "other_sd", "auc", "auc_within"),
+    "dependency": ("pairs", "measure", "number", "dependent", "pearson", "spearman", "auc", "auc_within"),
     "refinement": ("strategy", "steps", *refinement.FIGURES),
 }
 

@@ -223,6 +223,8 @@ def draw_outcomes(
             axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
         axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
+        if key != "bleu":  # whose differences would not be seen
+            axes.set_ylim(bottom=0)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.25)
