@@ -217,6 +217,8 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
     ("arguments", "message"),
     [
         (["dependency", "--values", "1"], "at least 2 values"),
+        (["dependency", "--values", "99999"], "got values=99,999"),
+        (["refinement", "--strategies", "padir", "paddir", "--num_steps", "1"], "no strategy is called 'paddir'"),
         (["dependency", "--canvases", "0"], "at least 1 canvas"),
         (["refinement", "--passes", "0"], "passes must be at least 1"),
         (["refinement", "--strategies", "block_gibbs", "--num_steps", "1"], "behind a mask"),

@@ -14,6 +14,7 @@ import numpy as np
 from padir.analysis import agreement, figures, pairs, refinement, report, stutter
 from padir.analysis.association import auc, roc
 from padir.analysis.attention import check_model
+from padir.analysis.conditionals import check_values
 from padir.analysis.passes import Pass, first_sentences, pieces
 from padir.analysis.report import Section
 from padir.decoding import Decoding
@@ -56,6 +57,7 @@ class Options:
             raise PadirError(f"given must be source or draft, got {self.given!r}")
         if min(self.passes, default=0) < 1 or self.examples < 0:
             raise PadirError(f"passes must be at least 1 and examples at least 0, got {self.passes}, {self.examples}")
+        check_values(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +179,8 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
     known = test_set.task == refinement.TOY and options.given == "source"
     choose = agreement.with_truth if known else agreement.without_truth
     sentences = choose(translator, test_set)
-    tell(f"{len(sentences):,} sentences" + (" with several right translations of one length" if known else ""))
+    count = "1 sentence" if len(sentences) == 1 else f"{len(sentences):,} sentences"
+    tell(count + (" with several right translations of one length" if known else ""))
     given_draft = options.given == "draft"
     found = agreement.agreement(
         translator,
@@ -268,6 +271,16 @@ def _example_matrices(
 
 
 def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Found:
+    names, refused = refinement.runnable(translator, decoding)
+    if options.strategies is not None:
+        chosen, refused = list(options.strategies), {}
+    else:
+        correctors = refinement.CORRECTORS if "independent_parallel:temperature=0.0" in names else ()
+        chosen = list(dict.fromkeys([*names, *correctors]))
+    # A name that is wrong is told before the minutes of work.
+    decodings = {name: refinement.with_strategy(translator, decoding, parse_strategy(name)) for name in chosen}
+    for name, why in refused.items():
+        tell(f"left out: {why if why.startswith(name) else f'{name}: {why}'}")
     steps = refinement.steps(translator, test_set, decoding)
     by_step: list[Row] = [{"step": number, **step.row()} for number, step in enumerate(steps, 1)]
     for row in by_step:
@@ -304,17 +317,8 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
     if drafts:
         picture = {"heat": figures.png(figures.draw_refinement, drafts)}
         sections.append(Section("Drafts", "Sentences that took the most steps, from noise to the end.", picture))
-    names, refused = refinement.runnable(translator, decoding)
-    if options.strategies is not None:
-        chosen, refused = list(options.strategies), {}
-    else:
-        correctors = refinement.CORRECTORS if "independent_parallel:temperature=0.0" in names else ()
-        chosen = list(dict.fromkeys([*names, *correctors]))
-    for name, why in refused.items():
-        tell(f"left out: {why if why.startswith(name) else f'{name}: {why}'}")
     each: list[Row] = []
-    for name in chosen:
-        one = refinement.with_strategy(translator, decoding, parse_strategy(name))
+    for name, one in decodings.items():
         counted = enumerate(refinement.steps(translator, test_set, one), 1)
         each += [{"strategy": name, "step": number, **step.row()} for number, step in counted]
         tell(report.cell(each[-1]))

@@ -77,6 +77,16 @@ def joined_dependence(parts: Sequence[Dependence]) -> Dependence:
     return Dependence(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
+def check_values(values: int) -> None:
+    """Whether so many values of a position can be tried.
+
+    Raises:
+      PadirError: fewer than 2.
+    """
+    if values < 2:
+        raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
+
+
 def dependence(
     distribution: DistributionFn,
     tokens_L: Int[np.ndarray, " L"],
@@ -97,10 +107,9 @@ def dependence(
       values: M, at least 2.
 
     Raises:
-      PadirError: fewer than 2 values.
+      PadirError: fewer than 2 values, or more than there are.
     """
-    if values < 2:
-        raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
+    check_values(values)
     pairs = len(pairs_P2)
     base_PL = np.where(hidden_L, start_L, tokens_L)[None].repeat(pairs, 0)
     each_P = np.arange(pairs)
@@ -108,6 +117,8 @@ def dependence(
         base_PL[each_P, pairs_P2[:, side]] = start_L[pairs_P2[:, side]]
     # Step 1, the rows of i before those of j.
     alone_PV = np.asarray(distribution(np.concatenate([base_PL, base_PL]), pairs_P2.T.reshape(-1)))
+    if values > alone_PV.shape[-1]:
+        raise PadirError(f"a position has {alone_PV.shape[-1]:,} values, got values={values:,}: try fewer, such as 4")
     information, coverage, conditional, least = [], [], [], []
     tried = [np.argsort(-log_PV, axis=-1, kind="stable")[:, :values] for log_PV in np.split(alone_PV, 2)]
     for side, log_PV in enumerate(np.split(alone_PV, 2)):
