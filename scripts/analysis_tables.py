@@ -103,10 +103,10 @@ def by_step(name: str) -> str:
 
 
 def strategies_by_step(name: str) -> str:
-    """Of every strategy: steps 1, 2, 4 and the last."""
+    """Of every strategy: steps 1, 2 and the last."""
     rows = load(name)["strategies_by_step"]
     last = max(row["step"] for row in rows)
-    shown = [step for step in (1, 2, 4) if step < last] + [last]
+    shown = [step for step in (1, 2) if step < last] + [last]
     found = {(row["strategy"], row["step"]): row for row in rows}
     head = ["strategy"]
     for label in ("changed", "error", "right", "mixed"):

@@ -185,7 +185,10 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
 
 
 def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
-    """How often tokens are right against how sure the model is of them, and how many there are."""
+    """How often tokens are right against how sure the model is of them, and how many there are.
+
+    Bins of fewer than 20 tokens stand in the lower panel only: above they would be noise.
+    """
     import matplotlib
 
     figure.set_size_inches(4.6, 4.8)
@@ -194,7 +197,8 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
     for number, (name, curve) in enumerate(curves.items()):
         colour = matplotlib.colormaps["viridis_r"](0.1 + 0.85 * number / max(1, len(curves) - 1))
         label = f"{name}, error {100 * curve.error:.1f}"
-        top.plot(curve.confidence_Q, curve.accuracy_Q, "o-", color=colour, markersize=4, label=label)
+        accuracy_Q = np.where(curve.count_Q < 20, np.nan, curve.accuracy_Q)
+        top.plot(curve.confidence_Q, accuracy_Q, "o-", color=colour, markersize=4, label=label)
         bottom.plot(curve.confidence_Q, curve.count_Q / curve.count_Q.sum(), "o-", color=colour, markersize=3)
     top.set(ylabel="share that is the reference's", xlim=(0, 1), ylim=(0, 1))
     top.legend(frameon=False, fontsize=8, loc="upper left")
