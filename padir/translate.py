@@ -490,7 +490,7 @@ class Translator:
         hypotheses = [
             [
                 Hypothesis(
-                    text=self._text(drafts, row, decoding) if read else "",
+                    text=self.text(drafts.tokens_RL[row], drafts.free_RL[row], decoding) if read else "",
                     log_prob=float(drafts.log_prob_R[row]),
                     tokens=int(drafts.free_RL[row].sum()),
                     length_log_prob=None
@@ -518,9 +518,8 @@ class Translator:
             )
         return results
 
-    def _text(self, drafts: Drafts, row: int, decoding: Decoding) -> str:
-        """What one row of the drafts says."""
-        tokens_L, free_L = drafts.tokens_RL[row], drafts.free_RL[row]
+    def text(self, tokens_L: Int[np.ndarray, " L"], free_L: Bool[np.ndarray, " L"], decoding: Decoding) -> str:
+        """What a draft says: its free tokens, without repeated ones where the decoding leaves them out."""
         drop = decoding.drop_repeats
         if drop is None:
             drop = isinstance(decoding.strategy, Padir)
@@ -543,7 +542,7 @@ class Translator:
                 )
             )
         return Translation(
-            text=self._text(drafts, row, decoding),
+            text=self.text(drafts.tokens_RL[row], drafts.free_RL[row], decoding),
             score=0.0,
             length=length,
             passes=int(drafts.passes_R[row]),
