@@ -35,12 +35,15 @@ ORDER = """
     analysis.conditionals analysis.agreement analysis.calibration analysis.refinement analysis.figures analysis.report
     analysis.commands
     serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config
-    t5x_adapter.features t5x_adapter.models t5x_adapter.setup __main__
+    t5x_adapter.features t5x_adapter.models t5x_adapter.setup
+    cli.console cli.options cli.chosen cli.data cli.training cli.translating cli.evaluating cli.benchmarking
+    cli.exchanging cli.studying __main__
 """.split()
 PACKAGES = {
     "",
     "analysis",
     "benchmark",
+    "cli",
     "data",
     "evaluation",
     "ising",
