@@ -12,7 +12,7 @@ from tiny import tiny_model
 from tiny_model import random_translator
 
 from padir.analysis import pairs, stutter
-from padir.analysis.association import auc, correlations, roc, separation
+from padir.analysis.association import auc, correlations, roc, separation, within
 from padir.analysis.attention import Maps, attend, check_model
 from padir.decoding import Decoding
 from padir.errors import PadirError
@@ -162,9 +162,70 @@ def test_intervals_are_wider_where_pairs_come_in_groups():
     score_P, label_P = of_group.repeat(25), (of_group + rng.normal(size=40) > 0).repeat(25)
     alone = separation(score_P, label_P, np.arange(1000))
     grouped = separation(score_P, label_P, np.arange(40).repeat(25))
-    assert alone.auc == grouped.auc
+    assert alone.value == grouped.value
     assert grouped.high - grouped.low > 2 * (alone.high - alone.low)
-    assert np.isnan(correlations(np.zeros(3), np.arange(3.0))[0])
+
+
+def test_intervals_are_those_of_samples_that_are_written_out():
+    """The weighted figures against scipy's on the pairs of the groups drawn, each as often as it was drawn."""
+    from scipy.stats import pearsonr, spearmanr
+
+    rng = np.random.default_rng(2)
+    group_P = np.repeat(np.arange(12), rng.integers(1, 6, 12))
+    first_P, second_P = rng.integers(0, 4, (2, len(group_P))).astype(float)  # with many equal values
+    label_P = second_P + rng.normal(size=len(group_P)) > 1.5
+    found = (separation(first_P, label_P, group_P, seed=3, resamples=60), *correlations(
+        first_P, second_P, group_P, seed=3, resamples=60
+    ))  # fmt: skip
+    draws, drawn = np.random.default_rng(3), []
+    for _ in range(60):
+        times_G = draws.multinomial(12, np.full(12, 1 / 12))
+        x, y, label = (np.repeat(each_P, times_G[group_P]) for each_P in (first_P, second_P, label_P))
+        drawn.append((auc(x, label), pearsonr(x, y).statistic, spearmanr(x, y).statistic))
+    plain = (auc(first_P, label_P), pearsonr(first_P, second_P).statistic, spearmanr(first_P, second_P).statistic)
+    for estimate, value, samples in zip(found, plain, np.array(drawn).T, strict=True):
+        assert estimate.value == pytest.approx(value)
+        np.testing.assert_allclose((estimate.low, estimate.high), np.percentile(samples, [2.5, 97.5]), rtol=1e-9)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    """Many samples of 30 groups of five pairs each, of which the correlation of the whole population is known."""
+    rng, share = np.random.default_rng(4), 0.5  # of the variance that a group's pairs have in common
+    held = 0
+    for _ in range(100):
+        common, own = rng.normal(size=(2, 30)).repeat(5, axis=1), rng.normal(size=(2, 150))
+        x_P, noise_P = np.sqrt(share) * common + np.sqrt(1 - share) * own
+        y_P = 0.6 * x_P + 0.8 * noise_P
+        pearson, _ = correlations(x_P, y_P, np.arange(30).repeat(5), resamples=200)
+        held += pearson.low < 0.6 < pearson.high
+    assert 85 <= held <= 99  # 95, less what 30 groups cost a percentile bootstrap; pairs drawn singly hold 75 to 80
+
+
+def test_within_a_sentence_what_sentences_differ_in_does_not_help():
+    """A score that knows the sentence and nothing else, where some sentences stutter more than others."""
+    rng = np.random.default_rng(5)
+    rate_G = rng.random(60)
+    group_P = np.arange(60).repeat(20)
+    label_P = rng.random(1200) < rate_G[group_P]
+    assert separation(rate_G[group_P], label_P, group_P).low > 0.7
+    assert within(rate_G[group_P], label_P, group_P).value == 0.5
+    score_P = rate_G[group_P] + rng.normal(size=1200) + label_P
+    compared = [
+        (a > b) + (a == b) / 2
+        for group in range(60)
+        for a in score_P[(group_P == group) & label_P]
+        for b in score_P[(group_P == group) & ~label_P]
+    ]
+    found = within(score_P, label_P, group_P)
+    assert found.value == pytest.approx(np.mean(compared)) and found.low < found.value < found.high
+    assert np.isnan(within(score_P[:2], np.array([True, False]), np.array([0, 1])).value)
+
+
+def test_what_has_no_interval_is_no_number():
+    score_P, label_P = np.array([1.0, 2.0, 3.0]), np.array([False, True, True])
+    one = separation(score_P, label_P, np.zeros(3, int))
+    assert one.value == 1.0 and np.isnan(one.low) and np.isnan(one.high)
+    assert np.isnan(correlations(np.zeros(3), score_P, np.arange(3))[0].value)
 
 
 def test_neighbours_of_real_drafts(tmp_path):

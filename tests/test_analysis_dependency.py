@@ -10,10 +10,11 @@ from fakes import IDS, conditionals
 from small_corpus import small_tokenizer
 from tiny_model import random_translator
 
-from padir.analysis import agreement
+from padir.analysis import agreement, pairs, passes
 from padir.analysis.agreement import Agreement
 from padir.analysis.conditionals import Dependence, dependence, joined_dependence
 from padir.analysis.truth import Joint, joints
+from padir.canvas import forbid
 from padir.data.toy import references
 from padir.decoding import Decoding
 from padir.errors import PadirError
@@ -176,9 +177,51 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     halves = np.split(found.model.information_P, 2)
     assert np.abs(halves[0] - halves[1]).max() > 1e-9
     assert np.allclose(found.values["model"], np.mean(halves, axis=0))
+    singles = [
+        agreement.agreement(translator, test_set, Decoding(num_steps=1, seed=seed), sentences, values=2)
+        for seed in (0, 1)
+    ]
+    for name in ("tv_avg", "self_max", "model"):  # attention, too, is the mean over canvases
+        means = np.mean([one.values[name] for one in singles], axis=0)
+        np.testing.assert_allclose(found.values[name], means, rtol=1e-4, atol=1e-7)
     assert np.array_equal(found.score("distance"), -found.values["distance"])
     with pytest.raises(PadirError, match="--given source"):
         agreement.agreement(translator, test_set, Decoding(), sentences, given_draft=True)
+
+
+def test_a_sentence_is_measured_as_by_one_pass_for_each_question(tmp_path, monkeypatch):
+    """Canvases that are asked for several positions go through the decoder once, in parts, pairs in several groups."""
+    translator = random_translator(small_tokenizer(tmp_path / "v"))
+    test_set = TestSet("n", "de", "en", ["eins zwei drei vier", "neun"], ["", ""])
+    (one,) = passes.refined(translator, test_set, Decoding(num_steps=2), [6, 4])
+    row, size = next((row, 5) for row, number in one.rows() if number == 0)
+    pairs_P2 = pairs.every(size)
+    start_L, draft_L = one.tokens_TBL[0, row], one.tokens_TBL[-1, row]
+    present_BL = jnp.array([[1] * (size + 1) + [0] * (len(start_L) - size - 1)])
+    memory = jax.tree.map(lambda x: x[row : row + 1], (one.batch.cross_kv, one.batch.encoded.segment_BS))
+
+    @jax.jit
+    def log_probs(tokens_BL):
+        output = translator.model.apply(
+            {"params": translator.params}, tokens_BL, present_BL, *memory, method="decode"
+        )  # fmt: skip
+        return jax.nn.log_softmax(forbid(output.logits_BLV, translator.model.ids.special))
+
+    def distribution(tokens_RL, position_R):
+        asked_for = zip(tokens_RL, position_R, strict=True)
+        return np.array([log_probs(jnp.array(tokens_L[None]))[0, position] for tokens_L, position in asked_for])
+
+    monkeypatch.setattr(agreement, "_ROWS", 8)
+    monkeypatch.setattr(agreement, "_DISTRIBUTIONS", 3 * 2 * translator.card.ids.num_embeddings)
+    for given_draft in (False, True):
+        hidden_L = (np.arange(len(draft_L)) < size) & (not given_draft)
+        expected = dependence(distribution, draft_L, start_L, hidden_L, pairs_P2, values=2)
+        found = agreement.sentence_dependence(translator, one, row, pairs_P2, values=2, given_draft=given_draft)
+        assert expected.information_P.max() > 1e-5
+        for name in ("information_P", "coverage_P", "odds_P2", "least_P"):
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-5, err_msg=name
+            )  # fmt: skip
 
 
 def test_the_table_finds_a_measure_that_is_the_truth():

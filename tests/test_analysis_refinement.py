@@ -2,23 +2,30 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import IDS, conditionals
 from small_corpus import Numbers, small_tokenizer
 from tiny_model import random_model_dir, random_translator
 
+from padir import canvas, refine
 from padir.__main__ import main
 from padir.analysis import commands, refinement, report
 from padir.analysis.calibration import reliability
 from padir.analysis.passes import first_sentences, reference_tokens, refined
-from padir.corruption import Cmlm
+from padir.corruption import Cmlm, Mask
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
 from padir.strategies import MaskPredict, parse_strategy
+
+FIRST = 10
 
 
 def test_calibration_of_bins_that_can_be_checked_by_hand():
@@ -40,6 +47,48 @@ def test_who_is_right_as_often_as_they_say_has_no_error():
     drawn_P = rng.random(40_000) < confidence_P
     assert reliability(confidence_P, drawn_P).error < 0.01
     assert reliability(confidence_P, rng.random(40_000) < confidence_P**2).error > 0.1
+
+
+def test_steps_of_a_model_that_knows_the_joint_distribution():
+    """Every reference of a joint of ten equal parts, refined by its exact conditionals: what a step must print follows
+    from sums over the joint. Of masks, step 1 writes the likeliest values and is calibrated; later confidence is that
+    of a model which has been told its own draft, and is too high by as much as the sums say."""
+    joint_VVV = np.zeros((2, 2, 2))
+    for state, parts in {(0, 0, 0): 5, (1, 1, 0): 2, (0, 1, 1): 2, (1, 0, 1): 1}.items():
+        joint_VVV[state] = parts
+    logits_fn = conditionals(jnp.asarray(joint_VVV / 10), FIRST)
+    key_B = jax.random.split(jax.random.key(0), 1)
+    draft = canvas.draft(key_B, jnp.array([4]), 4, Mask(), IDS)
+    out = refine.refine(key_B, draft, logits_fn, MaskPredict(), num_steps=2, trace=True)
+    tokens_TL, score_TL = (np.asarray(x)[:, 0, :3] for x in (out.tokens_TBL, out.scores_TBL))
+    references = [s for s in itertools.product(range(2), repeat=3) for _ in range(int(joint_VVV[s]))]
+    first, second = refinement.tally(
+        refinement.Run(tokens_TL, score_TL, FIRST + np.array(s), ["right", "mixed"]) for s in references
+    )
+    # Step 1: 0 is the likelier everywhere, by 7:3, 6:4 and 7:3. The schedule hides the least certain position.
+    assert np.isnan(score_TL[1]).tolist() == [False, True, False]
+    assert first.reliability.count_Q.sum() == 2 * len(references)
+    assert first.reliability.confidence == pytest.approx(0.7)
+    assert first.reliability.accuracy == pytest.approx(0.7)
+    assert first.reliability.error == pytest.approx(0, abs=1e-6)
+    # Step 2 writes the second, given 0 . 0: it is 0 for certain, and right 6 times in 10.
+    assert tokens_TL[2].tolist() == [FIRST] * 3
+    assert second.reliability.accuracy == pytest.approx((0.7 + 0.6 + 0.7) / 3)
+    assert second.reliability.error == pytest.approx((1.0 - 0.6) / 3, abs=1e-6)
+    assert (first.changed, second.changed) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert (first.equal, second.equal) == (0.0, pytest.approx(0.5))  # what is hidden is not equal
+    assert (first.right, first.mixed, second.right, second.mixed) == (1.0, 0.0, 0.0, 1.0)
+    assert first.settled == second.settled == 0.0
+
+
+def test_a_step_that_wrote_nothing_has_no_calibration():
+    """And a sentence that does not change is settled."""
+    tokens_TL = np.array([[5, 6], [5, 6]])
+    (step,) = refinement.tally([refinement.Run(tokens_TL, np.full((2, 2), np.nan), np.array([5, 6]))])
+    assert step.reliability is None and step.settled == 1.0 and step.equal == 0.0 and step.right is None
+    assert "calibration_error" not in step.row()
+    with pytest.raises(PadirError, match="no sentences"):
+        refinement.tally([])
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +191,7 @@ def corpus(tmp_path, monkeypatch):
         (
             "refinement",
             ["--num_steps", "2", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],
-            {"steps", "reliability", "heat", "strategies"},
+            {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
         ),
     ],
 )
@@ -168,6 +217,8 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
     ("arguments", "message"),
     [
         (["dependency", "--values", "1"], "at least 2 values"),
+        (["dependency", "--values", "99999"], "got values=99,999"),
+        (["refinement", "--strategies", "padir", "paddir", "--num_steps", "1"], "no strategy is called 'paddir'"),
         (["dependency", "--canvases", "0"], "at least 1 canvas"),
         (["refinement", "--passes", "0"], "passes must be at least 1"),
         (["refinement", "--strategies", "block_gibbs", "--num_steps", "1"], "behind a mask"),

@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir.analysis import pairs
-from padir.analysis.association import correlations, separation
-from padir.analysis.attention import Maps, check_model
+from padir.analysis.association import correlations, separation, within
+from padir.analysis.attention import check_model
 from padir.analysis.conditionals import Dependence, dependence, joined_dependence
 from padir.analysis.passes import Pass, refined
 from padir.analysis.stutter import attention_of
@@ -39,6 +39,7 @@ from padir.translate import Translator
 DEPENDENT = 0.01  # nats: the true mutual information from which a pair counts as dependent
 MODEL, DISTANCE = "model", "distance"
 _ROWS = 64  # canvases that go through the decoder at once
+_DISTRIBUTIONS = 2**25  # probabilities that are in memory at once
 
 # What a measure is turned into, so that more means: more dependent.
 _SIGN = {"tv": -1.0, "cosine": -1.0, DISTANCE: -1.0}
@@ -49,12 +50,14 @@ class Agreement:
     """P pairs of positions with their true dependency.
 
     Attributes:
-      values: of each measure, by name: those of `padir.analysis.pairs`, "model" (mutual information) and "distance".
+      values: of each measure, by name: those of `padir.analysis.pairs`, "model" (mutual information) and "distance";
+        means over the canvases.
       truth_P: true mutual information in nats; None where nobody knows it.
       vary_P: whether both positions have more than one right token.
       adjacent_P: whether they are neighbours.
       sentence_P: the number of the sentence.
       model: what the model says, for each draw's canvas the P pairs in turn.
+      drafts: the free tokens of the first canvas's draft of each sentence, by its number.
     """
 
     values: dict[str, Float[np.ndarray, " P"]]
@@ -63,6 +66,7 @@ class Agreement:
     adjacent_P: Bool[np.ndarray, " P"]
     sentence_P: Int[np.ndarray, " P"]
     model: Dependence
+    drafts: dict[int, Int[np.ndarray, " L"]] = dataclasses.field(default_factory=dict)
 
     def among(self) -> dict[str, Bool[np.ndarray, " P"]]:
         """The groups of pairs in which measures are compared with the truth."""
@@ -76,29 +80,27 @@ class Agreement:
     def table(self) -> list[dict[str, Any]]:
         """For each group of pairs and measure: correlations with the truth, and AUC for the dependent pairs.
 
-        Where there is no truth, correlations with what the model says.
+        Each with an interval, a bootstrap over sentences. Where there is no truth, correlations are with what the model
+        says.
         """
         rows = []
+        known = self.truth_P is not None
+        target_P = self.values[MODEL] if self.truth_P is None else self.truth_P
         for group, there_P in self.among().items():
-            sentence_P = self.sentence_P[there_P]
-            if self.truth_P is None:
-                model_P = self.values[MODEL][there_P]
-                for name in (name for name in self.values if name != MODEL):
-                    pearson, spearman = correlations(self.score(name)[there_P], model_P)
-                    row = {"pairs": group, "measure": name, "number": len(model_P)}
-                    rows.append(row | {"pearson": pearson, "spearman": spearman})
-                continue
-            truth_P = self.truth_P[there_P]
-            dependent_P = truth_P > DEPENDENT
-            for name in self.values:
+            sentence_P, aim_P = self.sentence_P[there_P], target_P[there_P]
+            dependent_P = aim_P > DEPENDENT
+            for name in (name for name in self.values if known or name != MODEL):
                 score_P = self.score(name)[there_P]
-                row: dict[str, Any] = {"pairs": group, "measure": name, "number": len(truth_P)}
-                row["dependent"] = int(dependent_P.sum())
-                if 0 < dependent_P.sum() < len(dependent_P):
-                    apart = separation(score_P, dependent_P, sentence_P)
-                    pearson, spearman = correlations(score_P, truth_P)
-                    row |= {"pearson": pearson, "spearman": spearman}
-                    row |= {"auc": apart.auc, "auc_low": apart.low, "auc_high": apart.high}
+                row: dict[str, Any] = {"pairs": group, "measure": name, "number": len(aim_P)}
+                row["sentences"] = len(np.unique(sentence_P))
+                if known:
+                    row["dependent"] = int(dependent_P.sum())
+                    row["sentences_of_both"] = len(np.intersect1d(sentence_P[dependent_P], sentence_P[~dependent_P]))
+                pearson, spearman = correlations(score_P, aim_P, sentence_P)
+                row |= pearson.row("pearson") | spearman.row("spearman")
+                if known and 0 < dependent_P.sum() < len(dependent_P):
+                    row |= separation(score_P, dependent_P, sentence_P).row("auc")
+                    row |= within(score_P, dependent_P, sentence_P).row("auc_within")
                 rows.append(row)
         return rows
 
@@ -156,7 +158,7 @@ def agreement(
         attention of which pass is measured (the last of them).
       sentences: from `with_truth` or `without_truth`.
       values: of a position that are tried (`dependence`).
-      canvases: over which the model's dependency is averaged; 1 is enough where they are of masks.
+      canvases: over which what is measured is averaged; 1 is enough where they are of masks.
       given_draft: measure the model's dependency given the rest of the draft; else given source and length alone, as
         the truth is.
 
@@ -174,44 +176,53 @@ def agreement(
         sources=[test_set.sources[sentence.number] for sentence in sentences],
         references=[test_set.references[sentence.number] for sentence in sentences],
     )
-    collected: dict[str, list[Any]] = collections.defaultdict(list)
     found: list[Dependence] = []
+    drafts: dict[int, Any] = {}
+    each_canvas: list[dict[str, Any]] = []
+    sentence_S: list[Sentence] = []  # in the order in which they are measured, the same for every canvas
     lengths = [sentence.length for sentence in sentences]
     for number in range(canvases):
         seeded = dataclasses.replace(decoding, seed=decoding.seed + number)
+        measured: dict[str, list[Any]] = collections.defaultdict(list)
+        sentence_S = []
         for one in refined(translator, part, seeded, lengths):
-            maps = attention_of(translator, one, "writes") if number == 0 else None
+            maps = attention_of(translator, one, "writes")
             for row, index in one.rows():
-                pairs_P2 = pairs.every(sentences[index].length - 1)
+                pairs_P2 = pairs.every(lengths[index] - 1)
                 if not len(pairs_P2):
                     continue
+                sentence_S.append(sentences[index])
+                drafts.setdefault(sentences[index].number, one.tokens_TBL[-1, row, : lengths[index] - 1])
                 found.append(
                     sentence_dependence(translator, one, row, pairs_P2, values=values, given_draft=given_draft)
                 )
-                collected[f"canvas_{number}"].append(found[-1].information_P)
-                if maps is not None:
-                    for name, value_P in _of_sentence(maps, row, sentences[index], pairs_P2).items():
-                        collected[name].append(value_P)
+                for name, value_P in pairs.measure(maps, row, pairs_P2).items():
+                    measured[name].append(value_P)
+                measured[MODEL].append(found[-1].information_P)
+        each_canvas.append({name: np.concatenate(parts) for name, parts in measured.items()})
     if not found:
         raise PadirError("no sentence has two positions: give longer ones")
-    joined = {name: np.concatenate(parts) for name, parts in collected.items()}
-    joined[MODEL] = np.mean([joined.pop(f"canvas_{number}") for number in range(canvases)], axis=0)
-    truth_P, vary_P, sentence_P = (joined.pop(name) for name in ("truth", "vary", "sentence"))
+    values_by_name = {name: np.mean([each[name] for each in each_canvas], axis=0) for name in each_canvas[0]}
+    distance_P, truth_P, vary_P = (np.concatenate(parts) for parts in zip(*map(_known, sentence_S), strict=True))
+    sentence_P = np.concatenate([[s.number] * len(pairs.every(s.length - 1)) for s in sentence_S])
     return Agreement(
-        joined, truth_P if known else None, vary_P, joined[DISTANCE] == 1, sentence_P, joined_dependence(found)
+        values_by_name | {DISTANCE: distance_P.astype(np.float64)},
+        truth_P if known else None,
+        vary_P,
+        distance_P == 1,
+        sentence_P,
+        joined_dependence(found),
+        drafts,
     )
 
 
-def _of_sentence(maps: Maps, row: int, sentence: Sentence, pairs_P2) -> dict[str, Any]:
-    """What is measured of each pair, and what is known of it."""
-    i_P, j_P = pairs_P2.T
-    found: dict[str, Any] = pairs.measure(maps, row, pairs_P2)
-    found[DISTANCE] = (j_P - i_P).astype(np.float64)
-    found["sentence"] = np.full(len(pairs_P2), sentence.number)
+def _known(sentence: Sentence) -> tuple[Any, Any, Any]:
+    """Of each pair of a sentence: the distance, the true mutual information, and whether both positions vary."""
+    i_P, j_P = pairs.every(sentence.length - 1).T
     if sentence.joint is None:
-        return found | {"truth": np.zeros(len(pairs_P2)), "vary": np.zeros(len(pairs_P2), bool)}
+        return j_P - i_P, np.zeros(len(i_P)), np.zeros(len(i_P), bool)
     vary_L = sentence.joint.entropy() > 0
-    return found | {"truth": sentence.joint.information()[i_P, j_P], "vary": vary_L[i_P] & vary_L[j_P]}
+    return j_P - i_P, sentence.joint.information()[i_P, j_P], vary_L[i_P] & vary_L[j_P]
 
 
 def sentence_dependence(
@@ -234,26 +245,49 @@ def sentence_dependence(
     memory = jax.tree.map(lambda x: x[row : row + 1], (one.batch.cross_kv, one.batch.encoded.segment_BS))
 
     def distribution(tokens_RL, position_R):
-        rows = len(tokens_RL)
-        filled = -(-rows // _ROWS) * _ROWS - rows  # so that one program serves all
-        tokens_RL = np.concatenate([tokens_RL, tokens_RL[:1].repeat(filled, 0)])
-        position_R = np.concatenate([position_R, position_R[:1].repeat(filled, 0)])
+        # A canvas goes through the decoder once, however many of its positions are asked for.
+        canvas_CL, canvas_R = np.unique(tokens_RL, axis=0, return_inverse=True)
+        canvas_R, state_RD = canvas_R.reshape(-1), None
+        for at in range(0, len(canvas_CL), _ROWS):
+            states_CLD = _states(translator.model, translator.params, _filled(canvas_CL[at:], _ROWS), length, *memory)
+            states_CLD = np.asarray(states_CLD)
+            if state_RD is None:
+                state_RD = np.zeros((len(tokens_RL), states_CLD.shape[-1]), states_CLD.dtype)
+            (there,) = np.nonzero((canvas_R >= at) & (canvas_R < at + _ROWS))
+            state_RD[there] = states_CLD[canvas_R[there] - at, position_R[there]]
+        assert state_RD is not None
+        rows = _ROWS * _ROWS // 8
         parts = [
-            _log_probs(translator.model, translator.params, tokens_RL[at : at + _ROWS], length, *memory, position)
-            for at in range(0, len(tokens_RL), _ROWS)
-            for position in [position_R[at : at + _ROWS]]
+            _log_probs(translator.model, translator.params, _filled(state_RD[at:], rows))
+            for at in range(0, len(state_RD), rows)
         ]
-        return np.concatenate(jax.device_get(parts))[:rows]
+        return np.concatenate(jax.device_get(parts))[: len(tokens_RL)]
 
-    return dependence(distribution, tokens_L, start_L, hidden_L, pairs_P2, values=values)
+    # As many pairs at once as keep the distributions in memory, for large vocabularies and long sentences.
+    most = max(1, _DISTRIBUTIONS // (values * translator.card.ids.num_embeddings))
+    return joined_dependence(
+        [
+            dependence(distribution, tokens_L, start_L, hidden_L, pairs_P2[at : at + most], values=values)
+            for at in range(0, len(pairs_P2), most)
+        ]
+    )
+
+
+def _filled(x, rows: int):
+    """The first rows, filled up with the first of them, so that one program serves all."""
+    x = x[:rows]
+    return np.concatenate([x, x[:1].repeat(rows - len(x), 0)])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_probs(model: Transformer, params, tokens_RL, length, cross_kv, source_segment_BS, position_R):
-    """The distribution of what may be written at one position of each canvas of a sentence, [R, V]."""
-    segment_RL = jnp.broadcast_to(jnp.arange(tokens_RL.shape[1]) < length, tokens_RL.shape).astype(jnp.int32)
-    bound = model.bind({"params": params})
-    states_RLD = bound.draft_states(tokens_RL, segment_RL, cross_kv, source_segment_BS)
-    # Before the projection onto the vocabulary, which is the better part of the work.
-    logits_R1V = bound.logits(jnp.take_along_axis(states_RLD, position_R[:, None, None], axis=1))
+def _states(model: Transformer, params, tokens_CL, length, cross_kv, source_segment_BS):
+    """What the decoder makes of canvases of one sentence, [C, L, D], before the projection onto the vocabulary."""
+    segment_CL = jnp.broadcast_to(jnp.arange(tokens_CL.shape[1]) < length, tokens_CL.shape).astype(jnp.int32)
+    return model.bind({"params": params}).draft_states(tokens_CL, segment_CL, cross_kv, source_segment_BS)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_probs(model: Transformer, params, state_RD):
+    """The distribution of what may be written at positions with these states, [R, V]."""
+    logits_R1V = model.bind({"params": params}).logits(state_RD[:, None])
     return jax.nn.log_softmax(forbid(logits_R1V.astype(jnp.float32), model.ids.special)[:, 0], axis=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,20 @@ from jaxtyping import Bool, Float, Int
 
 from padir.errors import PadirError
 
+RESAMPLES = 1000
+
 
 @dataclasses.dataclass(frozen=True)
-class Separation:
-    """The area under a ROC curve, with the 2.5 % and 97.5 % points of a bootstrap over groups."""
+class Estimate:
+    """A figure with the 2.5 % and 97.5 % points of a bootstrap over groups; NaN where there are none."""
 
-    auc: float
+    value: float
     low: float
     high: float
+
+    def row(self, name: str) -> dict[str, float]:
+        """As columns of a table."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def auc(score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]) -> float:
@@ -29,14 +36,11 @@ def auc(score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]) -> fl
     Raises:
       PadirError: all pairs have the label, or none has.
     """
-    from scipy.stats import rankdata
-
     positive = int(label_P.sum())
     negative = len(label_P) - positive
     if not positive or not negative:
         raise PadirError(f"a ROC curve needs pairs of both kinds, got {positive} with the label and {negative} without")
-    ranks_P = rankdata(score_P)
-    return float((ranks_P[label_P].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    return _auc(_level(score_P), label_P, np.ones(len(score_P)))
 
 
 def separation(
@@ -45,24 +49,47 @@ def separation(
     group_P: Int[np.ndarray, " P"],
     *,
     seed: int = 0,
-    resamples: int = 200,
-) -> Separation:
+    resamples: int = RESAMPLES,
+) -> Estimate:
     """`auc` with an interval: groups (sentences) are drawn anew, as pairs of one sentence are not independent.
 
     Raises:
       PadirError: all pairs have the label, or none has.
     """
-    rng = np.random.default_rng(seed)
+    value, level_P = auc(score_P, label_P), _level(score_P)
+    low, high = _interval(lambda weight_P: _auc(level_P, label_P, weight_P), group_P, seed, resamples)
+    return Estimate(value, low, high)
+
+
+def within(
+    score_P: Float[np.ndarray, " P"],
+    label_P: Bool[np.ndarray, " P"],
+    group_P: Int[np.ndarray, " P"],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """`auc` where each pair is compared only with those of its own group: what differs between groups, such as a
+    sentence's length, on which all attention depends, cannot help. NaN where no group has pairs of both kinds.
+
+    >>> within(np.array([1.0, 2.0, 8.0, 9.0]), np.array([True, False, False, True]), np.array([0, 0, 1, 1])).value
+    0.5
+    """
     _, group_P = np.unique(group_P, return_inverse=True)
-    members = np.split(np.argsort(group_P, kind="stable"), np.cumsum(np.bincount(group_P))[:-1])
-    value = auc(score_P, label_P)
-    drawn = []
-    for _ in range(resamples):
-        chosen = np.concatenate([members[g] for g in rng.integers(len(members), size=len(members))])
-        if 0 < label_P[chosen].sum() < len(chosen):
-            drawn.append(auc(score_P[chosen], label_P[chosen]))
-    low, high = np.percentile(drawn, [2.5, 97.5]) if drawn else (value, value)
-    return Separation(value, float(low), float(high))
+    won_G, compared_G = np.zeros(group_P.max() + 1), np.zeros(group_P.max() + 1)
+    for group in range(len(won_G)):
+        mine_P = group_P == group
+        positive = int(label_P[mine_P].sum())
+        compared_G[group] = positive * (mine_P.sum() - positive)
+        if compared_G[group]:
+            won_G[group] = compared_G[group] * auc(score_P[mine_P], label_P[mine_P])
+    won_G, compared_G = won_G[compared_G > 0], compared_G[compared_G > 0]
+
+    def share(weight_G):
+        compared = (weight_G * compared_G).sum()
+        return float((weight_G * won_G).sum() / compared) if compared else float("nan")
+
+    return Estimate(share(np.ones(len(won_G))), *_interval(share, np.arange(len(won_G)), seed, resamples))
 
 
 def roc(
@@ -81,12 +108,66 @@ def roc(
     return np.append(0, false_Q) / max(1, false_Q[-1]), np.append(0, true_Q) / max(1, true_Q[-1])
 
 
-def correlations(first_P: Float[np.ndarray, " P"], second_P: Float[np.ndarray, " P"]) -> tuple[float, float]:
-    """(Pearson's, Spearman's) correlation; NaN where one side does not vary."""
-    from scipy.stats import pearsonr, spearmanr
+def correlations(
+    first_P: Float[np.ndarray, " P"],
+    second_P: Float[np.ndarray, " P"],
+    group_P: Int[np.ndarray, " P"],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[Estimate, Estimate]:
+    """(Pearson's, Spearman's) correlation, with intervals over groups; NaN where one side does not vary."""
+    one_P = np.ones(len(first_P))
+    level_P, other_P = _level(first_P), _level(second_P)
 
-    if len(first_P) < 2 or np.ptp(first_P) == 0 or np.ptp(second_P) == 0:
+    def spearman(weight_P):
+        return _pearson(_ranks(level_P, weight_P), _ranks(other_P, weight_P), weight_P)
+
+    def pearson(weight_P):
+        return _pearson(first_P, second_P, weight_P)
+
+    found = [Estimate(f(one_P), *_interval(f, group_P, seed, resamples)) for f in (pearson, spearman)]
+    return found[0], found[1]
+
+
+def _interval(
+    figure: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
+) -> tuple[float, float]:
+    """Of a figure of weighted pairs: a group that is drawn twice weighs twice. One group has no interval."""
+    names, group_P = np.unique(group_P, return_inverse=True)
+    if len(names) < 2:
         return float("nan"), float("nan")
-    pearson: Any = pearsonr(first_P, second_P)
-    spearman: Any = spearmanr(first_P, second_P)
-    return float(pearson.statistic), float(spearman.statistic)
+    rng, count = np.random.default_rng(seed), len(names)
+    drawn = [figure(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
+    drawn = [value for value in drawn if value == value]  # a sample of one kind of pairs has no such figure
+    if not drawn:
+        return float("nan"), float("nan")
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _level(value_P: Any) -> Any:
+    """Which of the different values, from the lowest on, each is."""
+    return np.unique(value_P, return_inverse=True)[1].reshape(-1)
+
+
+def _auc(level_P: Any, label_P: Any, weight_P: Any) -> float:
+    with_Q, without_Q = (np.bincount(level_P, weights=weight_P * there_P) for there_P in (label_P, ~label_P))
+    below_Q = np.cumsum(without_Q) - without_Q
+    both = with_Q.sum() * without_Q.sum()
+    return float((with_Q * (below_Q + without_Q / 2)).sum() / both) if both else float("nan")
+
+
+def _ranks(level_P: Any, weight_P: Any) -> Any:
+    """Mean ranks in a sample that has each pair so many times, up to a constant."""
+    weight_Q = np.bincount(level_P, weights=weight_P)
+    return (np.cumsum(weight_Q) - weight_Q / 2)[level_P]
+
+
+def _pearson(first_P: Any, second_P: Any, weight_P: Any) -> float:
+    there_P = weight_P > 0
+    first_P, second_P, weight_P = first_P[there_P], second_P[there_P], weight_P[there_P]
+    if not len(first_P) or np.ptp(first_P) == 0 or np.ptp(second_P) == 0:
+        return float("nan")
+    x_P, y_P = (value_P - np.average(value_P, weights=weight_P) for value_P in (first_P, second_P))
+    return float((weight_P * x_P * y_P).sum() / np.sqrt((weight_P * x_P**2).sum() * (weight_P * y_P**2).sum()))

@@ -14,19 +14,21 @@ import numpy as np
 from padir.analysis import agreement, figures, pairs, refinement, report, stutter
 from padir.analysis.association import auc, roc
 from padir.analysis.attention import check_model
-from padir.analysis.passes import Pass, first_sentences, pieces, refined
+from padir.analysis.conditionals import check_values
+from padir.analysis.passes import Pass, first_sentences, pieces
 from padir.analysis.report import Section
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
 from padir.files import whole, write_json, write_text
 from padir.ising.figures import check as check_matplotlib
+from padir.strategies import parse_strategy
 from padir.translate import Translator
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
+_LABELS = {f"{kind}_avg": label for kind, label in pairs.LABELS.items()} | {"model": "the model's own"}
 _SHOWN = ("self_avg", "positional_avg", "tv_avg", "cosine_avg", "model", "distance")
-TOY = "toy_de_en"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Options:
             raise PadirError(f"given must be source or draft, got {self.given!r}")
         if min(self.passes, default=0) < 1 or self.examples < 0:
             raise PadirError(f"passes must be at least 1 and examples at least 0, got {self.passes}, {self.examples}")
+        check_values(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +142,9 @@ def _attention(translator: Translator, test_set: TestSet, decoding: Decoding, op
             Section(
                 f"Tables 4 and 5: the pass that {when} the draft",
                 f"{count:,} of {len(found.stutter_P):,} pairs of neighbours hold the same token. Mean and standard"
-                " deviation of each measure; auc is the probability that a stuttering pair has the higher value, with"
-                " a 95 % interval over sentences. Pictures: means over heads.",
+                " deviation of each measure; auc is the probability that a stuttering pair has the higher value, auc"
+                " within the same for pairs of one sentence, with 95 % intervals over sentences. Pictures: means over"
+                " heads.",
                 pictures,
                 table,
             )
@@ -172,10 +176,11 @@ def _maps(translator: Translator, one: Pass, row: int) -> tuple[dict[str, Any], 
 
 
 def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Found:
-    known = test_set.task == TOY and options.given == "source"
+    known = test_set.task == refinement.TOY and options.given == "source"
     choose = agreement.with_truth if known else agreement.without_truth
     sentences = choose(translator, test_set)
-    tell(f"{len(sentences):,} sentences" + (" with several right translations of one length" if known else ""))
+    count = "1 sentence" if len(sentences) == 1 else f"{len(sentences):,} sentences"
+    tell(count + (" with several right translations of one length" if known else ""))
     given_draft = options.given == "draft"
     found = agreement.agreement(
         translator,
@@ -187,6 +192,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         given_draft=given_draft,
     )
     rows, cycle = found.table(), found.model.cycle()
+    measured = len(np.unique(found.sentence_P))
     coverage = float(found.model.coverage_P.mean())
     pictures = {}
     if found.truth_P is not None:
@@ -196,7 +202,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
             if 0 < label_P.sum() < len(label_P):
                 scores = {name: found.score(name)[there_P] for name in _SHOWN if name in found.values}
                 curves[group] = {
-                    name.removesuffix("_avg"): (*roc(score_P, label_P), auc(score_P, label_P))
+                    _LABELS.get(name, name): (*roc(score_P, label_P), auc(score_P, label_P))
                     for name, score_P in scores.items()
                 }
         if curves:
@@ -210,7 +216,7 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         " Nobody knows the truth here: correlations are with the model's own mutual information."
     )
     sections = [Section("Which measure finds dependent positions", what, pictures, rows)]
-    shown = _example_matrices(translator, test_set, sentences, found, decoding, options)
+    shown = _example_matrices(translator, sentences, found, options)
     sections.append(
         Section(
             "Pairs of positions in a sentence",
@@ -230,16 +236,12 @@ def _dependency(translator: Translator, test_set: TestSet, decoding: Decoding, o
         )
     )
     tell(f"cycle test: {report.cell(cycle)}; coverage of the values tried {coverage:.3f}")
-    return Found(rows, {"cycle": cycle, "coverage": coverage, "given": options.given}, sections)
+    about = {"measured": measured, "canvases": options.canvases, "values": options.values, "given": options.given}
+    return Found(rows, {**about, "cycle": cycle, "coverage": coverage}, sections)
 
 
 def _example_matrices(
-    translator: Translator,
-    test_set: TestSet,
-    sentences: Sequence[agreement.Sentence],
-    found: agreement.Agreement,
-    decoding: Decoding,
-    options: Options,
+    translator: Translator, sentences: Sequence[agreement.Sentence], found: agreement.Agreement, options: Options
 ) -> dict[str, bytes]:
     """Truth, model and attention of the sentences with the most dependency (by the model, where there is no truth)."""
     target_P = found.values[agreement.MODEL] if found.truth_P is None else found.truth_P
@@ -261,44 +263,44 @@ def _example_matrices(
         matrices["the model's"] = square(found.values[agreement.MODEL][there_P])
         matrices["similarity of cross-attention"] = square(1 - found.values["tv_avg"][there_P])
         matrices["self-attention"] = square(found.values["self_avg"][there_P])
-        one_set = dataclasses.replace(test_set, sources=[test_set.sources[sentence.number]], references=[""])
-        (one,) = refined(translator, one_set, decoding, [sentence.length])
-        words = (
-            pieces(translator, one.tokens_TBL[-1, 0, :size])
-            if sentence.joint is None
-            else pieces(translator, sentence.joint.tokens_KL[0])
-        )
+        joint = sentence.joint
+        tokens_L = found.drafts[sentence.number] if joint is None else joint.tokens_KL[joint.prob_K.argmax()]
+        words = pieces(translator, tokens_L)
         pictures[f"pairs {number}"] = figures.png(figures.draw_matrices, matrices, words)
     return pictures
 
 
 def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Found:
+    names, refused = refinement.runnable(translator, decoding)
+    if options.strategies is not None:
+        chosen, refused = list(options.strategies), {}
+    else:
+        correctors = refinement.CORRECTORS if "independent_parallel:temperature=0.0" in names else ()
+        chosen = list(dict.fromkeys([*names, *correctors]))
+    # A name that is wrong is told before the minutes of work.
+    decodings = {name: refinement.with_strategy(translator, decoding, parse_strategy(name)) for name in chosen}
+    for name, why in refused.items():
+        tell(f"left out: {why if why.startswith(name) else f'{name}: {why}'}")
     steps = refinement.steps(translator, test_set, decoding)
-    by_step: list[Row] = [
-        {
-            "step": number,
-            "changed": step.changed,
-            "settled": step.settled,
-            "confidence": step.reliability.confidence,
-            "accuracy": step.reliability.accuracy,
-            "calibration_error": step.reliability.error,
-        }
-        for number, step in enumerate(steps, 1)
-    ]
+    by_step: list[Row] = [{"step": number, **step.row()} for number, step in enumerate(steps, 1)]
     for row in by_step:
         tell(report.cell(row))
-    curves = {f"step {number}": step.reliability for number, step in enumerate(steps, 1)}
-    errors = [step.reliability.error for step in steps]
-    pictures = {
-        "steps": figures.png(figures.draw_steps, [s.changed for s in steps], [s.settled for s in steps], errors),
-        "reliability": figures.png(figures.draw_reliability, curves),
+    curves = {
+        f"step {number}": step.reliability for number, step in enumerate(steps, 1) if step.reliability is not None
     }
+    errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]
+    pictures = {
+        "steps": figures.png(figures.draw_steps, [s.changed for s in steps], [s.settled for s in steps], errors)
+    }
+    if curves:
+        pictures["reliability"] = figures.png(figures.draw_reliability, curves)
     sections = [
         Section(
             "Step by step",
-            "Every sentence at its reference's length. changed: share of the tokens that a step changed; settled: share"
-            " of the sentences in which it changed none; accuracy: how many tokens are the reference's, confidence: how"
-            " probable the model took them to be when it wrote them.",
+            "Every sentence at its reference's length; shares of 1. changed: tokens that a step changed; settled:"
+            " sentences in which it changed none; accuracy: written tokens that are the reference's, confidence: how"
+            " probable the model took them to be when it wrote them; equal: sentences that are the reference by then;"
+            " right, mixed: those that are right translations, or mixtures of them.",
             pictures,
             by_step,
         )
@@ -315,14 +317,22 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
     if drafts:
         picture = {"heat": figures.png(figures.draw_refinement, drafts)}
         sections.append(Section("Drafts", "Sentences that took the most steps, from noise to the end.", picture))
-    names, refused = refinement.runnable(translator, decoding)
-    if options.strategies is not None:
-        chosen, refused = list(options.strategies), {}
-    else:
-        correctors = refinement.CORRECTORS if "independent_parallel:temperature=0.0" in names else ()
-        chosen = list(dict.fromkeys([*names, *correctors]))
-    for name, why in refused.items():
-        tell(f"left out: {why if why.startswith(name) else f'{name}: {why}'}")
+    each: list[Row] = []
+    for name, one in decodings.items():
+        counted = enumerate(refinement.steps(translator, test_set, one), 1)
+        each += [{"strategy": name, "step": number, **step.row()} for number, step in counted]
+        tell(report.cell(each[-1]))
+    labels = {"changed": "tokens that change", "calibration_error": "expected calibration error"}
+    labels |= {"right": "right translations", "mixed": "mixtures of right ones"} if "right" in each[0] else {}
+    labels |= {"equal": "equal to the reference"} if "right" not in each[0] else {}
+    sections.append(
+        Section(
+            f"Every strategy, step by step, when it has {decoding.num_steps} steps",
+            "As above. A strategy that hides tokens between steps has few whole sentences before its last.",
+            {"strategies by step": figures.png(figures.draw_outcomes, each, labels, "step")},
+            each,
+        )
+    )
     rows = refinement.outcomes(
         translator, test_set, decoding, chosen, options.passes, lambda row: tell(report.cell(row))
     )
@@ -342,13 +352,13 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
             rows,
         )
     )
-    return Found(rows, {"by_step": by_step, "refused": dict(refused)}, sections)
+    return Found(rows, {"by_step": by_step, "strategies_by_step": each, "refused": dict(refused)}, sections)
 
 
 SUBJECTS = {"attention": _attention, "dependency": _dependency, "refinement": _refinement}
 COLUMNS = {
-    "attention": ("pass", "measure", "stutter_mean", "stutter_sd", "other_mean", "other_sd", "auc"),
-    "dependency": ("pairs", "measure", "number", "dependent", "pearson", "spearman", "auc", "auc_low", "auc_high"),
+    "attention": ("pass", "measure", "stutter_mean", "stutter_sd", "other_mean", "other_sd", "auc", "auc_within"),
+    "dependency": ("pairs", "measure", "number", "dependent", "pearson", "spearman", "auc", "auc_within"),
     "refinement": ("strategy", "steps", *refinement.FIGURES),
 }
 

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from padir.analysis.association import correlations
 from padir.errors import PadirError
 
 DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
@@ -61,7 +60,8 @@ class Dependence:
         writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
         there_P = self.least_P >= least
         odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
-        correlation, _ = correlations(odds_P2[:, 0], odds_P2[:, 1])
+        varies = len(gap_P) > 1 and np.ptp(odds_P2, axis=0).all()
+        correlation = float(np.corrcoef(odds_P2.T)[0, 1]) if varies else float("nan")
         nothing = not len(gap_P)
         return {
             "pairs": len(gap_P),
@@ -75,6 +75,16 @@ def joined_dependence(parts: Sequence[Dependence]) -> Dependence:
     """What was measured of several sentences, in turn."""
     names = [field.name for field in dataclasses.fields(Dependence)]
     return Dependence(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def check_values(values: int) -> None:
+    """Whether so many values of a position can be tried.
+
+    Raises:
+      PadirError: fewer than 2.
+    """
+    if values < 2:
+        raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
 
 
 def dependence(
@@ -97,10 +107,9 @@ def dependence(
       values: M, at least 2.
 
     Raises:
-      PadirError: fewer than 2 values.
+      PadirError: fewer than 2 values, or more than there are.
     """
-    if values < 2:
-        raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
+    check_values(values)
     pairs = len(pairs_P2)
     base_PL = np.where(hidden_L, start_L, tokens_L)[None].repeat(pairs, 0)
     each_P = np.arange(pairs)
@@ -108,6 +117,8 @@ def dependence(
         base_PL[each_P, pairs_P2[:, side]] = start_L[pairs_P2[:, side]]
     # Step 1, the rows of i before those of j.
     alone_PV = np.asarray(distribution(np.concatenate([base_PL, base_PL]), pairs_P2.T.reshape(-1)))
+    if values > alone_PV.shape[-1]:
+        raise PadirError(f"a position has {alone_PV.shape[-1]:,} values, got values={values:,}: try fewer, such as 4")
     information, coverage, conditional, least = [], [], [], []
     tried = [np.argsort(-log_PV, axis=-1, kind="stable")[:, :values] for log_PV in np.split(alone_PV, 2)]
     for side, log_PV in enumerate(np.split(alone_PV, 2)):

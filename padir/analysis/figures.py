@@ -20,6 +20,7 @@ def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
     """The picture that `draw(figure, *args, **options)` makes."""
     import matplotlib
     from matplotlib.figure import Figure
+    from PIL import Image  # matplotlib needs it, too
 
     style: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
     with matplotlib.rc_context(style):
@@ -27,7 +28,10 @@ def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
         draw(figure, *args, **options)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+    # 256 colours are enough for these, and a third of the bytes: pages and docs hold many of them.
+    small = io.BytesIO()
+    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 def draw_maps(
@@ -121,13 +125,17 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
 
 
 def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """The log odds ratio of a pair by one side's conditionals against the other's; a joint's are equal."""
-    figure.set_size_inches(4.4, 4.2)
+    """The log odds ratio of pairs by one side's conditionals against the other's; a joint's are equal. Dark: many."""
+    figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
-    axes.plot([-size, size], [-size, size], color="0.6", linewidth=0.8, linestyle=":")
-    axes.plot(odds_P2[:, 0], odds_P2[:, 1], ".", color=_COLOURS[0], alpha=0.35, markersize=4, markeredgewidth=0)
-    axes.set(xlim=(-size, size), ylim=(-size, size), aspect="equal")
+    limits = (-size, size)
+    cells = axes.hexbin(
+        *np.asarray(odds_P2).T, gridsize=48, extent=limits * 2, bins="log", cmap="Blues", mincnt=1, linewidths=0
+    )
+    axes.plot(limits, limits, color=_COLOURS[1], linewidth=1, linestyle=":")
+    figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
     axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
     axes.grid(alpha=0.25)
 
@@ -177,7 +185,10 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
 
 
 def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
-    """How often tokens are right against how sure the model is of them, and how many there are."""
+    """How often tokens are right against how sure the model is of them, and how many there are.
+
+    Bins of fewer than 20 tokens stand in the lower panel only: above they would be noise.
+    """
     import matplotlib
 
     figure.set_size_inches(4.6, 4.8)
@@ -186,7 +197,8 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
     for number, (name, curve) in enumerate(curves.items()):
         colour = matplotlib.colormaps["viridis_r"](0.1 + 0.85 * number / max(1, len(curves) - 1))
         label = f"{name}, error {100 * curve.error:.1f}"
-        top.plot(curve.confidence_Q, curve.accuracy_Q, "o-", color=colour, markersize=4, label=label)
+        accuracy_Q = np.where(curve.count_Q < 20, np.nan, curve.accuracy_Q)
+        top.plot(curve.confidence_Q, accuracy_Q, "o-", color=colour, markersize=4, label=label)
         bottom.plot(curve.confidence_Q, curve.count_Q / curve.count_Q.sum(), "o-", color=colour, markersize=3)
     top.set(ylabel="share that is the reference's", xlim=(0, 1), ylim=(0, 1))
     top.legend(frameon=False, fontsize=8, loc="upper left")
@@ -195,12 +207,18 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
         axes.grid(alpha=0.25)
 
 
-def draw_outcomes(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> None:
-    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy."""
+def draw_outcomes(
+    figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
+) -> None:
+    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy.
+
+    Args:
+      against: "steps", of which each strategy had so many, or "step", of one run.
+    """
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     figure.set_size_inches(4.4 * len(labels), 3.6 + 0.17 * len(strategies))
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    counts = sorted({row["steps"] for row in rows})
+    counts = sorted({row[against] for row in rows})
     for axes, (key, label) in zip(panels, labels.items(), strict=True):
         for number, strategy in enumerate(strategies):
             mine = [row for row in rows if row["strategy"] == strategy]
@@ -209,8 +227,12 @@ def draw_outcomes(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mappin
                 "marker": _MARKERS[number % 7],
                 "linestyle": "-" if number < 6 else "--",
             }
-            axes.plot([r["steps"] for r in mine], [r[key] for r in mine], label=strategy, markersize=4, **style)
-        axes.set(xlabel="decoder passes at most", ylabel=label, xscale="log")
+            value = [r.get(key, np.nan) for r in mine]
+            axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
+        axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
+        axes.set_xscale("linear" if against == "step" else "log")
+        if key != "bleu":  # whose differences would not be seen
+            axes.set_ylim(bottom=0)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.25)

@@ -1,9 +1,9 @@
 """How refinement goes: what changes from step to step, how sure the model is of it, and what comes of it.
 
-Of one run of T steps: tokens that changed and calibration. For calibration each sentence gets its reference's length,
-and a token is right if the reference has the same one at the same place. Where references are drawn from the right
-translations, as in the built-in corpus, a model that says 0.7 of a token would be right 7 times in 10: at step 1, that
-is, where it is told nothing else. Later it is told its own draft.
+Of one run of T steps: tokens that changed, calibration, and how many sentences are right by then. For these each
+sentence gets its reference's length, and a token is right if the reference has the same one at the same place. Where
+references are drawn from the right translations, as in the built-in corpus, a model that says 0.7 of a token would be
+right 7 times in 10: at step 1, that is, where it is told nothing else. Later it is told its own draft.
 
 Of every strategy and number of steps: exact match and, on the built-in corpus, right translations and mode mixing. A
 strategy is decoded anew for every number of steps, as its schedule depends on it.
@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from padir.analysis.attention import check_model
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.passes import Pass, reference_tokens, refined
 from padir.canvas import Strategy
 from padir.corruption import Mask, noise_kinds
+from padir.data.toy import judge
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
@@ -30,6 +32,7 @@ from padir.strategies import STRATEGIES, parse_strategy
 from padir.translate import Translator
 
 FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+TOY = "toy_de_en"
 MOST_TOKENS = 16  # of a sentence that is shown
 # At temperature 0, so that strategies differ in what they write and not in how they draw it.
 CORRECTORS = (
@@ -42,17 +45,78 @@ CORRECTORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of all sentences.
+    """One step of all sentences; shares are of 1.
 
     Attributes:
       changed: share of the free tokens that differ from those before the step.
       settled: share of the sentences in which none does.
-      reliability: of the tokens that had been written by the end of the step.
+      reliability: of the tokens that had been written by the end of the step; None where none had.
+      equal: share of the sentences that are the reference, token by token, at the end of the step.
+      right, mixed: share of the sentences that are right translations then, or mixtures of them; None where nobody
+        lists the right ones. What is still hidden is neither.
     """
 
     changed: float
     settled: float
-    reliability: Reliability
+    reliability: Reliability | None
+    equal: float
+    right: float | None = None
+    mixed: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """As columns of a table."""
+        found: dict[str, Any] = {"changed": self.changed, "settled": self.settled}
+        if self.reliability is not None:
+            found |= {"confidence": self.reliability.confidence, "accuracy": self.reliability.accuracy}
+            found["calibration_error"] = self.reliability.error
+        found["equal"] = self.equal
+        return found if self.right is None else found | {"right": self.right, "mixed": self.mixed}
+
+
+class Run(NamedTuple):
+    """One sentence through T steps.
+
+    Attributes:
+      tokens_TL, score_TL: its free positions before the first step and after each; a score is the log-probability with
+        which a token was written, NaN where nothing has been.
+      target_L: the reference's tokens.
+      verdict_T: "right", "mixed" or "wrong" after each step; None where nobody knows.
+    """
+
+    tokens_TL: Int[np.ndarray, "T1 L"]
+    score_TL: Float[np.ndarray, "T1 L"]
+    target_L: Int[np.ndarray, " L"]
+    verdict_T: Sequence[str] | None = None
+
+
+def tally(runs: Iterable[Run]) -> list[Step]:
+    """What every step does, over all sentences.
+
+    Raises:
+      PadirError: no sentences.
+    """
+    runs = list(runs)
+    if not runs:
+        raise PadirError("there are no sentences to analyse: give some")
+    found = []
+    for t in range(1, len(runs[0].tokens_TL)):
+        differs = [run.tokens_TL[t] != run.tokens_TL[t - 1] for run in runs]
+        written = [~np.isnan(run.score_TL[t]) for run in runs]
+        right = [run.tokens_TL[t] == run.target_L for run in runs]
+        confidence_P = np.exp(np.concatenate([run.score_TL[t] for run in runs]))
+        written_P, right_P = np.concatenate(written), np.concatenate(right)
+        verdicts = [run.verdict_T[t - 1] for run in runs if run.verdict_T is not None]
+        found.append(
+            Step(
+                changed=float(np.concatenate(differs).mean()) if len(written_P) else 0.0,
+                settled=float(np.mean([not each_L.any() for each_L in differs])),
+                reliability=reliability(confidence_P[written_P], right_P[written_P]) if written_P.any() else None,
+                equal=float(np.mean([(hit_L & there_L).all() for hit_L, there_L in zip(right, written, strict=True)])),
+                right=verdicts.count("right") / len(runs) if verdicts else None,
+                mixed=verdicts.count("mixed") / len(runs) if verdicts else None,
+            )
+        )
+    return found
 
 
 def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[Step]:
@@ -62,34 +126,29 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
       PadirError: the model cannot be looked into, or there are no sentences.
     """
     check_model(translator.card.config)
+    decoding = translator.resolved(decoding)
     targets = reference_tokens(translator, test_set)
-    num_steps = decoding.num_steps
-    changed, free, settled = np.zeros(num_steps), 0, np.zeros(num_steps)
-    confidence: list[list[Any]] = [[] for _ in range(num_steps)]
-    right: list[list[Any]] = [[] for _ in range(num_steps)]
-    sentences = 0
-    for one in refined(translator, test_set, decoding, [len(tokens) for tokens in targets]):
-        for row, number in one.rows():
-            length = int(one.length_B[row]) - 1
-            tokens_TL, score_TL = one.tokens_TBL[:, row, :length], one.score_TBL[:, row, :length]
-            differs_TL = tokens_TL[1:] != tokens_TL[:-1]
-            changed += differs_TL.sum(-1)
-            settled += ~differs_TL.any(-1)
-            free += length
-            sentences += 1
-            target_L = np.array(targets[number][:length])
-            for step in range(num_steps):
-                written_L = ~np.isnan(score_TL[step + 1])
-                confidence[step].append(np.exp(score_TL[step + 1][written_L]))
-                right[step].append((tokens_TL[step + 1] == target_L)[written_L])
-    return [
-        Step(
-            float(changed[t] / max(1, free)),
-            float(settled[t] / sentences),
-            reliability(np.concatenate(confidence[t]), np.concatenate(right[t])),
-        )
-        for t in range(num_steps)
-    ]
+    judged = test_set.task == TOY and test_set.source_language == "de"
+    verdicts: dict[tuple[int, str], str] = {}  # drafts stay the same for most of their steps
+
+    def verdict(number: int, tokens_L, score_L) -> str:
+        if np.isnan(score_L).any():
+            return "wrong"
+        text = translator.text(tokens_L, np.ones(len(tokens_L), bool), decoding)
+        if (number, text) not in verdicts:
+            verdicts[number, text] = judge(test_set.sources[number], text)
+        return verdicts[number, text]
+
+    def runs():
+        for one in refined(translator, test_set, decoding, [len(tokens) for tokens in targets]):
+            for row, number in one.rows():
+                length = int(one.length_B[row]) - 1
+                tokens_TL, score_TL = one.tokens_TBL[:, row, :length], one.score_TBL[:, row, :length]
+                after = zip(tokens_TL[1:], score_TL[1:], strict=True)
+                said_T = [verdict(number, *each) for each in after] if judged else None
+                yield Run(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
+
+    return tally(runs())
 
 
 def outcomes(
@@ -156,12 +215,13 @@ def examples(translator: Translator, test_set: TestSet, decoding: Decoding, coun
 
     Long ones (`MOST_TOKENS`), of which no one would see anything, come only where there is no other, shortest first.
     """
-    found = [
-        (int(one.passes_B[row]), int(one.length_B[row]), -number, one, row)
-        for one in refined(translator, test_set, decoding)
-        for row, number in one.rows()
-        if one.length_B[row] > 2
-    ]
-    short = [each for each in found if each[1] <= MOST_TOKENS]
-    found = sorted(short, key=lambda e: e[:3], reverse=True) or sorted(found, key=lambda e: (e[1], -e[2]))
-    return [(one, row, -number) for _, _, number, one, row in found[:count]]
+    found: list[tuple[tuple[int, ...], Pass, int]] = []
+    for one in refined(translator, test_set, decoding):
+        for row, number in one.rows():
+            passes, length = int(one.passes_B[row]), int(one.length_B[row])
+            if length > 2:
+                order = (1, passes, length) if length <= MOST_TOKENS else (0, -length, 0)
+                found.append(((*order, -number), one, row))
+        # A batch that shows nothing is not kept: it holds the encoder's memory.
+        found = sorted(found, key=lambda each: each[0], reverse=True)[:count]
+    return [(one, row, -order[-1]) for order, one, row in found if order[0] == found[0][0][0]]

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from padir.analysis import pairs
-from padir.analysis.association import Separation, separation
+from padir.analysis.association import separation, within
 from padir.analysis.attention import Maps, attend, check_model
 from padir.analysis.passes import Pass, refined
 from padir.decoding import Decoding
@@ -46,7 +46,7 @@ class Neighbours:
 
     def table(self) -> list[dict[str, Any]]:
         """For each measure: mean and standard deviation of pairs that stutter and of others, and how well it tells them
-        apart (AUC over 0.5: higher where there is stutter)."""
+        apart (AUC over 0.5: higher where there is stutter), among all pairs and within each sentence."""
         rows = []
         both = 0 < self.stutter_P.sum() < len(self.stutter_P)
         for name, value_P in self.values.items():
@@ -55,8 +55,10 @@ class Neighbours:
                 found_P = value_P[there_P]
                 row[f"{label}_mean"] = float(found_P.mean()) if len(found_P) else None
                 row[f"{label}_sd"] = float(found_P.std(ddof=1)) if len(found_P) > 1 else None
-            apart = separation(value_P, self.stutter_P, self.sentence_P) if both else Separation(*[float("nan")] * 3)
-            rows.append(row | {"auc": apart.auc, "auc_low": apart.low, "auc_high": apart.high} if both else row)
+            if both:
+                row |= separation(value_P, self.stutter_P, self.sentence_P).row("auc")
+                row |= within(value_P, self.stutter_P, self.sentence_P).row("auc_within")
+            rows.append(row)
         return rows
 
 

@@ -1,0 +1,182 @@
+"""Puts the tables of docs/analysis.md there, from the JSON in docs/analysis that `padir analyse` wrote.
+
+python scripts/analysis_tables.py           # prints them
+python scripts/analysis_tables.py --write   # puts them into the page
+
+A table follows its mark, <!-- analysis_tables.py NAME -->, and ends at the next empty line.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MARK = re.compile(r"(<!-- analysis_tables\.py (\w+) -->\n\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
+
+LABELS = {
+    "self_avg": "self-attention",
+    "positional_avg": "positional attention",
+    "tv_avg": "total variation",
+    "tv_max": "total variation, maximum",
+    "cosine_avg": "cosine distance",
+    "distance": "distance",
+    "model": "the model's own",
+}
+GROUPS = ("all pairs", "neighbours", "both vary")
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def load(name: str) -> Any:
+    """The figures that a command wrote."""
+    return json.loads((DOCS / "analysis" / f"{name}.json").read_text())
+
+
+def interval(row: Mapping[str, Any], name: str) -> str:
+    """A figure with its interval."""
+    if row.get(name) is None:
+        return "-"
+    return f"{row[name]:.2f} ({row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f})"
+
+
+def attention(name: str) -> str:
+    """Tables 4 and 5, the means over heads."""
+    found = load(name)
+    rows = []
+    for row in found["rows"]:
+        if row["measure"] in LABELS and row["measure"].endswith("_avg"):
+            means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in ("stutter", "other")]
+            rows.append(
+                [f"{row['pass']}, {LABELS[row['measure']]}", *means, interval(row, "auc"), interval(row, "auc_within")]
+            )
+    count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
+    return markdown(
+        [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"], rows
+    )
+
+
+def dependency(figure: str) -> str:
+    """A figure of every measure in every group of pairs."""
+    found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
+    rows = [[label, *(interval(found[group, name], figure) for group in GROUPS)] for name, label in LABELS.items()]
+    return markdown(
+        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[figure], *GROUPS],
+        rows,
+    )
+
+
+def pairs() -> str:
+    """How many pairs those are of."""
+    found = {row["pairs"]: row for row in load("dependency")["rows"]}
+    columns = ("number", "dependent", "sentences", "sentences_of_both")
+    head = ["pairs", "number", "dependent", "sentences", "with pairs of both kinds"]
+    return markdown(head, [[group, *(f"{found[group][c]:,}" for c in columns)] for group in GROUPS])
+
+
+def cycle() -> str:
+    """The cycle test of each model."""
+    rows = []
+    for name in ("dependency", "dependency_de_en"):
+        found = load(name)
+        test = found["cycle"]
+        what = f"`{found['model']}`, {found['task']}, {found['sentences']:,} sentences"
+        rows.append(
+            [what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))]
+        )
+    return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], rows)
+
+
+def by_step(name: str) -> str:
+    """What each step of one run does."""
+    columns = ("changed", "settled", "confidence", "accuracy", "calibration_error", "equal", "right", "mixed")
+    rows = load(name)["by_step"]
+    columns = [column for column in columns if column in rows[-1]]
+    cells = [[str(row["step"]), *(_per_cent(row.get(column)) for column in columns)] for row in rows]
+    return markdown(["step", *(column.replace("_", " ") for column in columns)], cells)
+
+
+def strategies_by_step(name: str) -> str:
+    """Of every strategy: steps 1, 2 and the last."""
+    rows = load(name)["strategies_by_step"]
+    last = max(row["step"] for row in rows)
+    shown = [step for step in (1, 2) if step < last] + [last]
+    found = {(row["strategy"], row["step"]): row for row in rows}
+    head = ["strategy"]
+    for label in ("changed", "error", "right", "mixed"):
+        head += [f"{label}, {step}" if i else f"{label}, step {step}" for i, step in enumerate(shown)]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        line = [f"`{strategy}`"]
+        for column in ("changed", "calibration_error", "right", "mixed"):
+            line += [_per_cent(found[strategy, step].get(column)) for step in shown]
+        cells.append(line)
+    return markdown(head, cells)
+
+
+def outcomes(name: str, figures: Mapping[str, str]) -> str:
+    """What comes of every strategy with so many passes."""
+    rows = load(name)["rows"]
+    counts = sorted({row["steps"] for row in rows})
+    found = {(row["strategy"], row["steps"]): row for row in rows}
+    head = ["strategy"]
+    for label in figures.values():
+        head += [f"{label}, {count}" if i else f"{label}, {count} pass" for i, count in enumerate(counts)]
+    head[1:] = [cell + ("es" if cell.endswith("pass") and counts[0] > 1 else "") for cell in head[1:]]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        line = [f"`{strategy}`"]
+        for figure in figures:
+            line += [f"{found[strategy, count][figure]:.1f}" for count in counts]
+        cells.append(line)
+    return markdown(head, cells)
+
+
+def _per_cent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+RIGHT = {"toy_right": "right", "toy_mixed": "mixed"}
+TABLES = {
+    "attention_de_en": lambda: attention("attention_de_en"),
+    "attention_toy": lambda: attention("attention_toy"),
+    "pairs": pairs,
+    "auc": lambda: dependency("auc"),
+    "auc_within": lambda: dependency("auc_within"),
+    "spearman": lambda: dependency("spearman"),
+    "cycle": cycle,
+    "by_step": lambda: by_step("refinement_toy"),
+    "strategies_toy": lambda: strategies_by_step("refinement_toy"),
+    "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
+    "by_step_cmlm": lambda: by_step("refinement_cmlm"),
+    "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
+    "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
+    "outcomes_draws": lambda: outcomes("refinement_draws", RIGHT),
+    "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
+}
+
+
+def filled(page: str) -> str:
+    """The page with every table as it is made of the JSON.
+
+    Raises:
+      KeyError: a mark names no table.
+    """
+    return MARK.sub(lambda found: found[1] + TABLES[found[2]](), page)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put them into docs/analysis.md")
+    path = DOCS / "analysis.md"
+    if parser.parse_args().write:
+        path.write_text(filled(path.read_text()))
+    else:
+        for _, name, _ in MARK.findall(path.read_text()):
+            print(f"{name}\n\n{TABLES[name]()}\n")
