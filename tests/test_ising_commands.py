@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -66,6 +67,7 @@ def test_theorems_are_told(tmp_path, capsys):
     assert [row["verdict"] for row in rows] == ["holds", "fails, as it should"]
     assert len(list(csv.DictReader(Path(f"{name}.csv").read_text().splitlines()))) == 2
     assert "masking more" in capsys.readouterr().out
+    assert jnp.zeros(()).dtype == jnp.float32  # double precision stayed within the checks
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,10 @@ def test_theorems_are_told(tmp_path, capsys):
         (["fig3", "--num_spins", "40"], "2 to 16"),
         (["theorems", "--models", "0"], "at least 1 model"),
         (["theorems", "--num_spins", "11"], "2 to 10 spins at most, got 11"),
-        (["theorems", "--seed", "-1"], "0 or more, got -1"),
+        (["theorems", "--seed", "-1"], "0 to 4,294,967,295, got -1"),
+        (["fig2", "--seed", str(1 << 32)], "0 to 4,294,967,295, got 4,294,967,296"),
+        (["fig1", "--samples", "100", "100000000"], "at most 6,710,886 samples"),
+        (["fig3", "--budget", "3000000000"], "below 2,147,483,647 steps"),
         (["fig1", "--output", "figures/"], "the name of files"),
     ],
 )

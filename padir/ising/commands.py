@@ -34,10 +34,10 @@ def run(
         what is None is left at its default.
 
     Raises:
-      PadirError: a size that the subject does not have, a seed below 0, or nothing can be written to `output`.
+      PadirError: a size that the subject does not have, a seed of over 32 bits, or nothing can be written to `output`.
     """
-    if seed < 0:
-        raise PadirError(f"the seed must be 0 or more, got {seed}")
+    if not 0 <= seed < 1 << 32:  # JAX would take the last 32 bits, whatever else there is
+        raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
     known = {"fig3": Sampling, "theorems": None}.get(subject, Learning)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}

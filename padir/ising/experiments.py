@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from padir.ising.information import composite_covariance, covariance
 from padir.ising.model import Ising, distribution
 from padir.ising.separation import separating_clique, separation
 
+_MOST_DRAWS = 1 << 27  # chances of a mask for a sample, all held at a time: 1 GB
 Row = dict[str, Any]
 Progress = Callable[[Row], None]
 
@@ -56,6 +58,9 @@ class Learning:
             raise PadirError(
                 f"at least 2 seeds and sizes of at least 1 are needed, got {self.seeds} and {self.samples}"
             )
+        most = _MOST_DRAWS // math.comb(self.num_spins, self.num_spins // 2)  # masks that one is drawn of
+        if max(self.samples) > most:
+            raise PadirError(f"data sets of {self.num_spins} spins have at most {most:,} samples, got {self.samples}")
 
 
 def learning_curves(truth: Ising, sizes: Learning, seed: int, progress: Progress = _quiet) -> list[Row]:
@@ -118,6 +123,8 @@ class Sampling:
     def __post_init__(self):
         if not 2 <= self.num_spins <= samplers.LARGEST_BLOCK:
             raise PadirError(f"figure 3 is for 2 to {samplers.LARGEST_BLOCK} spins, got {self.num_spins}")
+        if not self.budget < (1 << 31) - 1:
+            raise PadirError(f"the budget must be below {(1 << 31) - 1:,} steps, got {self.budget:,}")
         if self.chains < 2 or self.budget < 1 or not self.couplings or not self.fields:
             raise PadirError(f"at least 2 chains and 1 step are needed, got {self.chains} and {self.budget}")
         for coupling in self.couplings:

@@ -81,9 +81,9 @@ def _climb(start_RS: Array, prob_S: Array, block_KN: Array, law_KS: Array) -> Ar
 def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Generator, starts: int = 24) -> float:
     """The tensorisation constant as far as ascent from random starts and from every state finds it.
 
-    A lower bound of the supremum: `upper_bound` is certain. It is within 1e-4 of what another ascent found, and 1e-2 where
-    the constant is in the thousands: to a supremum that only a μ without some of the states attains, tilts come near. At
-    least the Poincaré constant, which is the limit of the ratio as μ → p.
+    A lower bound of the supremum: `upper_bound` is certain. It is within 1e-4 of what another ascent found, and 1e-2
+    where the constant is in the thousands: to a supremum that only a μ without some of the states attains, tilts come
+    near. At least the Poincaré constant, which is the limit of the ratio as μ → p.
     """
     scale_R1 = 10 ** rng.uniform(-1, 1, (starts, 1))
     start_RS = np.concatenate([scale_R1 * rng.normal(size=(starts, len(prob_S))), 4.0 * np.eye(len(prob_S))])
