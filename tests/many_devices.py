@@ -63,13 +63,15 @@ def translate_as(kind: str, model_dir: str, output: str) -> None:
     """Translates with the model of a directory, on all devices; writes what comes out as JSON."""
     from padir.decoding import Decoding
     from padir.length import LengthSearch
+    from padir.searches import Sampling
     from padir.translate import Translator
 
     translator = Translator.load(model_dir, sharding=KINDS[kind])
     lines = number_lines()[:44:2]  # German ones; the last batch is not full
-    decoding = Decoding(num_steps=3, batch_size=8)
-    if not translator.card.config.causal:
-        decoding = dataclasses.replace(decoding, lengths=LengthSearch(top_k=3))
+    if translator.card.config.causal:  # untrained, it would write the same letters for most sentences, if not drawn
+        decoding = Decoding(batch_size=8, search=Sampling())
+    else:
+        decoding = Decoding(batch_size=8, num_steps=3, lengths=LengthSearch(top_k=3))
     results = translator.translate(lines, decoding)
     Path(output).write_text(json.dumps([[r.text, r.length, r.passes, r.score] for r in results]))
 
