@@ -11,6 +11,7 @@ from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.searches import Beam, Greedy, Sampling
+from padir.sharding import Sharding
 from padir.shortlist import Shortlist
 from padir.translate import Translation, Translator
 
@@ -22,6 +23,7 @@ __all__ = [
     "LengthSearch",
     "PadirError",
     "Sampling",
+    "Sharding",
     "Shortlist",
     "Translation",
     "Translator",

@@ -101,6 +101,22 @@ def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
             raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
 
 
+def _orbax() -> Any:
+    """What reads and writes arrays: in this process alone, as only the first of several has the checkpoints."""
+    import orbax.checkpoint as ocp  # slow to import, and decoding does without
+
+    if jax.process_count() == 1:
+        return ocp.StandardCheckpointer()
+    here = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
+    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+
+
+def _empty(leaf: Any) -> np.ndarray:
+    """What tells Orbax to read an array to the host, of this shape and dtype."""
+    return np.empty(np.shape(leaf), leaf.dtype)
+
+
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged ones.
 
@@ -175,14 +191,12 @@ class Checkpoints:
             pending.result()
 
     def _write(self, step: int, state: Any, loader_state: dict[str, Any], config: str, extra: bool) -> None:
-        import orbax.checkpoint as ocp  # slow to import, and decoding does without
-
         final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             with writing(unfinished):
                 unfinished.mkdir(parents=True)
-                with ocp.StandardCheckpointer() as checkpointer:
+                with _orbax() as checkpointer:
                     checkpointer.save(unfinished.absolute() / "state", state)
                 (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
                 (unfinished / "config.gin").write_text(config)
@@ -205,13 +219,11 @@ class Checkpoints:
         """The newest whole checkpoint's state and loader state, or None; says on stderr which damaged ones it skips.
 
         Args:
-          like: a state of the same structure and shapes.
+          like: a state of the same structure and shapes, or its shapes alone (`jax.eval_shape`).
 
         Raises:
           PadirError: there are checkpoints, but none is whole or none fits the state.
         """
-        import orbax.checkpoint as ocp
-
         for leftover in self.folder.glob("*.unfinished"):  # a process was killed while it wrote it
             shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
@@ -220,8 +232,8 @@ class Checkpoints:
             try:
                 check_manifest(folder)
                 loader_state = json.loads((folder / "loader.json").read_text())
-                with ocp.StandardCheckpointer() as checkpointer:
-                    state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(np.asarray, like))
+                with _orbax() as checkpointer:
+                    state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(_empty, like))
                 if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
                     raise ValueError("the shapes of its arrays differ")
                 for newer in damaged:  # out of the way, so that it is not kept as one of the newest
@@ -247,11 +259,9 @@ class Checkpoints:
         Raises:
           PadirError: it is missing, damaged, or holds no parameters or no moving average.
         """
-        import orbax.checkpoint as ocp
-
         folder = self.folder / str(step)
         check_manifest(folder)
-        with ocp.StandardCheckpointer() as checkpointer:
+        with _orbax() as checkpointer:
             state = checkpointer.restore(folder.absolute() / "state")
         if "params" not in state:
             raise PadirError(f"{folder} holds {', '.join(state)}, but no params: give a checkpoint of `padir train`")
@@ -468,7 +478,7 @@ def load_model(
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """The arrays of a weights file as float32, after comparing their names and shapes with those of the card's model.
+    """`model_params` of a weights file.
 
     Raises:
       PadirError: it is no safetensors file, or of another model.
@@ -477,6 +487,18 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
         flat = safetensors.numpy.load_file(str(path))
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
+    return model_params(flat, path, card)
+
+
+def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
+    """Arrays as float32, after comparing their names and shapes with those of the card's model.
+
+    Args:
+      path: where they come from, for messages.
+
+    Raises:
+      PadirError: they are of another model.
+    """
     shapes = {name: value.shape for name, value in flat.items()}
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
     for stack, depth in depths.items():  # first, as shapes of a million layers would take hours

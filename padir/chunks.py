@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.files import whole
+from padir.files import LOCK, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +30,25 @@ class Chunks:
                     f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
                     " --overwrite"
                 )
-            shutil.rmtree(folder)
+            for path in folder.iterdir():
+                if path.name != LOCK:  # held by whoever opens them
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         chunks.once("inputs", lambda: inputs)
         return chunks
 
     def read(self, name: str) -> Any:
-        """What was written under a name, or None."""
-        return json.loads(self._path(name).read_text(encoding="utf-8")) if name in self else None
+        """What was written under a name, or None.
+
+        Raises:
+          PadirError: it is damaged.
+        """
+        if name not in self:
+            return None
+        try:
+            return json.loads(self._path(name).read_text(encoding="utf-8"))
+        except ValueError:
+            raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again") from None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """What `make` gives, or gave before it was stopped; on disk, whole, before this returns."""

@@ -5,6 +5,8 @@
 3. Write a prepared folder: the same source tokens, the translations in the folder's own vocabulary, and copies of all
    that does not belong to the training split. It gets its name when it is whole.
 
+The translations are on disk all the time; of each record, memory holds a few numbers.
+
 A prepared folder keeps no training text, and needs none: with padir's own vocabularies a source decodes to the line
 that it came from (`padir.tokenizer` names the two exceptions). With one that normalises text or knows unk, the teacher
 reads what is left of the line. The teacher's vocabulary may be another: it is text that changes hands.
@@ -23,7 +25,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,10 @@ from padir.data.sources import PathLike
 from padir.decoding import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.files import sealed, writing
+from padir.files import only_writer, sealed, writing
 from padir.pretrained import model_folder
 from padir.rerank import Rescore
+from padir.sharding import Sharding
 from padir.shortlist import Shortlist
 from padir.tokens import EOS
 from padir.translate import Translator
@@ -69,13 +72,16 @@ class Teacher:
     sha256: str
 
     @staticmethod
-    def load(folder: PathLike) -> Teacher:
+    def load(folder: PathLike, sharding: Sharding | None = None) -> Teacher:
         """A model directory of any kind of model, or the name of one that comes with padir.
+
+        Args:
+          sharding: over all devices; None: one device.
 
         Raises:
           PadirError: not a model directory, half-written, or damaged.
         """
-        return Teacher(Translator.load(folder), sha256(model_folder(folder) / MODEL_MANIFEST))
+        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MODEL_MANIFEST))
 
 
 def distill(
@@ -106,8 +112,9 @@ def distill(
       progress: show progress on stderr.
 
     Raises:
-      PadirError: the data are not whole or of other languages, the output folder holds something else, the teacher
-        cannot translate without being told the lengths, or the decoding does not fit it.
+      PadirError: the data are not whole or of other languages, the output folder holds something else or is being
+        written by another process, the teacher cannot translate without being told the lengths, or the decoding does
+        not fit it.
     """
     data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
     manifest = load_manifest(data_dir, verify=True)
@@ -131,19 +138,22 @@ def distill(
         if Chunks(unfinished).read("inputs") == inputs:  # it was killed when all was done but this
             shutil.rmtree(unfinished)
         return kept
-    chunks = Chunks.open(unfinished, inputs, overwrite)
-    distilled = {**inputs, "validation": chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))}
-    sources = _Sources(data_dir, manifest)
-    results = _translations(teacher.translator, sources, decoding, chunks, progress)
-    partial = chunks.folder / "output"
-    shutil.rmtree(partial, ignore_errors=True)
-    with writing(partial):
-        partial.mkdir()
-        result = _write(partial, data_dir, manifest, sources, results, distilled)
-    if output_dir.exists():
-        shutil.rmtree(output_dir)
-    os.replace(partial, output_dir)
-    shutil.rmtree(chunks.folder)
+    with only_writer(unfinished, "distilled into"):
+        chunks = Chunks.open(unfinished, inputs, overwrite)
+        validation = chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))
+        sources = _Sources(data_dir, manifest)
+        partial = chunks.folder / "output"
+        shutil.rmtree(partial, ignore_errors=True)
+        with _Translations(chunks.folder / "translations", len(sources.longest_first_N)) as translations:
+            _translate(teacher.translator, sources, decoding, chunks, translations, progress)
+            with writing(partial):
+                partial.mkdir()
+                distilled = {**inputs, "validation": validation}
+                result = _write(partial, data_dir, manifest, sources, translations, distilled)
+        if output_dir.exists():
+            shutil.rmtree(output_dir)
+        os.replace(partial, output_dir)
+        shutil.rmtree(chunks.folder)
     return result
 
 
@@ -156,7 +166,7 @@ class _Sources:
         self.tokenizer = load_tokenizer(data_dir)
         length_N2 = read_lengths(data_dir, SPLIT, manifest["splits"][SPLIT]["written"])
         # What takes the most memory comes first, and the remaining time is rather told too long than too short.
-        self.longest_first: list[int] = np.argsort(-length_N2[:, 0], kind="stable").tolist()
+        self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
         """Tokens with EOS, and text, of some records."""
@@ -164,28 +174,68 @@ class _Sources:
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 
 
-def _translations(
-    translator: Translator, sources: _Sources, decoding: Decoding, chunks: Chunks, progress: bool
-) -> list[dict[str, Any]]:
-    """For every record the translation's "text", and whether the source was "truncated" for it."""
-    order = sources.longest_first
-    results: list[dict[str, Any]] = [{}] * len(order)
+class _Translations:
+    """For every record the translation's "text", and whether the source was "truncated" for it; a context manager.
+
+    They lie in a file in the order in which they are put there, and are read by the record's number.
+    """
+
+    def __init__(self, path: Path, count: int):
+        self._path = path
+        self._begin_N, self._bytes_N = np.zeros(count, np.int64), np.zeros(count, np.int32)
+        self._end = 0
+
+    def __enter__(self) -> _Translations:
+        with writing(self._path):
+            self._file = self._path.open("w+b", buffering=0)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self._begin_N)
+
+    def put(self, numbers: Sequence[int], rows: list[dict[str, Any]]) -> None:
+        contents = [json.dumps(row, ensure_ascii=False).encode("utf-8") for row in rows]
+        for number, content in zip(numbers, contents, strict=True):
+            self._begin_N[number], self._bytes_N[number] = self._end, len(content)
+            self._end += len(content)
+        with writing(self._path):
+            view = memoryview(b"".join(contents))
+            while view:  # a write may take a part of it
+                view = view[self._file.write(view) :]
+
+    def get(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        places = zip(self._bytes_N[numbers].tolist(), self._begin_N[numbers].tolist(), strict=True)
+        return [json.loads(os.pread(self._file.fileno(), count, begin)) for count, begin in places]
+
+
+def _translate(
+    translator: Translator,
+    sources: _Sources,
+    decoding: Decoding,
+    chunks: Chunks,
+    translations: _Translations,
+    progress: bool,
+) -> None:
+    """Puts the translation of every record there."""
+    order_N = sources.longest_first_N
     size = decoding.batch_size * CHUNK_BATCHES
 
     def translate(begin: int) -> list[dict[str, Any]]:
-        texts = sources.read(order[begin : begin + size])[1]
-        translations = translator.translate(texts, decoding, truncate=True, first_number=begin)
-        return [{"text": each.text, "truncated": each.truncated} for each in translations]
+        texts = sources.read(order_N[begin : begin + size].tolist())[1]
+        results = translator.translate(texts, decoding, truncate=True, first_number=begin)
+        return [{"text": each.text, "truncated": each.truncated} for each in results]
 
-    with _progress(len(order), progress) as advance:
-        for begin in range(0, len(order), size):
+    with _progress(len(order_N), progress) as advance:
+        for begin in range(0, len(order_N), size):
             name = f"{begin:010d}"
             fresh = name not in chunks
             rows = chunks.once(name, functools.partial(translate, begin))
-            for number, row in zip(order[begin : begin + size], rows, strict=True):
-                results[number] = row
+            translations.put(order_N[begin : begin + size].tolist(), rows)
             advance(len(rows), fresh)
-    return results
 
 
 def _write(
@@ -193,7 +243,7 @@ def _write(
     data_dir: Path,
     manifest: dict[str, Any],
     sources: _Sources,
-    results: list[dict[str, Any]],
+    translations: _Translations,
     distilled: dict[str, Any],
 ) -> dict[str, Any]:
     """Fills `folder` and returns its manifest."""
@@ -201,9 +251,10 @@ def _write(
     for name in manifest["files"].keys() - ours:
         shutil.copyfile(data_dir / name, folder / name)
     with SplitWriter(folder, SPLIT, Limits(**manifest["limits"]), manifest["records_per_shard"]) as writer:
-        for begin in range(0, len(results), _ENCODE_BATCH):
-            part = results[begin : begin + _ENCODE_BATCH]
-            tokens, texts = sources.read([*range(begin, begin + len(part))])
+        for begin in range(0, len(translations), _ENCODE_BATCH):
+            numbers = [*range(begin, min(begin + _ENCODE_BATCH, len(translations)))]
+            part = translations.get(numbers)
+            tokens, texts = sources.read(numbers)
             targets = sources.tokenizer.encode_batch([row["text"] for row in part])
             for row, source, text, target in zip(part, tokens, texts, targets, strict=True):
                 reason = "source too long" if row["truncated"] else None

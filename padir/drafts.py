@@ -62,9 +62,13 @@ def in_the_input(numbers: list[int], rows: int) -> np.ndarray:
     return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32)
 
 
-def padded(sources: list[list[int]], batch_size: int) -> np.ndarray:
-    """Token lists as an array of one of few shapes, so that few programs are compiled."""
-    rows = min(batch_size, 1 << (len(sources) - 1).bit_length())
+def padded(sources: list[list[int]], batch_size: int, row_multiple: int = 1) -> np.ndarray:
+    """Token lists as an array of one of few shapes, so that few programs are compiled.
+
+    Args:
+      row_multiple: the rows are a multiple of it: devices that share them.
+    """
+    rows = round_up(min(batch_size, 1 << (len(sources) - 1).bit_length()), row_multiple)
     return pad_rows(sources, round_up(max(map(len, sources)), BUCKET), rows)
 
 

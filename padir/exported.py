@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -67,10 +68,18 @@ class Exported:
     Attributes:
       description: what export.json says.
       params: the weights by name, on the device.
+      files: names of those that were compared with the manifest; no others are read.
     """
 
-    def __init__(self, folder: Path, description: dict[str, Any], params: dict[str, Any], vocabulary: bytes):
-        self.folder, self.description, self.params = folder, description, params
+    def __init__(
+        self,
+        folder: Path,
+        description: dict[str, Any],
+        params: dict[str, Any],
+        vocabulary: bytes,
+        files: frozenset[str],
+    ):
+        self.folder, self.description, self.params, self.files = folder, description, params, files
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(vocabulary)
         self._programs: dict[str, Callable[..., Any]] = {}
@@ -85,7 +94,7 @@ class Exported:
         folder = Path(folder)
         if importlib.util.find_spec("flatbuffers") is None:
             raise ExportError("JAX reads exported programs with a package that is missing: pip install flatbuffers")
-        _check(folder)
+        files = _check(folder)
         try:
             description = json.loads((folder / DESCRIPTION).read_text())
             got = description["format"]
@@ -107,7 +116,8 @@ class Exported:
         try:
             arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
             params = {name: np.asarray(value, dtypes[name]) for name, value in arrays.items()}
-            return cls(folder, description, jax.device_put(params), (folder / VOCABULARY).read_bytes())
+            vocabulary = (folder / VOCABULARY).read_bytes()
+            return cls(folder, description, jax.device_put(params), vocabulary, files)
         except (safetensors.SafetensorError, RuntimeError, OSError, KeyError) as error:
             raise ExportError(f"{folder} holds weights or a vocabulary that cannot be read: {error}") from error
 
@@ -216,10 +226,10 @@ class Exported:
         """What a stage's program for rows of a length gives."""
         name = program_file(stage, length)
         if name not in self._programs:
+            if name not in self.files:
+                raise ExportError(f"there is no program {name} in {self.folder}: export that length")
             try:
                 program = jax.export.deserialize(bytearray((self.folder / name).read_bytes()))
-            except FileNotFoundError:
-                raise ExportError(f"there is no program {name} in {self.folder}: export that length") from None
             except Exception as error:  # flatbuffers raises what it happens upon
                 made = f"it was made by JAX {self.description['jax']}, this is {jax.__version__}"
                 raise ExportError(f"{self.folder / name} cannot be read ({made}): {error}") from error
@@ -284,8 +294,8 @@ class Exported:
         ]
 
 
-def _check(folder: Path) -> None:
-    """Compares every file with the manifest."""
+def _check(folder: Path) -> frozenset[str]:
+    """Compares every file with the manifest, and gives their names."""
     try:
         entries = json.loads((folder / MANIFEST).read_text())["files"]
         sums = {name: entry["sha256"] for name, entry in entries.items()}
@@ -294,7 +304,7 @@ def _check(folder: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ExportError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
     for name, expected in sums.items():
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        if not _is_inside(folder, name):
             raise ExportError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
         try:
             digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
@@ -302,6 +312,19 @@ def _check(folder: Path) -> None:
             raise ExportError(f"{folder / name} is missing: restore the folder from a copy") from None
         if digest != expected:
             raise ExportError(f"{folder / name} is damaged (its sha256 differs): restore the folder from a copy")
+
+    if missing := [name for name in (DESCRIPTION, WEIGHTS, VOCABULARY) if name not in sums]:
+        raise ExportError(f"{folder / MANIFEST} does not name {missing[0]}: restore the folder from a copy")
+    return frozenset(sums)
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    """Whether a file is the folder's own, or a blob that a snapshot in a cache of Hugging Face's hub links to."""
+    path, home = folder / name, folder.resolve()
+    file, repository = path.resolve(), home.parent.parent
+    is_snapshot = home.parent.name == "snapshots" and repository.name.startswith("models--")
+    is_blob = is_snapshot and path.parent == folder and file.parent == repository / "blobs"
+    return is_blob or file.is_relative_to(home)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -325,6 +348,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who reads has gone, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the end
+        return 141
     return 0
 
 

@@ -153,8 +153,14 @@ def whole_folder(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) 
       overwrite: whether one of them may be.
 
     Raises:
-      PadirError: there is something at that place.
+      PadirError: there is something at that place, or it cannot be written (see `writing`).
     """
+    with writing(Path(folder).resolve()), _whole_folder(folder, kind, overwrite) as unfinished:
+        yield unfinished
+
+
+@contextlib.contextmanager
+def _whole_folder(folder: str | os.PathLike[str], kind: str, overwrite: bool) -> Iterator[Path]:
     final = Path(folder).resolve()
     unfinished, old = (final.with_name(f".{final.name}.{what}") for what in ("unfinished", "old"))
     if final.exists():
@@ -191,12 +197,15 @@ def write_json(path: str | os.PathLike[str], figures: Any) -> None:
 def inside(folder: Path, name: str) -> Path:
     """The path of a file of a folder that somebody else may have made, by the name that the folder's manifest gives it.
 
+    A link is followed within the folder, and from a snapshot in a cache of Hugging Face's hub to its own blobs.
+
     Raises:
       PadirError: it is no name of a file, or the file lies outside the folder, by its name or by a symbolic link.
     """
     try:
         path = folder / name
-        if path.resolve().is_relative_to(folder.resolve()):
+        home, file = folder.resolve(), path.resolve()
+        if file.is_relative_to(home) or (path.parent == folder and file.parent == _blobs(home)):
             return path
     except (OSError, RuntimeError, TypeError, ValueError):  # links in a circle, no string, a NUL, too long
         raise PadirError(f"{name!r} in {folder} is no file: restore the folder from a copy") from None
@@ -204,6 +213,13 @@ def inside(folder: Path, name: str) -> Path:
         f"{folder} may only name its own files, got one outside its folder: {name!r}: put copies in the place of links,"
         " and use no folder that you do not trust"
     )
+
+
+def _blobs(home: Path) -> Path | None:
+    """Where the files lie that a snapshot links to: models--NAME/snapshots/REVISION/x -> models--NAME/blobs/HASH."""
+    repository = home.parent.parent
+    known = home.parent.name == "snapshots" and repository.name.startswith(("models--", "datasets--"))
+    return repository / "blobs" if known else None
 
 
 def read_json(path: Path) -> Any:

@@ -15,6 +15,7 @@ from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Int8
 
+from padir.sharding import keep_rows
 from padir.tokens import at_most
 
 _FEW_ROWS = 8
@@ -99,7 +100,7 @@ class Embed(nn.Module):
         rows = jnp.take(self.embedding, ids, axis=0)
         if rows.dtype == jnp.int8:
             rows = rows * jnp.take(self._scale(), ids)[..., None]
-        return rows.astype(self.dtype)
+        return keep_rows(rows.astype(self.dtype))
 
     def _scale(self):
         """Of each row of a quantised table."""

@@ -26,6 +26,7 @@ from padir.canvas import Output, best_by_block, same_segment
 from padir.errors import PadirError
 from padir.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
 from padir.length import LENGTH_HEADS, LengthOutput, get_length_head
+from padir.sharding import keep_rows
 from padir.tokens import Ids, at_most, positions_in_segment
 
 MOST_LOGITS = 2**21  # 8 MB: as many as caches hold are faster computed at once
@@ -144,6 +145,7 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
 
     def __call__(self, x, mask, bias, deterministic):
+        x = keep_rows(x)
         y = self.pre_attention_layer_norm(x)
         y = self.attention(y, self.attention.keys_values(y, y), mask, bias, deterministic=deterministic)
         x = x + self.dropout(y, deterministic=deterministic)
@@ -169,7 +171,7 @@ class Encoder(nn.Module):
         x = self.dropout(x, deterministic=deterministic)
         for layer in self.layers:
             x = layer(x, mask_BSS, bias, deterministic)
-        return self.dropout_out(self.encoder_norm(x), deterministic=deterministic)
+        return self.dropout_out(self.encoder_norm(keep_rows(x)), deterministic=deterministic)
 
 
 class DecoderLayer(nn.Module):
@@ -196,6 +198,7 @@ class DecoderLayer(nn.Module):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
 
     def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
+        x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
         context = y if context_BLD is None else context_BLD
         keys_values = self.self_attention.keys_values(context, context)
@@ -262,7 +265,7 @@ class Decoder(nn.Module):
         x = self.dropout(x, deterministic=deterministic)
         for layer, kv in zip(self.layers, cross_kv, strict=True):
             x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
-        return self.dropout(self.decoder_norm(x), deterministic=deterministic)
+        return self.dropout(self.decoder_norm(keep_rows(x)), deterministic=deterministic)
 
     def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
         """One position of a causal decoder. A sentence's N hypotheses share its cache, whose keys are L slots of N."""

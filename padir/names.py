@@ -22,10 +22,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from padir.checkpoint import ModelCard, check_manifest, write_manifest
+from padir.checkpoint import ModelCard, check_manifest, model_params, write_manifest
 from padir.errors import PadirError
 from padir.export import save_weights
-from padir.files import whole_folder
+from padir.files import read_json, whole_folder
 from padir.tokenizer import Tokenizer
 from padir.translate import Translator
 
@@ -130,19 +130,17 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
       PadirError: it is no such folder, a file is damaged, or the arrays are not those of the model.
     """
     folder = Path(folder)
-    check_manifest(folder)
+    check_manifest(folder, (WEIGHTS, NAMES, CARD, VOCABULARY))
+    card = ModelCard.from_json(read_json(folder / CARD))
     try:
-        names = json.loads((folder / NAMES).read_text())
-        card = ModelCard.from_json(json.loads((folder / CARD).read_text()))
         arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise PadirError(f"{folder} holds no weights of `padir export --weights`: {error}") from error
-    if {entry["name"] for entry in names.values()} != set(arrays):
-        raise PadirError(f"{folder / NAMES} must name the arrays of {WEIGHTS}: write both anew")
-    flat = {
-        name: np.asarray(arrays[entry["name"]].T if entry["transposed"] else arrays[entry["name"]], np.float32)
-        for name, entry in names.items()
-    }
+        flat = {
+            name: arrays[entry["name"]].T if entry["transposed"] else arrays[entry["name"]]
+            for name, entry in read_json(folder / NAMES).items()
+        }
+    except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise PadirError(f"{folder} holds no weights of `padir export --weights` ({error}): write them anew") from error
+    flat = model_params(flat, folder / WEIGHTS, card)
     tokenizer = Tokenizer.load(folder / VOCABULARY, num_sentinels=card.ids.num_sentinels)
     return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)
 

@@ -31,13 +31,17 @@ class Programs:
     times_dropped: int = 0
     _known: int = 0
 
+    def share(self) -> float:
+        """Of the mappings that the process may have, how many it has; 0 where there is no such limit."""
+        found = self.mappings()
+        return 0.0 if found is None else found[0] / found[1]
+
     def make_room(self) -> None:
         """Drops them all if mappings run short; costs nothing unless one was compiled since the last call."""
         count = sum(function._cache_size() for function in self.functions)
         if count > self._known:
             self._known = count
-            found = self.mappings()
-            if found is not None and found[0] > SHARE * found[1]:
+            if self.share() > SHARE:
                 self.drop()
 
     def drop(self) -> None:

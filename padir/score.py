@@ -26,11 +26,12 @@ import numpy as np
 
 from padir.canvas import Canvas, Corruption, Output, Strategy, forbid
 from padir.decoding import Decoding
-from padir.drafts import BUCKET, Tried, encode, in_the_input, lay_out, padded
+from padir.drafts import BUCKET, Tried, in_the_input, lay_out
 from padir.errors import PadirError
 from padir.length import log_probs
 from padir.model import Transformer
 from padir.refine import refine
+from padir.sharding import on_host
 from padir.tokens import EOS, pad_rows, round_up
 from padir.translate import Translator
 
@@ -89,26 +90,27 @@ def score_pairs(
     results: dict[int, PairScore] = {}
     for begin in range(0, len(order), decoding.batch_size):
         numbers = order[begin : begin + decoding.batch_size]
-        source_BS = padded([source_tokens[i] for i in numbers], decoding.batch_size)
-        rows = source_BS.shape[0]
+        batch = translator.encode([source_tokens[i] for i in numbers], decoding.batch_size)
+        rows = batch.source_BS.shape[0]
         lengths = [len(target_tokens[i]) for i in numbers]
         length_B = np.array(lengths + [1] * (rows - len(numbers)), np.int32)
         width = min(round_up(max(lengths), BUCKET), limit)
-        encoded, cross_kv = encode(translator.model, translator.params, source_BS)
         number_B = in_the_input([first_number + i for i in numbers], rows)
-        tried = Tried(cross_kv, encoded.segment_BS, number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
-        log_prob_BT = _stages(
-            translator.model,
-            translator.params,
-            tried,
-            pad_rows([target_tokens[i] for i in numbers], width, rows),
-            strategy=decoding.strategy,
-            corruption=decoding.canvas,
-            num_stages=decoding.num_steps,
-            seed=decoding.seed,
-        )
-        length_log_prob_BM = jax.device_get(log_probs(encoded.length))
-        for b, (i, log_prob_T) in enumerate(zip(numbers, np.asarray(log_prob_BT).tolist(), strict=False)):
+        by_sentence = (number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
+        tried = Tried(batch.cross_kv, batch.encoded.segment_BS, *translator.place(by_sentence))
+        with translator.on_devices():
+            log_prob_BT = _stages(
+                translator.model,
+                translator.params,
+                tried,
+                translator.place(pad_rows([target_tokens[i] for i in numbers], width, rows)),
+                strategy=decoding.strategy,
+                corruption=decoding.canvas,
+                num_stages=decoding.num_steps,
+                seed=decoding.seed,
+            )
+        length_log_prob_BM = on_host(log_probs(batch.encoded.length))
+        for b, (i, log_prob_T) in enumerate(zip(numbers, on_host(log_prob_BT).tolist(), strict=False)):
             length = None if length_log_prob_BM is None else float(length_log_prob_BM[b, lengths[b] - 1])
             results[i] = PairScore(log_prob_T[-1], lengths[b] - 1, tuple(log_prob_T), length)
     return [results[i] for i in range(len(sources))]

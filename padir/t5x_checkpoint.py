@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError
+from padir.files import writing
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
@@ -114,15 +115,17 @@ def _read_own(folder: Path) -> dict[str, Any]:
         contents = flax.serialization.msgpack_restore(data)
         version = int(contents["version"])
         optimizer = contents["optimizer"]
-        target, step = optimizer["target"], optimizer["state"]["step"]
+        step = int(np.asarray(optimizer["state"]["step"]))
+        leaves = flax.traverse_util.flatten_dict(
+            optimizer["target"], sep="/", is_leaf=lambda _, value: "kvstore" in value
+        )
     except Exception as error:  # msgpack raises what the damage makes of it
         raise PadirError(
             f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
         ) from None
     if version not in _VERSIONS:
         raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
-    leaves = flax.traverse_util.flatten_dict(target, sep="/", is_leaf=lambda _, value: "kvstore" in value)
-    return {"target": _read_arrays(folder, leaves), "step": np.asarray(step)}
+    return {"target": _read_arrays(folder, leaves), "step": step}
 
 
 def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +165,11 @@ def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
     kvstore = leaf["kvstore"]
     path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
     where = folder / str(path)
-    if leaf.get("driver") != "zarr" or not path or not where.resolve().is_relative_to(folder.resolve()):
+    try:
+        lies_here = where.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle, too long, a NUL
+        lies_here = False
+    if leaf.get("driver") != "zarr" or not path or not lies_here:
         raise PadirError(
             f"{folder} says that {name} lies at {path!r}, where no array of a checkpoint lies: do not use it"
         )
@@ -196,7 +203,8 @@ def _read_orbax(state: Path) -> dict[str, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end
 
 
 def _chunks(array: np.ndarray) -> list[int]:
@@ -220,42 +228,51 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
       The checkpoint's folder.
 
     Raises:
-      PadirError: the folder is there already.
+      PadirError: the folder is there already, or it cannot be written.
     """
-    import tensorstore
-
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
         raise PadirError(f"{final} is there already: give another folder, or remove it")
     unfinished = final.with_name(f"{final.name}.unfinished.{os.getpid()}")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    unfinished.mkdir(parents=True)
     try:
-        specs, writing = {}, []
-        for name, value in flat.items():
-            array = np.asarray(value, np.float32)
-            spec = {
-                "driver": "zarr",
-                "dtype": "float32",
-                "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
-                "metadata": {
-                    "chunks": _chunks(array),
-                    "compressor": {"id": "gzip"},
-                    "shape": list(array.shape),
-                },
-            }
-            specs[name] = spec
-            here = {**spec, **_spec(unfinished / spec["kvstore"]["path"])}
-            writing.append(tensorstore.open(here, create=True).result().write(array))
-        for future in writing:
-            future.result()
-        optimizer = {
-            "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
-            "state": {"step": np.int32(step), "param_states": {}},
-        }
-        contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
-        (unfinished / "checkpoint").write_bytes(contents)
-        unfinished.rename(final)
+        with writing(unfinished):
+            unfinished.mkdir(parents=True)
+            _write(unfinished, flat, step)
+            unfinished.rename(final)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return final
+
+
+def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
+    """Fills the folder of a checkpoint with arrays by name."""
+    import tensorstore
+
+    specs, pending = {}, []
+    for name, value in flat.items():
+        array = np.asarray(value, np.float32)
+        spec = {
+            "driver": "zarr",
+            "dtype": "float32",
+            "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
+            "metadata": {
+                "chunks": _chunks(array),
+                "compressor": {"id": "gzip"},
+                "shape": list(array.shape),
+            },
+        }
+        specs[name] = spec
+        here = {**spec, **_spec(folder / spec["kvstore"]["path"])}
+        pending.append(tensorstore.open(here, create=True).result().write(array))
+    try:
+        for future in pending:
+            future.result()
+    except ValueError as error:  # a full disk, in TensorStore's words
+        raise PadirError(f"cannot write {folder} ({_first_line(error)}): make room on its disk") from error
+    optimizer = {
+        "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
+        "state": {"step": np.int32(step), "param_states": {}},
+    }
+    contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
+    (folder / "checkpoint").write_bytes(contents)

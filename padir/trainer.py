@@ -1,6 +1,9 @@
 """Training: the state, one jitted step, and the loop around it with evaluation, checkpoints and progress.
 
 The loop is given what it does not know: an `evaluate_fn` that decodes the validation split.
+
+Several processes run it in step: each takes the same decisions, from figures that are the same in all of them or that
+the first one told the others (`padir.processes`). Only the first one has the model directory.
 """
 
 from __future__ import annotations
@@ -16,12 +19,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.averaging import Averaging, best_steps, mean_of_checkpoints
 from padir.checkpoint import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, load_model, save_model
@@ -35,21 +36,16 @@ from padir.finite import NotFinite, Watch, is_finite
 from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
+from padir.placement import Placement, TrainState, init_params
+from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first
+from padir.sharding import DATA, Sharding, on_host, process_rows, settle, spread
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
 from padir.training_log import TrainingLog
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
-"""(params, card, tokenizer) -> figures of the validation split, by name."""
-
-
-@flax.struct.dataclass
-class TrainState:
-    """Everything that a step changes."""
-
-    step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
-    params: Any
-    opt_state: Any
+"""(params, card, tokenizer) -> figures of the validation split, by name; the parameters lie as they do in training, and
+each of several processes calls it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,12 +112,9 @@ def make_step(
     return step_fn
 
 
-def init_params(model: Transformer, seed: int) -> Any:
-    """Fresh parameters."""
-    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
-    segment_BS = jnp.ones((1, 1), jnp.int32)
-    variables = jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
-    return variables["params"]
+@jax.jit  # one program, where several devices have parts
+def _finite(params: Any) -> jax.Array:
+    return jnp.isfinite(optax.tree.norm(params))
 
 
 def initial_params(model: Transformer, model_dir: str) -> Any:
@@ -138,7 +131,7 @@ def initial_params(model: Transformer, model_dir: str) -> Any:
             f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
             f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
         )
-    return jax.tree.map(jnp.asarray, params)
+    return params
 
 
 def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
@@ -176,6 +169,7 @@ def train(
     intervals: Intervals = Intervals(),
     averaging: Averaging = Averaging(),
     not_finite: NotFinite = NotFinite(),
+    sharding: Sharding = Sharding(),
     num_steps: int = 100_000,
     seed: int = 0,
     start_from: str | None = None,
@@ -191,6 +185,7 @@ def train(
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
       averaging: which weights the model directory gets.
+      sharding: how the work is spread over the devices; checkpoints fit any.
       not_finite: what happens when a loss or its gradient is NaN or infinite.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
@@ -222,16 +217,13 @@ def train(
     folder = Path(model_dir)
     keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
     checkpoints = Checkpoints(folder / "checkpoints", keep)
-    if (folder / MANIFEST).exists() and not checkpoints.steps():
-        raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
-            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
-        )
+    from_first(lambda: _check_new(folder, checkpoints))
     mixture = Mixture.of(data)
     manifests = mixture.manifests("train", verify=True)
     check_lengths(mixture, manifests, model, batching)
-    # The processes of one training share a folder: the first one locks it for all.
-    with only_writer(folder, "trained in") if jax.process_index() == 0 else contextlib.nullcontext():
+    sharding.check(sharding.mesh(), model, batching.rows)
+    with contextlib.ExitStack() as stack:
+        from_first(lambda: stack.enter_context(only_writer(folder, "trained in")))  # for all processes
         return _train(
             mixture,
             manifests[0],
@@ -243,6 +235,7 @@ def train(
             intervals=intervals,
             averaging=averaging,
             not_finite=not_finite,
+            sharding=sharding,
             num_steps=num_steps,
             seed=seed,
             start_from=start_from,
@@ -263,6 +256,7 @@ def _train(
     intervals: Intervals,
     averaging: Averaging,
     not_finite: NotFinite,
+    sharding: Sharding,
     num_steps: int,
     seed: int,
     start_from: str | None,
@@ -273,34 +267,43 @@ def _train(
     folder = checkpoints.folder.parent
     tokenizer = load_tokenizer(mixture.folders[0])
     transformer = Transformer(model, tokenizer.ids)
-    mesh = Mesh(np.array(jax.local_devices()), ("data",))
-    replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
+    mesh = sharding.mesh()
+    loader = make_loader(
+        mixture,
+        batching,
+        row_multiple=mesh.shape[DATA],
+        length_token=model.length_token,
+        seed=seed,
+        shard=process_rows(mesh),
+    )
     transformation = averaging.transformation(optimizer.transformation(num_steps))
-    params = init_params(transformer, seed) if start_from is None else initial_params(transformer, start_from)
-    state = TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
-    restored = checkpoints.restore_latest(state)
-    if restored is not None:
-        state, loader_state = restored
+
+    def initial(params: Any = None) -> TrainState:
+        params = init_params(transformer, seed) if params is None else params
+        return TrainState(step=jnp.int32(0), params=params, opt_state=transformation.init(params))
+
+    placement = Placement.of(sharding, mesh, transformer, initial)
+    like, shardings = placement.like, placement.state
+    state, loader_state = _read(lambda: checkpoints.restore_latest(like), like, shardings)
+    if state is not None:
         loader.set_state(loader_state)
-    start, latest, config_text = int(state.step), {}, describe_config()
+    elif start_from is not None:
+        params, _ = _read(lambda: (initial_params(transformer, start_from), None), like.params, shardings.params)
+        state = placement.fresh(initial, params)
+    else:
+        state = placement.fresh(initial)
+    start, latest, config_text = int(settle(state).step), {}, describe_config()
     if start > num_steps:
         raise PadirError(
             f"num_steps must be at least {start}, the step of the last checkpoint in {checkpoints.folder}, got"
             f" {num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
         )
-    _warn_of_changes(checkpoints.config(start), config_text, start)
-    if start == num_steps and (finished := _finished(folder, start)) is not None:
-        print(
-            f"padir: {folder} is finished: it has all {num_steps:,} steps, and nothing was done. To go on, raise them"
-            " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
-            " `padir average`",
-            file=sys.stderr,
-        )
+    if is_first():
+        _warn_of_changes(checkpoints.config(start), config_text, start)
+    if start == num_steps and (finished := from_first(lambda: _finished(folder, start))) is not None:
         return finished
-    state = jax.device_put(state, replicated)
     train_step = make_step(transformer, objective, transformation, batching, seed, num_steps, not_finite)
-    step_fn = jax.jit(train_step, donate_argnums=0)
+    step_fn = placement.step(train_step)
 
     card = ModelCard(
         config=model,
@@ -312,22 +315,30 @@ def _train(
         task=manifest["source"]["name"],
     )
 
-    log = TrainingLog(folder, num_steps, start, count_parameters(params))
-    watch = Watch(folder, not_finite)
+    log = TrainingLog(folder if is_first() else None, num_steps, start, count_parameters(like.params))
+    watch, vote = Watch(folder, not_finite), Vote()
+
+    def save(step: int, state: TrainState, extra: bool) -> None:
+        whole = gathered(state)
+        from_first(lambda: checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=extra))
+
     with log, _graceful_stop() as stop, checkpoints:
         if not start:  # a training that goes on has said it, and what differs is told above
             log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
+        if mesh.size > 1:
+            log.console.print(str(placement), highlight=False, soft_wrap=True)
         run = _Run(folder, card, tokenizer, averaging, checkpoints, log, evaluate_fn, stop)
         run.protect_best()
-        if start and intervals.evaluates(start, num_steps) and not run.validated(start):
+        if start and intervals.evaluates(start, num_steps) and not from_first(lambda: run.validated(start)):
             latest = run.validate(state)  # it was stopped after saving and before validating
         sums, mark = None, time.perf_counter()
         for step in range(start + 1, num_steps + 1):
             arrays = next(loader)
-            state, step_sums = step_fn(state, Batch(**jax.device_put(arrays, by_row)))
+            with jax.set_mesh(mesh):
+                state, step_sums = settle(step_fn(state, placement.batch(arrays)))
             watch.add(step, arrays, step_sums.not_finite)
             sums = step_sums if sums is None else jax.tree.map(jnp.add, sums, step_sums)
-            stopping = stop.requested and step < num_steps  # read once: a signal may come at any time
+            stopping = vote(stop.requested) and step < num_steps  # read once: a signal may come at any time
             if step % intervals.log == 0 or step == num_steps:
                 watch.drain()
                 row = figures(jax.block_until_ready(sums), objective, time.perf_counter() - mark)
@@ -341,9 +352,9 @@ def _train(
             validating = intervals.evaluates(step, num_steps) and not stopping
             if regular or stopping or validating:
                 watch.drain()
-                run.check(bool(jnp.isfinite(optax.tree.norm(state.params))), "the parameters are", f"step {step}")
+                run.check(bool(on_host(_finite(state.params))), "the parameters are", f"step {step}")
             if regular or stopping:
-                checkpoints.save(step, state, loader.get_state(), config=config_text, extra=not regular)
+                save(step, state, extra=not regular)
             if validating:
                 began = time.perf_counter()
                 try:
@@ -351,18 +362,49 @@ def _train(
                 except KeyboardInterrupt:
                     stopping = True
                     if not regular:
-                        checkpoints.save(step, state, loader.get_state(), config=config_text, extra=True)
+                        save(step, state, extra=True)
                 mark += time.perf_counter() - began
             if stopping:
-                checkpoints.wait()
+                from_first(checkpoints.wait)
                 raise KeyboardInterrupt(f"saved step {step} of {num_steps} in {folder}; run the same command to go on")
-        checkpoints.wait()
+        from_first(checkpoints.wait)
         latest = {**latest, **run.write_model(state, config_text)}
     return latest
 
 
+def _check_new(folder: Path, checkpoints: Checkpoints) -> None:
+    if (folder / MANIFEST).exists() and not checkpoints.steps():
+        raise PadirError(
+            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
+            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
+        )
+
+
+def _read(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
+    """What `read` gives in the first process, in all of them: arrays, now on the devices, and something else of them.
+
+    Args:
+      read: gives None where there is nothing, which becomes two.
+      like: the shapes and dtypes of the arrays.
+      shardings: where they belong.
+    """
+    arrays: list[Any] = []
+
+    def rest() -> list[Any]:
+        got = read()
+        if got is None:
+            return []
+        arrays.append(got[0])
+        return [got[1]]
+
+    told = from_first(rest)
+    if not told:
+        return None, None
+    return arrays_from_first(arrays[0] if arrays else like, spread, shardings), told[0]
+
+
 def _finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step, whole."""
+    """The figures in the model card, if the folder has the model of that step, which is the last, whole; says so."""
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -371,7 +413,15 @@ def _finished(folder: Path, step: int) -> dict[str, float] | None:
         print(f"padir: writing the model again from the last checkpoint: {error}", file=sys.stderr)
         return None
     card = json.loads((folder / "model.json").read_text())
-    return card["metrics"] if card["step"] == step else None
+    if card["step"] != step:
+        return None
+    print(
+        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise them"
+        " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
+        " `padir average`",
+        file=sys.stderr,
+    )
+    return card["metrics"]
 
 
 def _warn_of_changes(before: str, now: str, step: int) -> None:
@@ -456,15 +506,18 @@ class _Run:
 
     def write_model(self, state: TrainState, config_text: str) -> dict[str, float]:
         """Writes the model directory; gives the figures in its card, of which the validation's are of its weights."""
-        step, kind = int(state.step), self.averaging.kind
-        measured = self.log.figures(step)
+        current = gathered(self.averaging.current(state.params, state.opt_state))
+        return from_first(lambda: self._write_model(int(state.step), current, config_text))
+
+    def _write_model(self, step: int, current: Any, config_text: str) -> dict[str, float]:
+        kind, measured = self.averaging.kind, self.log.figures(step)
         if kind in ("last", "best"):
             params, weights = mean_of_checkpoints(self.checkpoints, kind, self.averaging.count)
             row = self.evaluate(params, step)
             self.log.write(step, {f"averaged_{name}": value for name, value in row.items()})
             measured |= row
         else:
-            params = self.averaging.current(state.params, state.opt_state)
+            params = current
             weights = Weights(kind, (step,), self.averaging.decay if kind == "ema" else None)
         for of_the_run in ("tokens_per_second", "skipped"):
             measured.pop(of_the_run, None)

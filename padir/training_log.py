@@ -54,23 +54,46 @@ class TensorBoard:
         self._writer.close()
 
 
+class _Files:
+    """A training's metrics.jsonl and event file, open."""
+
+    def __init__(self, folder: Path, start: int):
+        self.folder = folder
+        with writing(folder):
+            self._history = (folder / "metrics.jsonl").open("a")
+            self._tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
+
+    def write(self, step: int, row: dict[str, float], line: str) -> None:
+        with writing(self.folder):
+            self._history.write(line + "\n")
+            self._history.flush()
+            self._tensorboard.write(step, row)
+
+    def close(self) -> None:
+        for each in (self._history, self._tensorboard):
+            with contextlib.suppress(OSError):  # `write` has said so already
+                each.close()
+
+
 class TrainingLog:
     """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal.
+
+    Without a folder it writes and shows nothing: another process does.
 
     Raises:
       PadirError: the files cannot be written; `write` raises it, too.
     """
 
-    def __init__(self, folder: Path, num_steps: int, start: int, parameters: int):
-        self.folder = folder
-        self.console = rich.console.Console(stderr=True)
-        history = folder / "metrics.jsonl"
-        # What came after the checkpoint comes again.
-        self._rows = [row for row in read_rows(history) if row["step"] <= start]
-        write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
-        with writing(folder):
-            self.file = history.open("a")
-            self.tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
+    def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
+        self.console = rich.console.Console(stderr=True, quiet=folder is None)
+        self._rows: list[dict[str, Any]] = []
+        self._files: _Files | None = None
+        if folder is not None:
+            history = folder / "metrics.jsonl"
+            # What came after the checkpoint comes again.
+            self._rows = [row for row in read_rows(history) if row["step"] <= start]
+            write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
+            self._files = _Files(folder, start)
         self.began = time.time()
         self.bar = rich.progress.Progress(
             rich.progress.TextColumn("[bold]train"),
@@ -79,7 +102,7 @@ class TrainingLog:
             rich.progress.TimeRemainingColumn(),
             rich.progress.TextColumn("{task.fields[figures]}"),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=folder is None or not self.console.is_terminal,
         )
         self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
         self.num_steps = num_steps
@@ -92,9 +115,8 @@ class TrainingLog:
 
     def __exit__(self, *_):
         self.bar.stop()
-        for each in (self.file, self.tensorboard):
-            with contextlib.suppress(OSError):  # `write` has said so already
-                each.close()
+        if self._files is not None:
+            self._files.close()
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -110,13 +132,10 @@ class TrainingLog:
         self.bar.update(self.task, completed=step)
 
     def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
-        if not row:
+        if not row or self._files is None:
             return row
         self._rows.append({"step": step, "time": round(time.time(), 1), **row})
-        with writing(self.folder):
-            self.file.write(json.dumps(self._rows[-1]) + "\n")
-            self.file.flush()
-            self.tensorboard.write(step, row)
+        self._files.write(step, row, json.dumps(self._rows[-1]))
         text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
         self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
         if self.bar.disable or "loss" not in row:

@@ -11,6 +11,7 @@ targets.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
 from padir import autoregressive
@@ -30,10 +32,12 @@ from padir.drafts import BUCKET, Drafts, Tried, encode, in_the_input, padded, re
 from padir.errors import PadirError
 from padir.length import candidates, log_probs, top_lengths
 from padir.model import Encoded, Transformer
+from padir.placement import param_axes
 from padir.pretrained import DEFAULT
 from padir.programs import Programs, mappings
 from padir.quantise import KEPT, quantise
 from padir.rerank import Hypothesis, Rescore
+from padir.sharding import DATA, Sharding, mesh_of, on_host, spread
 from padir.strategies import Padir
 from padir.tokenizer import Tokenizer
 from padir.tokens import EOS, PADDING, round_up
@@ -98,7 +102,7 @@ class Written(NamedTuple):
 
 
 class Translator:
-    """A loaded model.
+    """A loaded model. Where its parameters lie on several devices, these share the rows of a batch.
 
     >>> translator = Translator.load("runs/toy")  # doctest: +SKIP
     >>> translator.translate(["Der Hund schläft ."], num_steps=4)[0].text  # doctest: +SKIP
@@ -108,6 +112,7 @@ class Translator:
     def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
         self.params, self.card, self.tokenizer = params, card, tokenizer
         self.model = Transformer(card.config, card.ids)
+        self._mesh = mesh_of(params)
 
     @classmethod
     def load(
@@ -116,6 +121,7 @@ class Translator:
         *,
         corruption: Corruption | None = None,
         strategy: Strategy | None = None,
+        sharding: Sharding | None = None,
     ) -> Translator:
         """Loads a model directory, or a model that comes with padir (`padir.pretrained`).
 
@@ -123,12 +129,18 @@ class Translator:
           path: the directory, or such a model's name.
           corruption, strategy: in place of the model's own, which must be given where it was trained with a class that
             is not padir's.
+          sharding: over all devices; None: one device.
 
         Raises:
-          PadirError: it is missing, half-written or damaged.
+          PadirError: it is missing, half-written or damaged, or cannot be shared by so many devices.
         """
         params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
-        return cls(jax.device_put(params), card, tokenizer)
+        mesh = None if sharding is None else sharding.mesh()
+        if sharding is None or mesh is None or mesh.size == 1:
+            return cls(jax.device_put(params), card, tokenizer)
+        sharding.check(mesh, card.config)
+        axes = param_axes(Transformer(card.config, card.ids))
+        return cls(jax.tree.map(spread, params, sharding.of_params(axes, params, mesh)), card, tokenizer)
 
     @property
     def as_integers(self) -> bool:
@@ -146,6 +158,21 @@ class Translator:
         """
         self._require_floats()
         return Translator(jax.jit(quantise)(self.params), self.card, self.tokenizer)
+
+    def place(self, rows: Any) -> Any:
+        """Arrays [B, ...] of a batch where its rows belong: on the devices that share them, if several do."""
+        if self._mesh is None:
+            return rows
+        by_row = NamedSharding(self._mesh, PartitionSpec(DATA))
+        return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
+
+    def padded(self, sources: list[list[int]], batch_size: int) -> np.ndarray:
+        """`padir.drafts.padded`, with rows for each of the devices that share them."""
+        return padded(sources, batch_size, 1 if self._mesh is None else self._mesh.shape[DATA])
+
+    def on_devices(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which programs run on the devices of the parameters."""
+        return contextlib.nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
 
     def in_bfloat16(self) -> Translator:
         """The same model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
@@ -248,11 +275,12 @@ class Translator:
         for begin in range(0, len(order), batch_size):
             PROGRAMS.make_room()
             numbers = order[begin : begin + batch_size]
-            source_BS, target_BL = (
-                padded([side[i] for i in numbers], batch_size) for side in (source_tokens, target_tokens)
+            sides = tuple(
+                self.padded([side[i] for i in numbers], batch_size) for side in (source_tokens, target_tokens)
             )
-            log_prob_BL = autoregressive.score(self.model, self.params, source_BS, target_BL)
-            for i, log_prob in zip(numbers, np.asarray(log_prob_BL.sum(-1)).tolist(), strict=False):
+            with self.on_devices():
+                log_prob_BL = autoregressive.score(self.model, self.params, *self.place(sides))
+            for i, log_prob in zip(numbers, on_host(log_prob_BL.sum(-1)).tolist(), strict=False):
                 results[i] = Scored(log_prob, len(target_tokens[i]))
         return results
 
@@ -283,9 +311,9 @@ class Translator:
         results: list[list[int]] = [[] for _ in texts]
         for begin in range(0, len(order), batch_size):
             numbers = order[begin : begin + batch_size]
-            encoded, _ = encode(self.model, self.params, padded([sources[i] for i in numbers], batch_size))
-            length_BK, _ = top_lengths(encoded.length, k)
-            for i, length_K in zip(numbers, np.asarray(length_BK).tolist(), strict=False):
+            batch = self.encode([sources[i] for i in numbers], batch_size)
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, k))
+            for i, length_K in zip(numbers, length_BK.tolist(), strict=False):
                 results[i] = length_K
         return results
 
@@ -322,25 +350,25 @@ class Translator:
           numbers: the sentences' numbers in the whole input, which random draws depend on.
           limits: most target tokens of each sentence, EOS included; None: by the length of the source.
         """
-        source_BS, max_length = padded(sources, decoding.batch_size), self.card.config.max_length
+        source_BS, max_length = self.padded(sources, decoding.batch_size), self.card.config.max_length
         rows = source_BS.shape[0]
         if limits is None:
             (longest,) = autoregressive.length_limits([source_BS.shape[1]], max_length)
             limits = autoregressive.length_limits([len(source) for source in sources], max_length)
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
-        written, score_BN, passes_B = autoregressive.translate(
-            self.model,
-            self.params,
-            source_BS,
-            in_the_input(numbers, rows),
-            np.array([*limits, *[2] * (rows - len(sources))], np.int32),  # rows that fill the batch up end at once
-            search=decoding.search,
-            max_length=longest,
-            seed=decoding.seed,
-            kept_v=self._kept(source_BS, decoding),
-        )
-        return Written(*jax.device_get((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
+        limit_B = np.array([*limits, *[2] * (rows - len(sources))], np.int32)  # rows that fill it up end at once
+        with self.on_devices():
+            written, score_BN, passes_B = autoregressive.translate(
+                self.model,
+                self.params,
+                *self.place((source_BS, in_the_input(numbers, rows), limit_B)),
+                search=decoding.search,
+                max_length=longest,
+                seed=decoding.seed,
+                kept_v=self._kept(source_BS, decoding),
+            )
+        return Written(*on_host((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
 
     def read(self, written: Written, sentences: int) -> list[Translation]:
         """The best row of each sentence as text."""
@@ -370,8 +398,9 @@ class Translator:
 
     def encode(self, sources: list[list[int]], batch_size: int) -> EncodedBatch:
         """The first stage of a batch, for models that refine drafts: what the encoder makes of `source_tokens`."""
-        source_BS = padded(sources, batch_size)
-        encoded, cross_kv = encode(self.model, self.params, source_BS)
+        source_BS = self.padded(sources, batch_size)
+        with self.on_devices():
+            encoded, cross_kv = encode(self.model, self.params, self.place(source_BS))
         return EncodedBatch(source_BS, encoded, cross_kv, len(sources))
 
     def try_lengths(
@@ -382,8 +411,8 @@ class Translator:
         if target_lengths is not None:
             lengths = [[length] for length in target_lengths]
         else:
-            length_BK, _ = top_lengths(batch.encoded.length, decoding.lengths.top_k)
-            lengths = np.asarray(length_BK)[: batch.sentences].tolist()
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.lengths.top_k))
+            lengths = length_BK[: batch.sentences].tolist()
         return [candidates(each, decoding.lengths, self.card.config.max_length) for each in lengths]
 
     def refine(
@@ -402,14 +431,16 @@ class Translator:
           decoding: `resolved`.
         """
         arguments, options = self._to_refine(batch, tried, numbers, decoding, trace)
-        return jax.device_get(refine_drafts(*arguments, **options))
+        with self.on_devices():
+            return on_host(refine_drafts(*arguments, **options))
 
     def refining_memory(
         self, batch: EncodedBatch, tried: list[list[tuple[int, int]]], numbers: list[int], decoding: Decoding
     ) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None where it does not say."""
         arguments, options = self._to_refine(batch, tried, numbers, decoding, trace=False)
-        analysis = refine_drafts.lower(*arguments, **options).compile().memory_analysis()
+        with self.on_devices():
+            analysis = refine_drafts.lower(*arguments, **options).compile().memory_analysis()
         return getattr(analysis, "temp_size_in_bytes", None)
 
     def _to_refine(self, batch: EncodedBatch, tried, numbers: list[int], decoding: Decoding, trace: bool):
@@ -422,7 +453,8 @@ class Translator:
         hypotheses += [hypotheses[0]] * (rows - len(tried))
         length_BN, draw_BN = np.moveaxis(np.array(hypotheses, np.int32), -1, 0)
         length = min(round_up(int(length_BN.max()), BUCKET), self.card.config.max_length)
-        drafted = Tried(batch.cross_kv, batch.encoded.segment_BS, in_the_input(numbers, rows), length_BN, draw_BN)
+        by_sentence = self.place((in_the_input(numbers, rows), length_BN, draw_BN))
+        drafted = Tried(batch.cross_kv, batch.encoded.segment_BS, *by_sentence)
         options = {
             "max_target_length": length,
             "strategy": decoding.strategy,
@@ -430,7 +462,8 @@ class Translator:
             "num_steps": decoding.num_steps,
             "seed": decoding.seed,
             "prune": None if trace else decoding.prune,
-            "rows_at_once": rows_together(length),
+            # Groups of rows from all over the batch would make the devices exchange them at every step.
+            "rows_at_once": rows_together(length) if self._mesh is None else None,
             # Room for some more steps, so that other numbers of them need no program of their own.
             "traced_steps": round_up(decoding.num_steps, _TRACE_ROOM) if trace else None,
             "kept_v": self._kept(batch.source_BS, decoding),
@@ -446,7 +479,7 @@ class Translator:
         decoding: Decoding,
     ) -> list[Translation]:
         """The last: the best hypothesis of each sentence, as text."""
-        length_log_prob_BM = jax.device_get(log_probs(batch.encoded.length))
+        length_log_prob_BM = on_host(log_probs(batch.encoded.length))
         read = decoding.rerank.reads_text or decoding.n_best > 0
         kept_BN = drafts.kept_BN
         # Of each sentence the rows that are hypotheses of its own: others have filled the batch up.

@@ -8,4 +8,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 make_environment dev
-exec .venv/bin/python -m pytest -n 2 "$@"
+# The tests of a file stay together: they share fixtures and compiled programs.
+exec .venv/bin/python -m pytest -n 2 --dist loadfile "$@"

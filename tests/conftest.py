@@ -8,8 +8,9 @@ import tempfile
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time would go into optimising programs that run for a millisecond.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# What one test compiles, others need, and so do the commands that tests start; workers inherit the first one's folder.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}")
+# What one test compiles, others need, and so do the commands that tests start. Every worker has its own folder: JAX
+# writes an entry in place, and a reader of half an entry warns.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE = f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}"
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
@@ -27,4 +28,4 @@ def few_programs():
 
 
 def pytest_unconfigure():
-    shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)
+    shutil.rmtree(_CACHE, ignore_errors=True)

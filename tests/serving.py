@@ -47,7 +47,7 @@ def running(engine, wait=True):
     thread.start()
     port = listener.getsockname()[1]
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             client.uvicorn, client.port = server, port
             until(lambda: client.get("/health").status_code == 200 if wait else server.started)
             yield client

@@ -248,6 +248,32 @@ class TestModelDirectory:
         (model_dir / name).symlink_to("inside")
         load_model(model_dir)
 
+    def test_a_snapshot_in_a_cache_of_the_hub_links_to_its_blobs_alone(self, model_dir, tmp_path):
+        """As huggingface_hub lays models out, which their manifests do not know of."""
+        home = tmp_path / "hub" / "models--me--mine"
+        snapshot, blobs = home / "snapshots" / "a1b2", home / "blobs"
+        snapshot.mkdir(parents=True)
+        blobs.mkdir()
+        for number, name in enumerate([*MODEL_FILES, MANIFEST]):
+            (blobs / f"hash{number}").write_bytes((model_dir / name).read_bytes())
+            (snapshot / name).symlink_to(f"../../blobs/hash{number}")
+        load_model(snapshot)
+        (tmp_path / "snapshot").symlink_to(snapshot)
+        load_model(tmp_path / "snapshot")
+        for place in (home / "outside", blobs / "deeper" / "outside", tmp_path / "hub" / "blobs" / "outside"):
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes((model_dir / "config.gin").read_bytes())
+            (snapshot / "config.gin").unlink()
+            (snapshot / "config.gin").symlink_to(place)
+            with pytest.raises(PadirError, match="outside its folder: 'config.gin'"):
+                load_model(snapshot)
+        (snapshot / "config.gin").unlink()
+        (snapshot / "config.gin").symlink_to("../../blobs/hash3")
+        blobs.rename(tmp_path / "elsewhere")  # and blobs may be no link itself
+        blobs.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(PadirError, match="outside its folder"):
+            load_model(snapshot)
+
     @pytest.mark.parametrize("name", MODEL_FILES)
     def test_what_the_manifest_does_not_name_is_not_read(self, model_dir, name):
         manifest = json.loads((model_dir / MANIFEST).read_text())

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import tracemalloc
 import types
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from padir.data.prepared import load_manifest, read_text
 from padir.decoding import Decoding
 from padir.distill import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.errors import PadirError
+from padir.files import only_writer
 from padir.length import LengthSearch
 from padir.rerank import Rescore
 from padir.strategies import MaskPredict, Padir, Rejecter
@@ -203,6 +205,14 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, 
     assert not list(tmp_path.glob(".*"))
 
 
+def test_two_at_once_are_refused(data, tmp_path, tokenizer):
+    with only_writer(tmp_path / ".out.unfinished", "distilled into"):
+        with pytest.raises(PadirError, match=r"must be distilled into by one process at a time, got process \d+"):
+            run(teacher(tokenizer), data, tmp_path / "out")
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
+
+
 def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
     with pytest.raises(KeyboardInterrupt):
         run(teacher(tokenizer, stop_at=2), data, tmp_path / "out")
@@ -330,12 +340,36 @@ def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
     assert split["read"] == 40 and split["written"] + sum(split["dropped"].values()) == 40
 
 
+def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
+    """Of 900 more, of a kilobyte each, less than a third is in memory at any time."""
+    monkeypatch.setattr("padir.distill._ENCODE_BATCH", 64)
+    words = {"null": "zero " * 200, "eins": "one " * 250}
+    peaks = []
+    for count in (50, 300, 1_200):  # the first imports what is imported late
+        corpus = Listed(tuple(("null" if n % 2 else "eins", "one") for n in range(count)))
+        data, out = tmp_path / f"data{count}", tmp_path / f"out{count}"
+        prepare(corpus, tokenizer, data, progress=False)
+        tracemalloc.start()
+        manifest = run(teacher(tokenizer, words=words), data, out, Decoding(batch_size=4))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert manifest["splits"]["train"]["written"] == count
+    assert peaks[2] - peaks[1] < 300_000, peaks
+
+
 class TestChunks:
     def test_are_made_once(self, tmp_path):
         chunks = Chunks.open(tmp_path / "chunks", {"seed": 1}, overwrite=False)
         assert chunks.once("a", lambda: ["ü", None]) == ["ü", None]
         again = Chunks.open(tmp_path / "chunks", {"seed": 1}, overwrite=False)
         assert again.once("a", lambda: pytest.fail("made twice")) == ["ü", None]
+
+    def test_a_damaged_one_is_named(self, tmp_path):
+        chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)
+        chunks.once("a", lambda: [1, 2])
+        (tmp_path / "chunks" / "a.json").write_text("[1,")
+        with pytest.raises(PadirError, match="a.json is damaged: remove it, and run the same command again"):
+            chunks.once("a", lambda: [3])
 
     def test_one_that_failed_is_made_again(self, tmp_path):
         chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)

@@ -245,6 +245,35 @@ class TestRefuses:
         with pytest.raises(ExportError, match="names a file outside its folder"):
             Exported.load(copy)
 
+    @pytest.mark.parametrize("name", ["export.json", "weights.safetensors", "vocab.model"])
+    def test_a_manifest_that_does_not_name_what_is_read(self, copy, name):
+        manifest = json.loads((copy / "manifest.json").read_text())
+        del manifest["files"][name]
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(ExportError, match=f"does not name {name}"):
+            Exported.load(copy)
+
+    def test_a_program_that_the_manifest_does_not_name(self, copy):
+        manifest = json.loads((copy / "manifest.json").read_text())
+        del manifest["files"]["encode_16.jax_export"]
+        (copy / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(ExportError, match="there is no program encode_16.jax_export"):
+            Exported.load(copy)(["eins"])
+
+    def test_a_snapshot_in_a_cache_of_the_hub_links_to_its_blobs_alone(self, copy, tmp_path):
+        home = tmp_path / "models--me--mine"
+        snapshot = home / "snapshots" / "a1b2"
+        snapshot.mkdir(parents=True)
+        copy.rename(home / "blobs")
+        for path in (home / "blobs").iterdir():
+            (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+        Exported.load(snapshot)
+        (home / "blobs" / "vocab.model").rename(home / "vocab.model")
+        (snapshot / "vocab.model").unlink()
+        (snapshot / "vocab.model").symlink_to("../../vocab.model")
+        with pytest.raises(ExportError, match="names a file outside its folder: 'vocab.model'"):
+            Exported.load(snapshot)
+
     def test_what_is_no_program(self, copy):
         for path in copy.glob("*.jax_export"):
             path.write_bytes(b"no program")
@@ -363,6 +392,15 @@ def test_the_command(translator, tmp_path, capsys):
     same(loaded.translate(TEXTS), translator.translate(TEXTS, lengths=LengthSearch(top_k=3)), loaded)
     assert main(arguments) == 2
     assert "holds an earlier export" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away(folder):
+    command = [sys.executable, folder / "exported.py", folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        process.stdin.write(b"\n" * 10)
+        process.stdin.close()
+        assert (process.wait(60), process.stderr.read()) == (141, b"")
 
 
 def test_the_loader_says_what_is_wrong(tmp_path, capsys):

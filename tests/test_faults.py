@@ -24,7 +24,7 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_text
 from padir.errors import PadirError
-from padir.files import LOCK, only_writer
+from padir.files import LOCK, only_writer, whole_folder
 from padir.tokenizer import Tokenizer
 from padir.tokenizer import train as train_vocabulary
 from padir.trainer import train
@@ -175,6 +175,12 @@ class TestFullDisk:
             save_model(folder, translator.params, translator.card, translator.tokenizer, "")
         assert {path: path.read_bytes() for path in files_in(folder)} == before
 
+    def test_exported_folder(self, tmp_path):
+        with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*out \(File too large\): raise"):
+            with whole_folder(tmp_path / "out", "kind", overwrite=False) as folder:
+                (folder / "kind").write_bytes(bytes(2000))
+        assert not list(tmp_path.iterdir())
+
     def test_figures(self, tmp_path):
         with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log:
             log.file.close()
@@ -196,6 +202,11 @@ class TestReadOnlyFolder:
     def test_vocabulary(self, open_folder):  # noqa: F811
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
             train_vocabulary(number_lines(), open_folder / "vocab.model", size=301)
+
+    def test_exported_folder(self, open_folder):  # noqa: F811
+        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*out .*: give a folder that you"):
+            with whole_folder(open_folder / "out", "kind", overwrite=False):
+                pass
 
     def test_prepared_folder(self, open_folder):  # noqa: F811
         tokenizer = small_tokenizer(open_folder / "vocab.model")

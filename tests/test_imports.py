@@ -19,12 +19,12 @@ ROOT = Path(padir.__file__).parent
 ORDER = """
     errors files lines kinds tokens tokenizer canvas corruption
     strategies.rewriting strategies.confidence strategies.samplers strategies
-    between layers quantise length model shortlist refine rows loss teacher_forcing searches autoregressive
+    between sharding layers quantise length model shortlist refine rows loss teacher_forcing searches autoregressive
     data.toy.nouns data.toy.phrases data.toy.verbs data.toy.grammar data.toy.parser data.toy.sampler data.toy
     evaluation.metrics evaluation.wordpiece evaluation.bleurt rerank
     data.sources data.prepared data.records data.prepare data.plan data.mixture data.loader data.tasks
-    pretrained checkpoint t5x_checkpoint t5x_exchange optimizer training_log averaging finite trainer decoding drafts
-    programs translate stream score exported export names
+    pretrained checkpoint t5x_checkpoint t5x_exchange optimizer training_log averaging finite placement processes
+    trainer decoding drafts programs translate stream score exported export names
     evaluation.evaluate evaluation.systems evaluation.significance evaluation.tables evaluation.curves
     evaluation.report benchmark.timing benchmark.decoding benchmark.peers benchmark.training benchmark.report
     lexicon chunks distill analysis.trace_style analysis.trace
@@ -35,12 +35,15 @@ ORDER = """
     analysis.conditionals analysis.agreement analysis.calibration analysis.refinement analysis.figures analysis.report
     analysis.commands
     serve.request serve.batching serve.metrics serve.engine serve.page serve.app serve.server config
-    t5x_adapter.features t5x_adapter.models t5x_adapter.setup __main__
+    t5x_adapter.features t5x_adapter.models t5x_adapter.setup
+    cli.console cli.options cli.chosen cli.data cli.training cli.translating cli.evaluating cli.benchmarking
+    cli.exchanging cli.studying __main__
 """.split()
 PACKAGES = {
     "",
     "analysis",
     "benchmark",
+    "cli",
     "data",
     "evaluation",
     "ising",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from padir.errors import PadirError
-from padir.ising import masks, model
+from padir.ising import information, masks, model
 from padir.ising.model import Ising
 
 seeds = st.integers(0, 2**32 - 1)
@@ -116,7 +116,10 @@ def test_the_clique_is_coupled_and_the_rest_is_free():
         (lambda: model.clique(3, 2, -1.0, 1.0), "above 0"),
         (lambda: Ising.of_theta(np.zeros(4), 2), "3 parameters"),
         (lambda: model.conditional(two(0.0, 0.0, 0.0), [0, 0], np.ones(2)), "different spins"),
+        (lambda: model.conditional(two(0.0, 0.0, 0.0), [0], np.ones(3)), "the 2 spins"),
         (lambda: masks.subsets(3, 4), "1 to 3"),
+        (lambda: masks.uniform(20, 10), "184,756 blocks for each of 2\\^20 states"),
+        (lambda: information.all_statistics(17), "at most 16 spins"),
         (lambda: masks.weighted(np.array([[True, False]]), np.ones(1)), "every spin"),
         (lambda: masks.Masks(np.ones((1, 2), bool), np.full((1, 4), 0.5)), "sum to 1"),
     ],

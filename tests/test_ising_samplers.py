@@ -160,9 +160,40 @@ def test_draws_of_everything_arrive_geometrically():
     assert chains.hitting_probability(transition_SS, target_S, 4)[0] == pytest.approx(1 - (1 - q) ** 4)
 
 
+@given(seeds, st.integers(2, 12))
+@few
+def test_hitting_times_solve_their_equations(seed, states):
+    rng = np.random.default_rng(seed)
+    transition_SS, target_S = rng.dirichlet(np.full(states, 0.5), size=states), np.arange(states) == 0
+    time_S = chains.hitting_times(transition_SS, target_S)
+    np.testing.assert_allclose(time_S[1:], 1 + transition_SS[1:] @ time_S, rtol=1e-10)
+    assert time_S[0] == 0
+
+
+def test_hitting_times_beyond_double_precision():
+    rare = 1e-40  # 1 - rare is 1: (I - P) t = 1 has no solution to speak of
+    transition_SS = np.array([[1.0, rare, 0.0], [0.5, 0.5, rare], [0.0, 0.0, 1.0]])
+    time_S = chains.hitting_times(transition_SS, np.array([False, False, True]))
+    np.testing.assert_allclose(time_S, [(1 + 0.5 / rare) / rare, (1 + 0.5 / rare) / rare, 0.0])
+    lumped = Clique(10, 10, 8.0, 0.05)
+    assert chains.hitting_times(cliques.independent_parallel(lumped), np.arange(11) == 10)[0] > 1e200
+
+
+def test_what_is_out_of_reach_takes_forever():
+    lost = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_array_equal(chains.hitting_times(lost, np.arange(3) == 2), [np.inf, np.inf, 0.0])
+    np.testing.assert_array_equal(chains.hitting_times(lost[::-1, ::-1], np.arange(3) == 0), [0.0, np.inf, np.inf])
+
+
 def test_what_is_not_reversible_has_no_poincare_constant():
     with pytest.raises(PadirError, match="not reversible"):
         chains.poincare(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), np.full(3, 1 / 3))
+
+
+def test_what_float64_cannot_tell_from_impossible_has_no_poincare_constant():
+    prob_S = model.distribution(model.clique(3, 3, 400.0, 0.1))
+    with pytest.raises(PadirError, match="above 0 in float64"):
+        chains.poincare(chains.block_dynamics(prob_S, masks.uniform(3, 1)), prob_S)
 
 
 def test_bad_sizes_are_named():

@@ -320,7 +320,7 @@ class TestTranslate:
         assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
 
     def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
-        monkeypatch.setattr("padir.__main__._SHOWN", 2)
+        monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
         content = b"eins\nzwei\ndrei\n"
         _, lines, errors = translate(built, tmp_path, capsys, content, "--html", tmp_path / "page.html")
         assert len(lines) == 3 and "page.html shows the first 2 translations" in errors

@@ -15,6 +15,7 @@ from padir.__main__ import main
 from padir.checkpoint import ModelCard, save_model, write_manifest
 from padir.corruption import Uniform
 from padir.errors import PadirError
+from padir.files import sealed
 from padir.model import Transformer
 from padir.names import hugging_face_name, read_weights, write_weights
 from padir.strategies import Padir
@@ -112,7 +113,26 @@ def test_what_is_damaged_is_refused(tokenizer, tmp_path):
     names.pop("token_embedder/embedding")
     (tmp_path / "out" / "names.json").write_text(json.dumps(names))
     write_manifest(tmp_path / "out")
-    with pytest.raises(PadirError, match="must name the arrays of model.safetensors"):
+    with pytest.raises(PadirError, match=r"token_embedder/embedding must have the shape .*got no such array"):
+        read_weights(tmp_path / "out")
+
+
+@pytest.mark.parametrize("names", [[], None, {"token_embedder/embedding": 1}, {"a": {"name": "b"}}])
+def test_names_that_are_none_are_refused(tokenizer, tmp_path, names):
+    write_weights(untrained(tokenizer), tmp_path / "out")
+    (tmp_path / "out" / "names.json").write_text(json.dumps(names))
+    write_manifest(tmp_path / "out")
+    with pytest.raises(PadirError, match="holds no weights of `padir export --weights`"):
+        read_weights(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "names.json", "model.json", "vocab.model"])
+def test_what_the_manifest_does_not_name_is_not_read(tokenizer, tmp_path, name):
+    write_weights(untrained(tokenizer), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    del manifest["files"][name]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(PadirError, match=f"does not name {name}"):
         read_weights(tmp_path / "out")
 
 

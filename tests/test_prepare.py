@@ -261,6 +261,12 @@ def prepared(tmp_path, tokenizer):
         (("splits",), [1], "is damaged"),
         (("files", "train.lengths.npy"), 3, "is damaged"),
         (("source",), None, "is damaged"),
+        (("vocabulary",), 3, "is damaged"),
+        (("limits",), None, "is damaged"),
+        (("vocabulary", "num_sentinels"), "x", "is damaged"),
+        (("splits", "train", "longest_source"), [1], "is damaged"),
+        (("splits", "train", "sha256"), None, "is damaged"),
+        (("files", "train.lengths.npy", "bytes"), "x", "is damaged"),
     ],
 )
 def test_a_manifest_names_its_own_files_only(prepared, path, value, message):

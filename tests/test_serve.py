@@ -1,5 +1,6 @@
 """`padir serve` over loopback: right answers for many clients at once, every limit, and faults."""
 
+import asyncio
 import concurrent.futures
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import httpx
@@ -21,8 +23,10 @@ from padir.drafts import encode, refine_drafts
 from padir.errors import PadirError
 from padir.length import LengthSearch
 from padir.searches import Greedy
-from padir.serve.engine import batch_shapes
-from padir.serve.request import Limits
+from padir.serve.app import answer_json
+from padir.serve.engine import Shape, batch_shapes
+from padir.serve.request import Limits, Request
+from padir.translate import PROGRAMS
 
 TEXTS = [
     "eins",
@@ -48,7 +52,8 @@ def translator(tokenizer):
 
 @pytest.fixture(scope="module")
 def client(translator):
-    limits = Limits(max_body=4_000, max_sentences=12, max_characters=300, max_steps=8, max_lengths=4)
+    # A machine with other work on it may compile for longer than a request takes by default.
+    limits = Limits(max_body=4_000, max_sentences=12, max_characters=300, max_steps=8, max_lengths=4, timeout=120.0)
     with running(engine_of(translator, limits=limits)) as client:
         yield client
 
@@ -112,7 +117,7 @@ class TestAnswers:
         def one(n):
             texts = [" ".join(words[n % 5 : 5 + n % 6]), " ".join(words[-1 - n % 6 :])][: 1 + n % 2]
             steps = 2 + 3 * (n % 2)
-            with httpx.Client(base_url=client.base_url, timeout=60) as own:
+            with httpx.Client(base_url=client.base_url, timeout=120) as own:
                 return texts, steps, ask(own, texts, num_steps=steps)
 
         before = figure(client, "batch_sentences_count"), figure(client, "sentences_total")
@@ -279,7 +284,7 @@ class TestUnderLoad:
 
 
 class TestHealth:
-    def test_is_ready_only_when_warmed_up(self, gated):
+    def test_is_ready_only_when_the_commonest_shapes_are_compiled(self, gated):
         gated.gate.clear()
         encode.clear_cache()
         refine_drafts.clear_cache()
@@ -287,13 +292,16 @@ class TestHealth:
             assert gated.entered.acquire(timeout=30)
             health = client.get("/health")
             assert health.status_code == 503 and health.json()["status"] == "warming up"
+            assert health.json()["shapes_left"] == 6 == figure(client, "shapes_left")  # targets of 8 and 16; 2 traces
             assert figure(client, "ready") == 0
             refused = client.post("/translate", json={"text": "eins"})
             assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
             gated.gate.set()
             until(lambda: client.get("/health").status_code == 200)
+            until(lambda: client.get("/health").json()["shapes_left"] == 0, 120)
             health = client.get("/health").json()
-            assert health == {"status": "ready", "model": "tiny", "languages": {"source": "de", "target": "en"}}
+            languages = {"source": "de", "target": "en"}
+            assert health == {"status": "ready", "shapes_left": 0, "model": "tiny", "languages": languages}
             assert figure(client, "ready") == 1 and figure(client, "sentences_total") == 0
             assert set(gated.batches) == {1, 2}
             # Usual requests compile nothing now.
@@ -303,12 +311,64 @@ class TestHealth:
                 ask(client, "zwei", num_steps=steps, trace=True)
             assert (encode._cache_size(), refine_drafts._cache_size()) == before
 
+    def test_requests_come_before_what_is_left_of_the_warm_up(self, translator, monkeypatch):
+        engine = engine_of(translator, Decoding(batch_size=2), warm_up=8)
+        done, entered, go_on, run = [], threading.Semaphore(0), threading.Semaphore(0), engine._run
+
+        def compile(shape):
+            entered.release()
+            assert go_on.acquire(timeout=30)
+            done.append(shape)
+
+        monkeypatch.setattr(engine, "_compile", compile)
+        monkeypatch.setattr(engine._batcher, "_run", lambda key, works: done.append("request") or run(key, works))
+        engine.start()
+        assert entered.acquire(timeout=30) and not engine.ready
+        go_on.release()
+        assert entered.acquire(timeout=30) and engine.ready and engine.shapes_left == 5
+        futures = engine.submit(Request(("eins zwei",), engine.defaults))
+        go_on.release()
+        assert futures[0].result(30).text == translator.translate(["eins zwei"])[0].text
+        go_on.release(9)
+        until(lambda: engine.shapes_left == 0)
+        engine.close()
+        shapes = [shape for shape in done if shape != "request"]
+        assert shapes == engine.shapes() and shapes[0] == Shape(source=8, target=8, rows=1)
+        assert done.index("request") == 2
+
+    def test_goes_on_where_what_is_left_of_the_warm_up_fails(self, gated, caplog):
+        encode, shapes = gated.encode, []
+
+        def once(sources, batch_size):
+            shapes.append(len(sources))
+            if len(shapes) == 2:
+                raise RuntimeError("out of memory")
+            return encode(sources, batch_size)
+
+        gated.encode = once
+        with running(engine_of(gated, Decoding(batch_size=2), warm_up=8)) as client:
+            until(lambda: client.get("/health").json()["shapes_left"] == 0)
+            assert len(shapes) == 2 and "the warm-up ended at Shape(source=8, target=16, rows=1" in caplog.text
+            assert ask(client, "eins")
+
+    def test_programs_do_not_use_up_the_memory_mappings(self, translator, monkeypatch, caplog):
+        monkeypatch.setattr(PROGRAMS, "mappings", lambda: (90, 100))
+        with running(engine_of(translator, Decoding(batch_size=2), warm_up=8)) as client:
+            until(lambda: client.get("/health").json()["shapes_left"] == 0)
+            assert "no room for more programs: 5 shapes are left out" in caplog.text
+            ask(client, "eins")
+            dropped = PROGRAMS.times_dropped
+            monkeypatch.setattr(PROGRAMS, "_known", 0)  # as if the request's had been compiled just now
+            ask(client, "eins")
+            assert PROGRAMS.times_dropped == dropped + 1
+
     def test_says_so_where_the_warm_up_failed(self, translator):
         engine = engine_of(Gated(translator, bad_length=8), warm_up=8)
         with running(engine, wait=False) as client:
             until(lambda: engine.failure is not None)
             assert client.get("/health").json()["status"] == "failed" and client.get("/health").status_code == 503
             assert client.post("/translate", json={"text": "eins"}).status_code == 503
+        assert len(engine.translator.batches) == 1  # and tried no more
 
     def test_ends_in_the_middle_of_the_warm_up(self, gated):
         gated.gate.clear()
@@ -324,12 +384,35 @@ class TestHealth:
         assert batch_shapes(1) == [1] and batch_shapes(32) == [1, 2, 4, 8, 16, 32]
 
 
+def test_a_long_answer_is_written_while_others_are_served():
+    translations = [{"text": "ü\u2028", "trace": [{"pieces": ["a"], "log_probs": [None]}]}] * 20
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def both():
+        task = asyncio.ensure_future(other())
+        body = await answer_json('a "model"', 0.5, translations)
+        task.cancel()
+        return body
+
+    body = asyncio.run(both())
+    assert json.loads(body) == {"model": 'a "model"', "translations": translations, "seconds": 0.5}
+    assert turns >= 20
+
+
 def test_metrics(translator):
     with running(engine_of(translator)) as client:
         results = ask(client, ["eins", "zwei drei", ""], num_steps=3)
         client.post("/translate", content=b"{", headers={"Content-Type": "application/json"})
         response = client.get("/metrics")
         assert response.headers["content-type"].startswith("text/plain; version=")
+        odd = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=newest"})
+        assert odd.status_code == 200 and odd.headers["content-type"].startswith("text/plain")
         assert figure(client, 'requests_total{status="200"}') == 1 == figure(client, 'requests_total{status="400"}')
         assert figure(client, "sentences_total") == 2
         assert figure(client, "passes_total") == sum(result["passes"] for result in results)

@@ -162,6 +162,41 @@ def test_an_end_without_a_beginning():
     Batcher(lambda key, works: works, max_batch=2, max_wait=0.0, max_queue=9).close()
 
 
+def test_spare_work_is_done_while_nothing_waits(runs):
+    left, began, go_on = [1, 2, 3], threading.Semaphore(0), threading.Semaphore(0)
+    batcher = Batcher(runs, max_batch=2, max_wait=0.0, max_queue=9)
+
+    def spare():
+        began.release()
+        assert go_on.acquire(timeout=20)
+        left.pop()
+        return bool(left)
+
+    batcher.start(spare=spare)
+    assert began.acquire(timeout=20)
+    futures = batcher.submit([("a", 1), ("b", 2), ("a", 3)])  # while a piece of it is being done
+    go_on.release()
+    assert [future.result(20) for future in futures] == ["a1", "b2", "a3"]
+    assert began.acquire(timeout=20) and left == [1, 2]  # one piece before them, the next one after all of them
+    go_on.release(2)
+    assert batcher.submit([("a", 4)])[0].result(20) == "a4"
+    while left:
+        time.sleep(0.001)
+    assert batcher.submit([("a", 5)])[0].result(20) == "a5"
+    batcher.close()
+    assert began.acquire(timeout=0) and not began.acquire(timeout=0)  # three pieces in all, the third a moment ago
+
+
+def test_the_end_does_not_wait_for_spare_work(runs):
+    done = []
+    batcher = Batcher(runs, max_batch=2, max_wait=0.0, max_queue=9)
+    batcher.start(spare=lambda: not done.append(time.sleep(0.01)))
+    while not done:
+        time.sleep(0.001)
+    batcher.close()
+    assert len(done) < 1_000
+
+
 def test_under_a_crowd_nothing_is_lost_or_mixed_up(make, runs):
     """Threads put jobs in and take some out; what is left is answered, and the count of waiting jobs ends at 0."""
     batcher = make(max_batch=5, max_wait=0.001, max_queue=10**6)

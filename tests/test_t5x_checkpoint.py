@@ -9,6 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 import tensorstore
+from faults import full_disk
 
 from padir.errors import PadirError
 from padir.t5x_checkpoint import find, read, write
@@ -118,7 +119,15 @@ def test_a_tensorflow_checkpoint_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"version": 1}, {"version": "three"}, {"optimizer": {"target": {}}}, {"optimizer": 7}]
+    "changes",
+    [
+        {"version": 1},
+        {"version": "three"},
+        {"optimizer": {"target": {}}},
+        {"optimizer": {"target": None, "state": {"step": 1}}},
+        {"optimizer": {"target": {}, "state": {"step": "one"}}},
+        {"optimizer": 7},
+    ],
 )
 def test_another_format(tmp_path, changes):
     own_kind(tmp_path, **changes)
@@ -160,7 +169,7 @@ def test_a_damaged_orbax_checkpoint(tmp_path):
         read(folder)
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", None])
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", "a\0b", None])
 def test_an_array_outside_the_checkpoint_is_refused(tmp_path, path):
     leaf = {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}
     own_kind(tmp_path, optimizer={"target": {"scale": leaf}, "state": {"step": np.int32(1)}})
@@ -195,6 +204,14 @@ def test_what_is_written_is_read(tmp_path):
     assert_expected(checkpoint.params)
     with pytest.raises(PadirError, match="is there already"):
         write(tmp_path, params, 300)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    params = {"a": np.random.default_rng(0).normal(size=(100, 100)).astype(np.float32)}
+    with full_disk(4_000), pytest.raises(PadirError, match=r"cannot write .*checkpoint_1.*: make room on its disk"):
+        write(tmp_path, params, 1)
+    assert not list(tmp_path.iterdir())
+    write(tmp_path, params, 1)
 
 
 def test_what_is_written_has_t5xs_layout(tmp_path):

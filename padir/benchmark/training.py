@@ -10,18 +10,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
 from padir.errors import PadirError
-from padir.loss import Batch, Objective
+from padir.loss import Objective
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
+from padir.placement import Placement, TrainState, init_params
+from padir.sharding import DATA, Sharding
 from padir.teacher_forcing import TeacherForcing
-from padir.trainer import TrainState, check_lengths, init_params, make_step
+from padir.trainer import check_lengths, make_step
 
 _MATMUL = 4096  # side of the square matrices whose product says what the machine can do
 
@@ -87,6 +88,7 @@ def measure(
     objective: Objective | TeacherForcing = Objective(),
     optimizer: Optimizer = Adafactor(),
     batching: Batching = Batching(),
+    sharding: Sharding = Sharding(),
     steps: int = 20,
     num_embeddings: int = 0,
     seed: int = 0,
@@ -96,7 +98,7 @@ def measure(
 
     Args:
       data: prepared folders, or a mixture of such.
-      model, objective, optimizer, batching, seed: as for `train`.
+      model, objective, optimizer, batching, sharding, seed: as for `train`.
       steps: that are timed, after three that are not.
       num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
         vocabulary; 0: as many as the data's has ids.
@@ -110,15 +112,18 @@ def measure(
     check_lengths(mixture, mixture.manifests("train"), model, batching)
     ids = load_tokenizer(mixture.folders[0]).ids
     transformer = Transformer(model, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
-    mesh = Mesh(np.array(jax.local_devices()), ("data",))
-    replicated, by_row = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
-    loader = make_loader(mixture, batching, row_multiple=mesh.size, length_token=model.length_token, seed=seed)
+    mesh = sharding.mesh()
+    sharding.check(mesh, model, batching.rows)
+    loader = make_loader(mixture, batching, row_multiple=mesh.shape[DATA], length_token=model.length_token, seed=seed)
     transformation = optimizer.transformation(steps + 3)
-    params = init_params(transformer, seed)
-    state = jax.device_put(TrainState(jnp.int32(0), params, transformation.init(params)), replicated)
-    step = make_step(transformer, objective, transformation, batching, seed, steps + 3)
-    # A batch goes in as a dict: `lower` would fill a Batch with what are no arrays.
-    step_fn = jax.jit(lambda state, arrays: step(state, Batch(**arrays)), donate_argnums=0)
+
+    def initial() -> TrainState:
+        params = init_params(transformer, seed)
+        return TrainState(jnp.int32(0), params, transformation.init(params))
+
+    placement = Placement.of(sharding, mesh, transformer, initial)
+    state = placement.fresh(initial)
+    step_fn = placement.step(make_step(transformer, objective, transformation, batching, seed, steps + 3))
     seconds: list[float] = []
     waits: list[float] = []
     first_seconds: list[float] = []
@@ -128,16 +133,17 @@ def measure(
     for _ in range(steps + 3):
         began = clock()
         arrays = next(loader)
-        batch = jax.block_until_ready(jax.device_put(arrays, by_row))
+        batch = jax.block_until_ready(placement.batch(arrays))
         ready = clock()
         waits.append(ready - began)
         shape = arrays["target_BL"].shape
-        if shape not in temporaries:  # a step more, which compiles
+        with jax.set_mesh(mesh):
+            if shape not in temporaries:  # a step more, which compiles
+                state, _ = jax.block_until_ready(step_fn(state, batch))
+                first_seconds.append(clock() - ready)
+                temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
+                ready = clock()
             state, _ = jax.block_until_ready(step_fn(state, batch))
-            first_seconds.append(clock() - ready)
-            temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
-            ready = clock()
-        state, _ = jax.block_until_ready(step_fn(state, batch))
         seconds.append(clock() - ready)
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
         pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
@@ -156,7 +162,7 @@ def measure(
         source_positions=source_positions,
         pairs=pairs,
         compile_seconds=sum(first_seconds),
-        parameters=count_parameters(params),
+        parameters=count_parameters(placement.like.params),
         flops=float(np.mean(flops[3:])),
         matmul_flops=_matmul_flops(jnp.dtype(model.dtype), clock),
         temporary_bytes=max((known for known in temporaries.values() if known is not None), default=None),

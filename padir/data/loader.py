@@ -60,11 +60,12 @@ def make_loader(
 
     Args:
       batching: the shape of the batches; source_row_length is `default_source_length` if not given.
-      row_multiple: see `Layout`.
+      row_multiple: see `Layout`; a multiple of the batching's own.
       length_token: put the length token in front of every source.
       seed: of the order; the same seed gives the same batches on every machine. None keeps the records' order.
       num_epochs: None goes on forever.
-      shard: this process's number and how many processes there are; each gets its share of every batch's rows.
+      shard: this process's number and how many processes there are; each gets its share of every batch's rows, the
+        first one the first rows.
       verify: compare the sha256 of the files with the manifest, too, not only their sizes.
 
     Raises:
@@ -85,13 +86,13 @@ def make_loader(
         source_length = max(
             default_source_length(manifest, batching.row_length, length_token=length_token) for manifest in manifests
         )
-    multiple = math.lcm(row_multiple, count)
+    multiple = math.lcm(row_multiple, count, batching.row_multiple)
     segments = batching.num_segments
     layout = Layout(batching.rows, batching.row_length, source_length, batching.mode, segments, multiple)
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         _check_room(folder, manifest["splits"][split], split, layout, length_token)
     records = _Records(mixture, manifests, split, layout, length_token=length_token, seed=seed)
-    batches = _Batches(records, num_epochs, slice(index, None, count))
+    batches = _Batches(records, num_epochs, shard)
     return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_PREFETCHED_BATCHES))
 
 
@@ -167,13 +168,14 @@ class _Records:
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._layout.mode](order, self._length_N2, self._layout)
 
-    def fill(self, shape: Shape, rows: Rows, part: slice) -> Batch:
-        """Reads the records of a part of the rows and lays them out."""
+    def fill(self, shape: Shape, rows: Rows, shard: tuple[int, int]) -> Batch:
+        """Reads the records of a share of the rows and lays them out."""
         B, S, L = shape
-        B = len(range(B)[part])
-        rows = rows[part]
+        B //= shard[1]
+        rows = rows[shard[0] * B : (shard[0] + 1) * B]
+        numbers = [record for row in rows for record in row]  # none in a share of an epoch's last batch, perhaps
         with readable(self._mixture):
-            records = iter(self._source.__getitems__([record for row in rows for record in row]))
+            records = iter(self._source.__getitems__(numbers) if numbers else ())
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),
@@ -197,9 +199,9 @@ class _Records:
 class _Batches(grain.IterDataset):
     """The batches as a Grain dataset: those of `num_epochs` (None: forever), of each row the part of this process."""
 
-    def __init__(self, records: _Records, num_epochs: int | None, part: slice):
+    def __init__(self, records: _Records, num_epochs: int | None, shard: tuple[int, int]):
         super().__init__()
-        self.records, self.num_epochs, self.part = records, num_epochs, part
+        self.records, self.num_epochs, self.shard = records, num_epochs, shard
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(self)
@@ -223,7 +225,7 @@ class _BatchIterator(grain.DatasetIterator):
             planned = next(self._plan, None)
             if planned is not None:
                 self._batch += 1
-                return self._batches.records.fill(*planned, self._batches.part)
+                return self._batches.records.fill(*planned, self._batches.shard)
             self._epoch, self._batch, self._plan = self._epoch + 1, 0, None
         raise StopIteration
 

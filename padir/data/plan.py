@@ -34,6 +34,8 @@ class Batching:
       source_row_length: of packed rows; None takes what the corpus needs.
       mode: "pack" puts several pairs into a row, "bucket" batches pairs of like length.
       max_segments: most pairs in a packed row; None takes an eighth of row_length.
+      row_multiple: the rows of every batch are a multiple of it, and of the devices that share them. In "bucket" mode
+        the batches then do not change with the number of devices, as long as that divides it.
     """
 
     rows: int = 32
@@ -41,6 +43,7 @@ class Batching:
     source_row_length: int | None = None
     mode: str = "pack"
     max_segments: int | None = None
+    row_multiple: int = 1
 
     @property
     def num_segments(self) -> int:

@@ -21,6 +21,7 @@ UNSEALED = 1  # manifests of that version have no sum of themselves
 MANIFEST = "manifest.json"
 VOCABULARY = "vocab.model"
 
+_COUNTS = ("read", "written", "source_tokens", "target_tokens", "longest_source", "longest_target")  # of a split
 _REMEDY = "run `padir prepare --overwrite`"
 
 
@@ -50,6 +51,7 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> dict[str, Any
         raise PadirError(f"{path} was changed or damaged (its own sha256 differs): {_REMEDY}")
     try:
         _check_names(manifest)
+        _check_types(manifest)
     except (KeyError, TypeError, AttributeError):
         raise PadirError(f"{path} is damaged: {_REMEDY}") from None
     for name, expected in files.items():
@@ -65,6 +67,23 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> dict[str, Any
 
 def _changed(file: Path) -> PadirError:
     return PadirError(f"{file} has changed since it was prepared (its sha256 differs): {_REMEDY}")
+
+
+def _check_types(manifest: dict[str, Any]) -> None:
+    """Whether what is read of a manifest, beside names, is of the type that it is read as.
+
+    Raises:
+      KeyError, TypeError, AttributeError: it is not.
+    """
+    values = [(manifest["vocabulary"][name], int) for name in ("size", "num_sentinels")]
+    values += [(manifest["vocabulary"]["sha256"], str), (manifest["limits"], dict)]
+    for info in manifest["splits"].values():
+        values += [(info[name], int) for name in _COUNTS]
+        values += [(info["sha256"], str), (info["shards"], list)]
+    for entry in manifest["files"].values():
+        values += [(entry["bytes"], int), (entry["sha256"], str)]
+    if wrong := [value for value, kind in values if type(value) is not kind]:
+        raise TypeError(wrong[0])
 
 
 def _check_names(manifest: dict[str, Any]) -> None:

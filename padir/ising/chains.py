@@ -74,6 +74,8 @@ def independent_parallel_stationary(model: Ising) -> Float[np.ndarray, " S"]:
 
 def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
     """Eigenvalues of a chain that is reversible with respect to p, the largest (1) first."""
+    if prob_S.min() <= 0:
+        raise PadirError("every state must have a probability above 0 in float64: take smaller couplings and fields")
     root_S = np.sqrt(prob_S)
     symmetric_SS = root_S[:, None] * transition_SS / root_S
     if not np.allclose(symmetric_SS, symmetric_SS.T, atol=1e-9):
@@ -117,11 +119,34 @@ def mixing_time(
 
 
 def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray) -> Float[np.ndarray, " S"]:
-    """Expected steps to the first visit of a target, from every state; 0 inside it."""
+    """Expected steps to the first visit of a target, from every state; 0 inside it.
+
+    Infinite where the target may never be visited, or so late that float64 has no number for it. States are taken out
+    one by one, which adds, multiplies and divides positive numbers and never subtracts (Grassmann, Taksar and Heyman
+    1985): a time of 1e60 has as many right digits as one of 10. Solving (I - P) t = 1 would have none of them.
+    """
     outside = np.flatnonzero(~target_S)
+    move_SS = transition_SS[np.ix_(outside, outside)].copy()
+    arrive_S = transition_SS[np.ix_(outside, np.flatnonzero(target_S))].sum(axis=1)
+    time_S, leave_S = np.ones(len(outside)), np.zeros(len(outside))
+    found_S = np.full(len(outside), np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for last in reversed(range(len(outside))):  # what remains are the states before it
+            leave_S[last] = arrive_S[last] + move_SS[last, :last].sum()
+            goes_S = move_SS[:last, last] > 0
+            if leave_S[last] == 0:
+                time_S[:last][goes_S] = np.inf
+                continue
+            through_S = move_SS[:last, last] / leave_S[last]
+            move_SS[:last, :last] += np.outer(through_S, move_SS[last, :last])
+            arrive_S[:last] += through_S * arrive_S[last]
+            time_S[:last] += np.where(goes_S, through_S * time_S[last], 0.0)
+        for state in np.flatnonzero(leave_S > 0):
+            goes_S = move_SS[state, :state] > 0
+            later = np.sum(move_SS[state, :state][goes_S] * found_S[:state][goes_S])
+            found_S[state] = (time_S[state] + later) / leave_S[state]
     result_S = np.zeros(len(target_S))
-    inner = np.eye(len(outside)) - transition_SS[np.ix_(outside, outside)]
-    result_S[outside] = np.linalg.solve(inner, np.ones(len(outside)))
+    result_S[outside] = np.where(np.isnan(found_S), np.inf, found_S)
     return result_S
 
 

@@ -110,8 +110,10 @@ def one_step(model: Clique, k: int) -> float:
 
 def larger_mode_bound(model: Clique) -> float:
     """A lower bound of p(R_1), from a(C-a) ≥ C-1 broken pairs where a of the C spins differ from the rest."""
-    size, among = model.size, (2**model.size - 2) * math.exp(-2 * model.coupling * (model.size - 1))
-    return 1.0 / (1.0 + math.exp(-2 * size * model.field) + among)
+    size, broken = model.size, -2 * model.coupling * (model.size - 1)
+    with np.errstate(over="ignore"):
+        among = np.exp(size * math.log(2) + broken) - 2 * math.exp(broken)
+    return float(1.0 / (1.0 + math.exp(-2 * size * model.field) + among))
 
 
 def pull(model: Clique) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.files import whole, write_json
+from padir.files import whole, write_json, writing
 from padir.ising import experiments, figures, theory
 from padir.ising.experiments import Learning, Row, Sampling
 
@@ -32,21 +34,37 @@ def run(
         what is None is left at its default.
 
     Raises:
-      PadirError: a size that the subject does not have.
+      PadirError: a size that the subject does not have, a seed of over 32 bits, or nothing can be written to `output`.
     """
+    if not 0 <= seed < 1 << 32:  # JAX would take the last 32 bits, whatever else there is
+        raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
     known = {"fig3": Sampling, "theorems": None}.get(subject, Learning)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
+    if output is not None:  # before the minutes of work, not after
+        _check_place(output)
+        if subject != "theorems":
+            figures.check()
     if subject == "theorems":
         return _theorems(seed, output, tell, **given)
-    if output:
-        figures.check()  # before the minutes of work, not after
     about, rows, draw = _figure(subject, seed, given, lambda row: tell(line(subject, row)))
-    if output:
+    if output is not None:
         figures.write(output, rows, about, draw)
     return {**about, "rows": rows}
+
+
+def _check_place(output: str) -> None:
+    """Whether files of this name can be written; their folder is made if need be."""
+    if os.path.basename(output) in ("", ".", ".."):
+        raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
+    path = Path(f"{output}.csv")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial = path.with_name(f".{path.name}.{os.getpid()}.trial")
+        trial.touch()
+        trial.unlink()
 
 
 def _figure(
@@ -86,11 +104,22 @@ def _theorems(
 
     theory.check_all(seed=seed, models=models, largest=num_spins, only=only, progress=progress)
     about = {"subject": "theorems", "seed": seed, "models": models, "num_spins": num_spins}
-    if output:
+    if output is not None:
         with whole(f"{output}.csv") as file:
             figures.write_csv(file, rows)
         write_json(f"{output}.json", {**about, "rows": rows})
     return {**about, "rows": rows}
+
+
+def verify(figures: dict[str, Any]) -> None:
+    """Whether every statement that was checked came out as said; of figures there is nothing to say.
+
+    Raises:
+      PadirError: one that should hold fails, or the other way round.
+    """
+    if wrong := [row for row in figures["rows"] if not row.get("as_expected", True)]:
+        named = ", ".join(f"{row['statement']} ({row['smallest_margin']:.1e})" for row in wrong)
+        raise PadirError(f"{len(wrong)} of {len(figures['rows'])} statements came out otherwise than expected: {named}")
 
 
 def cells(subject: str, row: Row) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ from padir.ising import chains, cliques, learning, masks, model, samplers
 from padir.ising.cliques import Clique
 from padir.ising.information import composite_covariance, covariance
 from padir.ising.model import Ising, distribution
+from padir.ising.separation import separating_clique, separation
 
+_MOST_DRAWS = 1 << 27  # chances of a mask for a sample, all held at a time: 1 GB
 Row = dict[str, Any]
 Progress = Callable[[Row], None]
 
@@ -55,6 +58,9 @@ class Learning:
             raise PadirError(
                 f"at least 2 seeds and sizes of at least 1 are needed, got {self.seeds} and {self.samples}"
             )
+        most = _MOST_DRAWS // math.comb(self.num_spins, self.num_spins // 2)  # masks that one is drawn of
+        if max(self.samples) > most:
+            raise PadirError(f"data sets of {self.num_spins} spins have at most {most:,} samples, got {self.samples}")
 
 
 def learning_curves(truth: Ising, sizes: Learning, seed: int, progress: Progress = _quiet) -> list[Row]:
@@ -117,6 +123,8 @@ class Sampling:
     def __post_init__(self):
         if not 2 <= self.num_spins <= samplers.LARGEST_BLOCK:
             raise PadirError(f"figure 3 is for 2 to {samplers.LARGEST_BLOCK} spins, got {self.num_spins}")
+        if not self.budget < (1 << 31) - 1:
+            raise PadirError(f"the budget must be below {(1 << 31) - 1:,} steps, got {self.budget:,}")
         if self.chains < 2 or self.budget < 1 or not self.couplings or not self.fields:
             raise PadirError(f"at least 2 chains and 1 step are needed, got {self.chains} and {self.budget}")
         for coupling in self.couplings:
@@ -127,7 +135,8 @@ class Sampling:
 def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> list[Row]:
     """Steps from the smaller mode to the larger one, for every k and for independent parallel, simulated and exact.
 
-    `exact` is the expected number without a budget. The simulated mean is None where some chain ran out of budget.
+    `exact` is the expected number without a budget, None where it is beyond float64. The simulated mean is None where
+    some chain ran out of budget.
     """
     rows = []
     target_T = np.arange(sizes.clique + 1) == sizes.clique
@@ -137,6 +146,7 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
             full = model.clique(sizes.num_spins, sizes.clique, coupling, field)
             for k in (*range(1, sizes.num_spins + 1), None):
                 transition_TT = cliques.k_gibbs(lumped, k) if k else cliques.independent_parallel(lumped)
+                exact = float(chains.hitting_times(transition_TT, target_T)[0])
                 key = jax.random.fold_in(jax.random.key(seed), len(rows))
                 steps_B = samplers.steps_to_larger_mode(
                     key, full, sizes.clique, k=k, count=sizes.chains, budget=sizes.budget
@@ -148,7 +158,7 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
                         "coupling": coupling,
                         "field": field,
                         "larger_mode": cliques.larger_mode(lumped),
-                        "exact": float(chains.hitting_times(transition_TT, target_T)[0]),
+                        "exact": exact if np.isfinite(exact) else None,
                         **_summary(np.where(steps_B > sizes.budget, np.inf, steps_B)),
                         "arrived": float(np.mean(steps_B <= sizes.budget)),
                         "chains": sizes.chains,
@@ -161,8 +171,6 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
 
 def separations(delta: float, steps: Sequence[int], num_spins: int = 1_000) -> list[Row]:
     """The corollary of 2.4.2 in numbers: the smallest clique that separates the samplers, for several budgets."""
-    from padir.ising.separation import separating_clique, separation
-
     rows = []
     for count in steps:
         clique, k = separating_clique(delta, count, num_spins)

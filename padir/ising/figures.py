@@ -45,8 +45,10 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
         draw(figure)
-        figure.savefig(f"{name}.png", dpi=130)
-        figure.savefig(f"{name}.svg", metadata={"Date": None})
+        with whole(f"{name}.png", binary=True) as file:
+            figure.savefig(file, format="png", dpi=130)
+        with whole(f"{name}.svg", binary=True) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
@@ -88,12 +90,10 @@ def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
     for axes in (left, right):
         axes.grid(alpha=0.25)
     figure.suptitle(title)
-    figure.supxlabel(
-        "lines: tr Γ / samples, exact; dots: means over data sets with 2 standard errors;"
-        " hollow: medians, where some fit has no minimum",
-        fontsize=9,
-        color="0.35",
-    )
+    legend = "lines: theory, the trace of the asymptotic covariance; dots: means over data sets with 2 standard errors"
+    if any(row["mean"] is None for row in rows):
+        legend += "; hollow: medians, where some fit has no minimum"
+    figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
 def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
@@ -113,7 +113,7 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
             axes.plot(_column(alone, "k"), _column(alone, "exact"), "_", color=colour, markersize=16)
             _bars(axes, alone, "k", lambda row: 1.0, color=colour)
             late = [row for row in gibbs + alone if row["mean"] is None]
-            height = budget * 1.45**number  # so that they do not hide one another
+            height = budget * 2.2**number  # so that they do not hide one another
             axes.plot(_column(late, "k"), [height] * len(late), "^", color=colour, markerfacecolor="white", ms=6)
         axes.axhline(budget, color="0.6", linewidth=0.8, linestyle=":")
         axes.axvline(ks[-1] + 0.75, color="0.8", linewidth=0.8)
@@ -123,16 +123,15 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
     panels[0].set_ylabel("steps from the smaller mode to the larger")
     panels[0].legend(frameon=False, fontsize=9, loc="upper center", ncols=len(couplings))
     figure.suptitle(title)
-    figure.supxlabel(
-        "lines and bars: exact means; dots: simulated means with 2 standard errors;"
-        f" triangles: chains left after {budget:,} steps (dotted)",
-        fontsize=9,
-        color="0.35",
-    )
+    legend = "lines and bars: exact means; dots: simulated means with 2 standard errors"
+    if any(row["mean"] is None for row in rows):
+        legend += f"; triangles: no mean, as some chains were left after {budget:,} steps (dotted)"
+    figure.supxlabel(legend, fontsize=9, color="0.35")
 
 
 def _column(rows: Sequence[Row], name: str) -> list[Any]:
-    return [row[name] for row in rows]
+    """A gap where a row has no value."""
+    return [float("nan") if row[name] is None else row[name] for row in rows]
 
 
 def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:

@@ -12,11 +12,23 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Float
 
+from padir.errors import PadirError
 from padir.ising.masks import Masks, block_sum
 from padir.ising.model import spins, statistics
 
+MOST_SPINS = 16  # 65,536 states of 136 statistics are 71 MB, and some copies of them are made
+
 
 def all_statistics(num_spins: int) -> Float[np.ndarray, "S D"]:
+    """The statistics of every state.
+
+    Raises:
+      PadirError: too many spins.
+    """
+    if num_spins > MOST_SPINS:
+        raise PadirError(
+            f"information matrices are for at most {MOST_SPINS} spins, got {num_spins}: draw samples instead"
+        )
     return statistics(spins(np.arange(1 << num_spins), num_spins))
 
 

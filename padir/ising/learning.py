@@ -210,13 +210,12 @@ def squared_errors(
 
     In float64, wherever it is called; the keys may come from outside.
     """
+    error_MR, found_MR = [], []
     with jax.enable_x64(True):
         law_KS, prob = jnp.asarray(masks.law_KS), jnp.asarray(prob_S)
-        drawn = [
-            _frequencies(jax.vmap(jax.random.fold_in, (0, None))(key_R, number), prob, law_KS, count, composite)
-            for number, count in enumerate(counts)
-        ]
-        fitted = fit(jnp.concatenate(drawn), masks)
-        error = jnp.sum((fitted.theta_D - theta_D) ** 2, axis=-1)
-        shape = (len(counts), len(key_R))
-        return np.asarray(error).reshape(shape), np.asarray(fitted.converged).reshape(shape)
+        for number, count in enumerate(counts):  # one size at a time: all at once takes that much more memory
+            keys = jax.vmap(jax.random.fold_in, (0, None))(key_R, number)
+            fitted = fit(_frequencies(keys, prob, law_KS, count, composite), masks)
+            error_MR.append(np.asarray(jnp.sum((fitted.theta_D - theta_D) ** 2, axis=-1)))
+            found_MR.append(np.asarray(fitted.converged))
+    return np.stack(error_MR), np.stack(found_MR)

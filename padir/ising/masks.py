@@ -14,6 +14,8 @@ from jaxtyping import Bool, Float
 
 from padir.errors import PadirError
 
+MOST_ENTRIES = 1 << 27  # of a law: 1 GB
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Masks:
@@ -58,14 +60,28 @@ def subsets(num_spins: int, size: int) -> Bool[np.ndarray, "K N"]:
     return block_KN
 
 
+def _check_size(num_spins: int, blocks: int) -> None:
+    if blocks << num_spins > MOST_ENTRIES:
+        raise PadirError(
+            f"the law of masks is a table of at most {MOST_ENTRIES:,} entries, got {blocks:,} blocks for each of 2^"
+            f"{num_spins} states: take fewer spins, or simulate (padir.ising.samplers)"
+        )
+
+
+def _all_blocks(num_spins: int, size: int) -> Bool[np.ndarray, "K N"]:
+    _check_size(num_spins, math.comb(num_spins, max(size, 0)))
+    return subsets(num_spins, size)
+
+
 def uniform(num_spins: int, size: int) -> Masks:
     """Every block of `size` spins alike: k-pseudolikelihood (Definition 3) and k-Gibbs (equation 3)."""
-    block_KN = subsets(num_spins, size)
+    block_KN = _all_blocks(num_spins, size)
     return Masks(block_KN, np.full((len(block_KN), 1 << num_spins), 1 / len(block_KN)))
 
 
 def weighted(block_KN: Bool[np.ndarray, "K N"], weight_K: Float[np.ndarray, " K"]) -> Masks:
     """Blocks with fixed probabilities (Definitions 2 and 6); together they must hold every spin."""
+    _check_size(block_KN.shape[1], len(block_KN))
     if not block_KN.any(axis=0).all():
         raise PadirError(f"every spin must be in a block, none has {np.flatnonzero(~block_KN.any(axis=0)).tolist()}")
     return Masks(block_KN, np.repeat(weight_K[:, None], 1 << block_KN.shape[1], axis=1))
@@ -81,7 +97,7 @@ def random_weighted(rng: np.random.Generator, num_spins: int, blocks: int = 4) -
 
 def random_adaptive(rng: np.random.Generator, num_spins: int, size: int) -> Masks:
     """Every block of `size` spins, with random probabilities for every state (Definitions 7 and 8)."""
-    block_KN = subsets(num_spins, size)
+    block_KN = _all_blocks(num_spins, size)
     return Masks(block_KN, rng.dirichlet(np.full(len(block_KN), 2.0), size=1 << num_spins).T)
 
 

@@ -145,6 +145,8 @@ def conditional(model: Ising, block: Sequence[int], spin_N: Float[np.ndarray, " 
     inside = list(block)
     if len(set(inside)) != len(inside) or not set(inside) <= set(range(model.num_spins)):
         raise PadirError(f"a block has different spins of 0 to {model.num_spins - 1}, got {inside}")
+    if spin_N.shape != (model.num_spins,):
+        raise PadirError(f"expected the {model.num_spins} spins of the model, got an array of shape {spin_N.shape}")
     outside = [i for i in range(model.num_spins) if i not in inside]
     local = model.field_N[inside] + model.coupling_NN[np.ix_(inside, outside)] @ spin_N[outside]
     return distribution(Ising(model.coupling_NN[np.ix_(inside, inside)], local)) if inside else np.ones(1)

@@ -1,7 +1,8 @@
 """The samplers of section 2.4 as jitted simulations, many chains at a time.
 
 k-Gibbs and independent parallel take a model of any size (spins as ±1); block dynamics with any masks, adaptive or not,
-works on states and needs 2^N to be small. `chains` has the same samplers as exact matrices.
+works on states and needs 2^N to be small. `chains` has the same samplers as exact matrices. Draws are float32: what has
+a chance below about 1e-7 a step is not drawn with its chance.
 """
 
 from __future__ import annotations

@@ -81,8 +81,9 @@ def _climb(start_RS: Array, prob_S: Array, block_KN: Array, law_KS: Array) -> Ar
 def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Generator, starts: int = 24) -> float:
     """The tensorisation constant as far as ascent from random starts and from every state finds it.
 
-    A lower bound of the supremum, in practice it: `upper_bound` is certain. At least the Poincaré constant, which is
-    the limit of the ratio as μ → p.
+    A lower bound of the supremum: `upper_bound` is certain. It is within 1e-4 of what another ascent found, and 1e-2
+    where the constant is in the thousands: to a supremum that only a μ without some of the states attains, tilts come
+    near. At least the Poincaré constant, which is the limit of the ratio as μ → p.
     """
     scale_R1 = 10 ** rng.uniform(-1, 1, (starts, 1))
     start_RS = np.concatenate([scale_R1 * rng.normal(size=(starts, len(prob_S))), 4.0 * np.eye(len(prob_S))])
@@ -95,9 +96,9 @@ def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Gener
 
 def upper_bound(prob_S: Float[np.ndarray, " S"], which: Masks) -> float:
     """C_Poincaré · log(1/p_min - 1) / (1 - 2 p_min), which no ratio exceeds (derived in docs/theory.md)."""
+    poincare = chains.poincare(chains.block_dynamics(prob_S, which), prob_S)
     least = float(prob_S.min())
-    factor = math.log(1 / least - 1) / (1 - 2 * least) if least < 0.5 else 2.0
-    return factor * chains.poincare(chains.block_dynamics(prob_S, which), prob_S)
+    return poincare * (math.log(1 / least - 1) / (1 - 2 * least) if least < 0.5 else 2.0)
 
 
 def _which(rng: np.random.Generator, num_spins: int) -> Masks:

@@ -9,6 +9,7 @@ from padir.errors import PadirError
 from padir.ising import efficiency, separation, tensorisation
 from padir.ising.statement import Finding, Statement, check
 
+MOST_SPINS = 10  # checks have a limit of their own, too: `Statement.largest`
 STATEMENTS: tuple[Statement, ...] = (*efficiency.STATEMENTS, *tensorisation.STATEMENTS, *separation.STATEMENTS)
 
 
@@ -23,13 +24,15 @@ def check_all(
     """Checks the statements, or those named, each on `models` random models of 2 to `largest` spins.
 
     Raises:
-      PadirError: an unknown name.
+      PadirError: an unknown name, no models, or too few or many spins.
     """
     known = {statement.name: statement for statement in STATEMENTS}
     if unknown := [name for name in only if name not in known]:
         raise PadirError(f"no statement is called {unknown[0]!r}: there are {', '.join(known)}")
-    if models < 1 or largest < 2:
-        raise PadirError(f"at least 1 model and 2 spins are needed, got {models} and {largest}")
+    if models < 1:
+        raise PadirError(f"at least 1 model is needed, got {models}")
+    if not 2 <= largest <= MOST_SPINS:
+        raise PadirError(f"statements are checked on models of 2 to {MOST_SPINS} spins at most, got {largest}")
     findings = []
     for statement in [known[name] for name in only] or STATEMENTS:
         findings.append(check(statement, seed=seed, models=models, largest=largest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import time
 from collections.abc import AsyncIterator, Callable
@@ -51,8 +52,8 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
             asked, results = await _answer(engine, request)
             status, seconds = 200, time.perf_counter() - began
             engine.metrics.seconds.observe(seconds)
-            found = [describe(result, asked) for result in results]
-            return JSONResponse({"model": model, "translations": found, "seconds": seconds}, headers=_PLAIN)
+            body = await answer_json(model, seconds, [describe(result, asked) for result in results])
+            return Response(body, headers=_PLAIN, media_type="application/json")
         except _Left:
             status = LEFT
             return Response(status_code=LEFT)
@@ -64,7 +65,12 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
 
     async def health(request: requests.Request) -> Response:
         languages = {"source": engine.translator.card.source_language, "target": engine.translator.card.target_language}
-        found = {"status": engine.state, "model": model, "languages": languages}
+        found = {
+            "status": engine.state,
+            "shapes_left": engine.shapes_left,
+            "model": model,
+            "languages": languages,
+        }
         headers = _PLAIN if engine.ready else _PLAIN | {"Retry-After": "5"}
         return JSONResponse(found, 200 if engine.ready else 503, headers)
 
@@ -83,6 +89,16 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
     ]
     handlers: Any = {HTTPException: _no_such_thing, Exception: _our_fault}
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+
+
+async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
+    """The answer as JSON, written one translation at a time: megabytes of traces would keep other clients waiting."""
+    written = []
+    for each in translations:
+        written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+        await asyncio.sleep(0)
+    name = json.dumps(model, ensure_ascii=False)
+    return f'{{"model":{name},"translations":[{",".join(written)}],"seconds":{seconds:.6f}}}'.encode()
 
 
 def describe(result: Translation, asked: Request) -> dict[str, Any]:

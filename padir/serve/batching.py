@@ -3,6 +3,7 @@
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
 2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile others gather.
 3. A job that is cancelled while it waits is taken out, and costs nothing.
+4. While no job waits at all, it does a piece of its spare work, if it has been given any.
 """
 
 from __future__ import annotations
@@ -61,12 +62,17 @@ class Batcher:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def start(self, prepare: Callable[[], None] = lambda: None) -> None:
-        """Starts the thread, which calls `prepare` before it runs anything."""
+    def start(self, prepare: Callable[[], None] = lambda: None, spare: Callable[[], bool] = lambda: False) -> None:
+        """Starts the thread.
+
+        Args:
+          prepare: is called before anything is run.
+          spare: is called while no job waits, as long as it says that it has more to do.
+        """
 
         def work() -> None:
             prepare()
-            self._loop()
+            self._loop(spare)
 
         self._thread = threading.Thread(target=work, name="padir-batches", daemon=True)
         self._thread.start()
@@ -114,12 +120,17 @@ class Batcher:
                 if not self._groups[key]:
                     del self._groups[key]
 
-    def _loop(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            self._answer(*batch)
+    def _loop(self, spare: Callable[[], bool]) -> None:
+        more = True  # spare work
+        while (batch := self._next_batch(idle=more)) is not None:
+            key, jobs = batch
+            if jobs:
+                self._answer(key, jobs)
+            else:
+                more = spare()
 
-    def _next_batch(self) -> tuple[Hashable, list[_Job]] | None:
-        """Waits for jobs whose time has come; None: there will be none."""
+    def _next_batch(self, idle: bool) -> tuple[Hashable, list[_Job]] | None:
+        """Waits for jobs whose time has come; None: there will be none. With `idle`, no jobs where none wait."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
@@ -137,6 +148,8 @@ class Batcher:
                         return key, taken
                 elif self._closed:
                     return None
+                elif idle and not self._groups:
+                    return None, []
                 else:
                     self._changed.wait(seconds)
 

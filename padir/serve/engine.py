@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from padir.decoding import Decoding
 from padir.drafts import BUCKET
 from padir.errors import PadirError
+from padir.programs import SHARE
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.metrics import Metrics
 from padir.serve.request import Limits, Options, Refused, Request
 from padir.tokens import EOS, round_up
-from padir.translate import Translation, Translator
+from padir.translate import PROGRAMS, Translation, Translator
 
 _log = logging.getLogger("padir.serve")
 
@@ -26,6 +28,16 @@ class Key(NamedTuple):
 
     source_length: int
     options: Options
+
+
+class Shape(NamedTuple):
+    """What a program is compiled for: padded source and target lengths, in tokens, sentences of a batch, and whether
+    every step is kept."""
+
+    source: int
+    target: int
+    rows: int
+    trace: bool = False
 
 
 class Sentence(NamedTuple):
@@ -55,7 +67,10 @@ class Engine:
       decoding: how sentences are translated where a request does not say; batches have up to its `batch_size`.
       limits: what is taken.
       max_wait: seconds that a sentence waits for others of about its length.
-      warm_up: sources of up to so many tokens are compiled for before the first request is taken; 0: none.
+      warm_up: sources of up to so many tokens are compiled for at the start; 0: none.
+
+    The first request is taken as soon as the commonest shapes are compiled (`shapes`); the others follow, one at a
+    time, while nothing waits.
 
     Raises:
       PadirError: the options do not fit the model, or the model cannot tell lengths.
@@ -86,13 +101,19 @@ class Engine:
         self.metrics = Metrics()
         self.state = "stopped"
         self.failure: Exception | None = None
+        self._left = self.shapes()
         self._batcher = Batcher(self._run, max_batch=decoding.batch_size, max_wait=max_wait, max_queue=limits.max_queue)
-        self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready)
+        self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready, lambda: self.shapes_left)
 
     @property
     def ready(self) -> bool:
         """Whether requests are taken."""
         return self.state == "ready"
+
+    @property
+    def shapes_left(self) -> int:
+        """How many shapes of the warm-up are not compiled yet."""
+        return len(self._left)
 
     def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
         """Starts the thread, which compiles and then is ready, or has a `failure`; `changed` is called then."""
@@ -100,7 +121,9 @@ class Engine:
 
         def prepare() -> None:
             try:
-                for _ in self._warmed_up():
+                while self._left and _first(self._left[0]):
+                    self._compile(self._left[0])
+                    del self._left[0]
                     if self.state == "stopping":
                         return
                 self.state = "ready"
@@ -109,7 +132,7 @@ class Engine:
                 self.state, self.failure = "failed", error
             changed(self)
 
-        self._batcher.start(prepare)
+        self._batcher.start(prepare, self._compile_next)
 
     def close(self) -> None:
         """Takes no more requests, finishes those that wait, and ends the thread."""
@@ -177,6 +200,7 @@ class Engine:
 
     def _run(self, key: Key, sentences: list[Sentence]) -> list[Translation]:
         """Translates a batch."""
+        PROGRAMS.make_room()  # requests of many kinds need a program each
         began = time.perf_counter()
         decoding = self._decoding(key.options, max(sentence.n_best for sentence in sentences))
         sources, numbers = [each.source for each in sentences], [each.number for each in sentences]
@@ -200,38 +224,57 @@ class Engine:
             for each, result in zip(sentences, results, strict=True)
         ]
 
-    def _warmed_up(self) -> Iterator[None]:
-        """Compiles for the shapes of usual requests, one after the other: default options, sources of up to `warm_up`
-        tokens, targets of about their length; with every number of rows, and traces of one sentence."""
+    def shapes(self) -> list[Shape]:
+        """The shapes of usual requests, the commonest first: default options, sources of up to `warm_up` tokens,
+        targets of about their length; with every number of rows, and traces of one sentence."""
         longest = self.translator.card.config.max_length
         most = min(round_up(self.warm_up, BUCKET), longest)
+        found = []
         for length in range(BUCKET, most + 1, BUCKET):
-            for rows in batch_shapes(self.decoding.batch_size):
-                for target in sorted({max(BUCKET, length - BUCKET), length, min(length + BUCKET, longest)}):
-                    self._compile(length, rows, target, trace=False)
-                    yield
-                    if rows == 1 and not self.causal:
-                        self._compile(length, rows, target, trace=True)
-                        yield
-                    if self.causal:  # which goes on until the sentence ends
-                        break
+            near = (length, max(BUCKET, length - BUCKET), min(length + BUCKET, longest))
+            targets = dict.fromkeys(near[:1] if self.causal else near)  # a causal model goes on until the sentence ends
+            for rows, target in itertools.product(batch_shapes(self.decoding.batch_size), targets):
+                found.append(Shape(length, target, rows))
+                if rows == 1 and not self.causal:
+                    found.append(Shape(length, target, rows, trace=True))
+        return sorted(found, key=lambda shape: (not _first(shape), shape.rows, shape.trace, shape.source))
 
-    def _compile(self, length: int, rows: int, target: int, trace: bool) -> None:
+    def _compile_next(self) -> bool:
+        """Compiles for one more shape of the warm-up; False where there is none, or no room for it."""
+        if not self._left or not self.ready:
+            return False
+        try:
+            if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need some, too
+                self._compile(self._left[0])
+                del self._left[0]
+                return True
+            _log.warning("the process has no room for more programs: %d shapes are left out", len(self._left))
+        except Exception:  # a request of that shape will have the same trouble, and an answer that says so
+            _log.exception("the warm-up ended at %s", self._left[0])
+        self._left.clear()
+        return False
+
+    def _compile(self, shape: Shape) -> None:
         """Translates sentences that are made up, of a shape."""
         card, decoding = self.translator.card, self._decoding(self.defaults, 0)
         piece = card.ids.first_regular
         prefix = [card.ids.length] if card.config.length_token else []
-        sources = [[*prefix, *[piece] * (length - len(prefix) - 1), EOS]] * rows
-        numbers = list(range(rows))
+        sources = [[*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]] * shape.rows
+        numbers = list(range(shape.rows))
         if self.causal:
             self.translator.write(sources, numbers, decoding)
             return
         encoded = self.translator.encode(sources, decoding.batch_size)
         hypotheses = max(map(len, self.translator.try_lengths(encoded, decoding)))
-        tried = [[(target, draw) for draw in range(hypotheses)]] * rows
-        drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=trace)
-        text = self.translator.tokenizer.decode([piece] * (length - 2))
-        self.translator.choose([text] * rows, encoded, tried, drafts, decoding)
+        tried = [[(shape.target, draw) for draw in range(hypotheses)]] * shape.rows
+        drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=shape.trace)
+        text = self.translator.tokenizer.decode([piece] * (shape.source - 2))
+        self.translator.choose([text] * shape.rows, encoded, tried, drafts, decoding)
+
+
+def _first(shape: Shape) -> bool:
+    """Whether a shape is compiled before the first request is taken: one sentence, its translation about as long."""
+    return shape.rows == 1 and shape.target == shape.source and not shape.trace
 
 
 def batch_shapes(batch_size: int) -> list[int]:

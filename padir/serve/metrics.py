@@ -41,16 +41,21 @@ class Metrics:
             Histogram, "batch_seconds", "Seconds that the model took for a batch", buckets=_SECONDS
         )
         self.ready: Gauge = made(Gauge, "ready", "Whether the server is warmed up and takes requests")
+        self.shapes_left: Gauge = made(Gauge, "shapes_left", "Shapes of the warm-up that are not compiled yet")
         self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
 
-    def watch(self, waiting: Callable[[], float], ready: Callable[[], float]) -> None:
+    def watch(self, waiting: Callable[[], float], ready: Callable[[], float], shapes_left: Callable[[], float]) -> None:
         """What is looked up whenever the figures are asked for."""
         self.waiting.set_function(waiting)
         self.ready.set_function(ready)
+        self.shapes_left.set_function(shapes_left)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """The figures in the text format that a client accepts, and its content type."""
-        encoder, content_type = choose_encoder(accept)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encoder, content_type = choose_encoder("")
         return encoder(self.registry), content_type
 
     def total(self, name: str) -> int:

@@ -14,8 +14,8 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 class RefinementFeatureConverter(seqio.FeatureConverter):
     """Puts the [LENGTH] token in front of every source, then packs or pads.
 
-    Without packing, each example also gets its number in the data set: with it and a seed a random draft is drawn, so
-    that a translation does not depend on its batch.
+    Without packing, each example also gets its number in the data set (in its shard, where T5X reads a shard): with it
+    and a seed a random draft is drawn, so that a translation does not depend on its batch.
 
     Args:
       length_id: the token to put there; None for a model whose length head needs none.

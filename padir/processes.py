@@ -1,0 +1,156 @@
+"""Several processes that train one model together, one on each host: joining them, and what only the first one does.
+
+All processes run the same program on their part of the data (`jax.distributed`). The first one alone has the model
+directory: it writes and reads checkpoints, logs and the model, and tells the others what they need of it. So hosts
+need not share that folder; the data must be there on each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from padir.errors import PadirError
+from padir.sharding import on_host, settle
+
+AUTO = "auto"
+_SHUTDOWN_SECONDS = 60  # how long a process that ends waits for the others
+
+
+def join(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
+    """Joins the processes of a training; to be called before anything is on a device.
+
+    Args:
+      coordinator: HOST:PORT of the first process, at which the others find it; "auto" asks the environment, which on
+        TPU, SLURM, Open MPI and Kubernetes knows all three (`jax.distributed.initialize`).
+      num_processes, process_id: how many there are, and which of them this one is, from 0.
+
+    Raises:
+      PadirError: the three do not make sense, or the environment says nothing.
+    """
+    numbers = (num_processes, process_id)
+    if coordinator == AUTO:
+        if numbers != (None, None):
+            raise PadirError("--coordinator auto takes the processes from the environment: leave their numbers out")
+    elif num_processes is None or process_id is None:
+        raise PadirError("--coordinator HOST:PORT needs --num_processes N and --process_id I, or be `auto`")
+    elif not 0 <= process_id < num_processes:
+        raise PadirError(f"--process_id must lie in 0 .. {num_processes - 1}, got {process_id}")
+    elif not coordinator.rpartition(":")[0] or not coordinator.rpartition(":")[2].isdigit():
+        raise PadirError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got {coordinator!r}")
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from the trainer
+    try:
+        jax.distributed.initialize(
+            None if coordinator == AUTO else coordinator,
+            *numbers,
+            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise PadirError(
+            f"the processes did not join: {str(error).splitlines()[0]} (is the first one running, are the numbers"
+            " right, and does the environment know them where the coordinator is `auto`?)"
+        ) from error
+
+
+def is_first() -> bool:
+    """Whether this is the process that has the model directory; the only one is."""
+    return jax.process_index() == 0
+
+
+def from_first(make: Callable[[], Any]) -> Any:
+    """What `make` gives in the first process, in all of them; of several processes, what it is as JSON.
+
+    All processes must call it.
+
+    Raises:
+      PadirError: what the first one met, in the others.
+      Exception: what `make` raised, in the first.
+    """
+    if jax.process_count() == 1:
+        return make()
+    text, error = "", None
+    if is_first():
+        try:
+            text = json.dumps({"value": make()})
+        except Exception as raised:  # whatever it is: the others wait for an answer
+            text, error = json.dumps({"error": str(raised)}), raised
+    size = int(_told(np.array(len(text.encode()), np.int32)))
+    letters = np.zeros(size, np.uint8)
+    if is_first():
+        letters[:] = np.frombuffer(text.encode(), np.uint8)
+    told = json.loads(_told(letters).tobytes())
+    if error is not None:
+        raise error
+    if "error" in told:
+        raise PadirError(f"the first process stopped: {told['error']}")
+    return told["value"]
+
+
+def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
+    """The first process's arrays, placed in all of them, one after the other.
+
+    Args:
+      tree: arrays; of the other processes, anything of their shapes and dtypes.
+      place: given an array and its entry in `where`, which is a tree like it.
+    """
+    if jax.process_count() == 1:
+        return jax.tree.map(place, tree, where)
+
+    def told(leaf, entry):
+        mine = np.asarray(leaf) if is_first() else np.zeros(leaf.shape, leaf.dtype)
+        return place(_told(mine), entry)
+
+    return jax.tree.map(told, tree, where)
+
+
+def gathered(tree: Any) -> Any:
+    """Arrays on the host, where several processes have parts of them; of one process as they are.
+
+    All processes must call it. One array at a time is whole on the devices.
+    """
+    return tree if jax.process_count() == 1 else jax.tree.map(on_host, tree)
+
+
+def _told(mine: np.ndarray) -> np.ndarray:
+    """The first process's array; those of the others have its shape and dtype."""
+    processes = jax.process_count()
+    mesh = Mesh(np.array(jax.devices()).reshape(processes, -1), ("process", "device"))
+    by_process = NamedSharding(mesh, PartitionSpec("process"))
+    arrays = jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
+    return jax.device_get(settle(_first(mesh)(arrays)))
+
+
+@functools.cache
+def _first(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda arrays: arrays[0], out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+class Vote:
+    """Whether any process wants to stop, the same answer in all of them.
+
+    With several processes the answer is that of the call before, so that none waits for the step that has just begun.
+    """
+
+    def __init__(self):
+        self._before: jax.Array | None = None
+
+    def __call__(self, wanted: bool) -> bool:
+        if jax.process_count() == 1:
+            return wanted
+        over_all = NamedSharding(Mesh(np.array(jax.devices()), ("devices",)), PartitionSpec("devices"))
+        mine = np.full(jax.local_device_count(), wanted)
+        asked = jax.make_array_from_process_local_data(over_all, mine, (jax.device_count(),))
+        before, self._before = self._before, _any(over_all)(asked)
+        settle(self._before)
+        return before is not None and bool(before)
+
+
+@functools.cache
+def _any(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(lambda asked: asked.any(), out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
