@@ -154,10 +154,8 @@ TABLES = {
     "by_step": lambda: by_step("refinement_toy"),
     "strategies_toy": lambda: strategies_by_step("refinement_toy"),
     "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
-    "by_step_cmlm": lambda: by_step("refinement_cmlm"),
     "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
     "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
-    "outcomes_draws": lambda: outcomes("refinement_draws", RIGHT),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 

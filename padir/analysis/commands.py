@@ -285,9 +285,8 @@ def _refinement(translator: Translator, test_set: TestSet, decoding: Decoding, o
     by_step: list[Row] = [{"step": number, **step.row()} for number, step in enumerate(steps, 1)]
     for row in by_step:
         tell(report.cell(row))
-    curves = {
-        f"step {number}": step.reliability for number, step in enumerate(steps, 1) if step.reliability is not None
-    }
+    shown = {1, 2, 4, 8, len(steps)}  # more curves than these hide each other
+    curves = {f"step {n}": step.reliability for n, step in enumerate(steps, 1) if step.reliability and n in shown}
     errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]
     pictures = {
         "steps": figures.png(figures.draw_steps, [s.changed for s in steps], [s.settled for s in steps], errors)
