@@ -463,7 +463,11 @@ def load_model(
         )
     if not os.path.isfile(folder / MANIFEST):
         unfinished = (folder / "checkpoints").is_dir()
-        remedy = "its training has not finished: run the same `padir train` again" if unfinished else "it is not whole"
+        remedy = (
+            "its training has not finished: run the same `padir train` again"
+            if unfinished
+            else "it is not whole, or no model directory"
+        )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     check_manifest(folder, MODEL_FILES)
     card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)

@@ -1,5 +1,7 @@
 """The models that come with padir: they are there, they are small, and they translate."""
 
+from pathlib import Path
+
 import pytest
 
 from padir import Translator
@@ -50,3 +52,11 @@ def test_the_command_needs_no_model(tmp_path):
     assert main(["translate", "--rerank", "de_en_ar", "--top_k", "2", *files]) == 0
     lines = (tmp_path / "en.txt").read_text().splitlines()
     assert lines[0].startswith("Good morning") and lines[1:] == [""]
+
+
+def test_an_export_of_its_name_does_not_hide_a_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("de_en").mkdir()
+    assert model_folder("de_en") == Path("de_en")  # such as a training that has not finished
+    Path("de_en", "export.json").write_text("{}")
+    assert model_folder("de_en").parent.name == "pretrained"

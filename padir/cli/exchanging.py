@@ -28,9 +28,9 @@ def _add_export(commands: Any) -> None:
         parents=[decoding_options(), common_options()],
         help="write a model as StableHLO programs that run without padir, or its weights for other frameworks",
         description="Writes programs for rows of each length (jax.export: any number of sentences, CPU, CUDA and TPU at"
-        " once), weights, vocabulary and a loader, exported.py, which needs JAX, NumPy, SentencePiece and safetensors."
-        " The strategy, or an autoregressive model's search, becomes part of the programs; the numbers of steps,"
-        " lengths and so on are the loader's defaults.",
+        " once), weights, vocabulary and a loader, exported.py, which needs JAX, flatbuffers, NumPy, SentencePiece and"
+        " safetensors. The strategy, or an autoregressive model's search, becomes part of the programs; the numbers of"
+        " steps, lengths and so on are the loader's defaults.",
     )
     export.add_argument(
         "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"

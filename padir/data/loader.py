@@ -123,7 +123,8 @@ def _check_room(folder: str, info: dict[str, Any], split: str, layout: Layout, l
         if longest > room:
             raise PadirError(
                 f"{name} must be at least {longest + getattr(layout, name) - room} for the longest {side} of {split},"
-                f" got {getattr(layout, name)}: raise it, or prepare with --max_{side}_tokens={room}"
+                f" got {getattr(layout, name)}: raise gin's Batching.{name},"
+                f" or prepare with --max_{side}_tokens={room}"
             )
 
 

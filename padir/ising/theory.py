@@ -28,7 +28,7 @@ def check_all(
     """
     known = {statement.name: statement for statement in STATEMENTS}
     if unknown := [name for name in only if name not in known]:
-        raise PadirError(f"no statement is called {unknown[0]!r}: there are {', '.join(known)}")
+        raise PadirError(f"no statement is called {unknown[0]!r}: there are {', '.join(map(repr, known))}")
     if models < 1:
         raise PadirError(f"at least 1 model is needed, got {models}")
     if not 2 <= largest <= MOST_SPINS:

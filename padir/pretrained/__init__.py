@@ -15,10 +15,12 @@ PRETRAINED = {
 def model_folder(model: str | PathLike[str]) -> Path:
     """The folder of a model: the one at that path, or else the one that comes with padir under that name.
 
+    `padir export --output de_en` leaves a folder of a model's name that is none; it hides no model.
+
     >>> model_folder("de_en").parent.name
     'pretrained'
     >>> model_folder("runs/mine")
     PosixPath('runs/mine')
     """
-    shipped = model in PRETRAINED and not Path(model).exists()
+    shipped = model in PRETRAINED and (not Path(model).exists() or (Path(model) / "export.json").is_file())
     return Path(__file__).parent / str(model) if shipped else Path(model)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
+from padir.errors import PadirError
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
 
@@ -29,6 +30,7 @@ def serve(
       How many requests, sentences and passes there were.
 
     Raises:
+      PadirError: there is no such port, or no such host.
       OSError: the port is taken, or the host is none of this machine's.
       Exception: what the warm-up failed with.
     """
@@ -64,7 +66,14 @@ def serve(
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens, of the address family that the host has."""
-    ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if not 0 <= port <= 65535:  # getaddrinfo takes the lower 16 bits
+        raise PadirError(f"--port must be in 0 .. 65535, got {port}: 0 takes a free one")
+    try:
+        ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise PadirError(
+            f"--host must be an address or a name of this machine's, got {host!r} ({error.strerror})"
+        ) from None
     try:
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
