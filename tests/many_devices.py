@@ -46,7 +46,7 @@ def prepared(folder: Path) -> str:
 
 def on_devices(count: int, *arguments: str) -> None:
     """Runs this file in a process that believes to have so many devices."""
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ[\'XLA_FLAGS\']} --xla_force_host_platform_device_count={count}"}
     subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True, env=environment)
 
 
