@@ -46,7 +46,8 @@ def prepared(folder: Path) -> str:
 
 def on_devices(count: int, *arguments: str) -> None:
     """Runs this file in a process that believes to have so many devices."""
-    environment = {**os.environ, "XLA_FLAGS": f"{os.environ[\'XLA_FLAGS\']} --xla_force_host_platform_device_count={count}"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+    environment = {**os.environ, "XLA_FLAGS": flags}
     subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True, env=environment)
 
 

@@ -155,7 +155,8 @@ class Processes:
         command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
         command += ["--num_steps=2", "--num_processes=2", f"--coordinator=localhost:{port}"]
         command += [f"--gin.{binding}" for binding in (*bound, *bindings)]
-        environment = {**os.environ, "XLA_FLAGS": f"{os.environ[\'XLA_FLAGS\']} --xla_force_host_platform_device_count={devices}"}
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        environment = {**os.environ, "XLA_FLAGS": flags}
         self.running = [
             subprocess.Popen(
                 [*command, f"--process_id={i}"], env=environment, stderr=subprocess.PIPE, text=True, bufsize=1

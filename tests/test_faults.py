@@ -183,8 +183,8 @@ class TestFullDisk:
 
     def test_figures(self, tmp_path):
         with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log:
-            log.file.close()
-            log.file = open("/dev/full", "w")
+            log._files._history.close()
+            log._files._history = open("/dev/full", "w")
             with pytest.raises(PadirError, match=r"cannot write .*No space left on device\): make room on its disk"):
                 log.write(1, {"loss": 0.5})
 
@@ -194,7 +194,7 @@ class TestFullDisk:
             with pytest.raises(PadirError, match="cannot write .*File too large"):
                 for step in range(1000):
                     log._rows.clear()
-                    log.file.truncate(0)
+                    log._files._history.truncate(0)
                     log.write(step, {f"figure_{number}": 0.5 for number in range(20)})
 
 

@@ -84,5 +84,5 @@ assert max(sizes) == 4 * 50, sorted(sizes)  # one row's
 assert "while(" in text and "all-reduce(" in text, text
 assert not any(op in text for op in ("all-gather(", "collective-permute(", "all-to-all(")), text
 """
-    environment = {**os.environ, "XLA_FLAGS": f"{os.environ[\'XLA_FLAGS\']} --xla_force_host_platform_device_count=2"}
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)

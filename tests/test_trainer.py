@@ -348,7 +348,7 @@ def test_two_devices_train_as_one(data, straight, tmp_path):
         "import sys; from test_trainer import SETTINGS; from padir.trainer import train; import jax;"
         "assert len(jax.local_devices()) == 2; train(sys.argv[1], sys.argv[2], **SETTINGS)"
     )
-    environment = {**os.environ, "XLA_FLAGS": f"{os.environ[\'XLA_FLAGS\']} --xla_force_host_platform_device_count=2"}
+    environment = {**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
     folder = os.path.dirname(__file__)
     subprocess.run([sys.executable, "-c", code, data, str(tmp_path / "two")], check=True, cwd=folder, env=environment)
     one, two = (dict(_losses(path)) for path in (straight[0], tmp_path / "two"))
