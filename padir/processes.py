@@ -8,9 +8,11 @@ need not share that folder; the data must be there on each of them.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -18,6 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.errors import PadirError
 from padir.sharding import on_host, settle
+
+T = TypeVar("T")
 
 AUTO = "auto"
 _SHUTDOWN_SECONDS = 60  # how long a process that ends waits for the others
@@ -92,6 +96,41 @@ def from_first(make: Callable[[], Any]) -> Any:
     return told["value"]
 
 
+def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> T:
+    """What `make` gives, made by each process for itself; all must call it.
+
+    Processes that go on with different things compute nonsense, or wait for each other for ever.
+
+    Args:
+      what: it is, for the message.
+      say: gives a text that must be the same in all processes.
+
+    Raises:
+      PadirError: it is not, or `make` raised an error in another process.
+      Exception: what `make` raised in this one.
+    """
+    if jax.process_count() == 1:
+        return make()
+    made, error, said = None, None, bytes(32)
+    try:
+        made = make()
+        said = hashlib.sha256(re.sub(r" at 0x\w+", "", say(made)).encode()).digest()
+    except Exception as raised:  # whatever it is: the others wait for an answer
+        error = raised
+    every = [each.tobytes() for each in _from_all(np.frombuffer(said, np.uint8))]
+    if error is not None:
+        raise error
+    if bytes(32) in every:
+        raise PadirError(f"process {every.index(bytes(32))} stopped: see what it says")
+    for number, each in enumerate(every):
+        if each != every[0]:
+            raise PadirError(
+                f"{what} must be the same in all processes, got others in process {number} than in process 0: give"
+                " both the same options and the same data"
+            )
+    return cast(T, made)
+
+
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
     """The first process's arrays, placed in all of them, one after the other.
 
@@ -110,20 +149,36 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays on the host, where several processes have parts of them; of one process as they are.
+    """Arrays on the first process's host, where several have parts of them; of one process as they are.
 
-    All processes must call it. One array at a time is whole on the devices.
+    All processes must call it; the others get None for each array. One array at a time is whole on the devices.
     """
-    return tree if jax.process_count() == 1 else jax.tree.map(on_host, tree)
+    if jax.process_count() == 1:
+        return tree
+
+    def told(leaf):
+        whole = on_host(leaf)
+        return whole if is_first() else None  # which would fill every host's memory
+
+    return jax.tree.map(told, tree)
 
 
 def _told(mine: np.ndarray) -> np.ndarray:
     """The first process's array; those of the others have its shape and dtype."""
+    arrays = _by_process(mine)
+    return jax.device_get(settle(_first(arrays.sharding.mesh)(arrays)))
+
+
+def _from_all(mine: np.ndarray) -> np.ndarray:
+    """The arrays of all processes [process, ...], which are of one shape and dtype."""
+    return on_host(_by_process(mine))
+
+
+def _by_process(mine: np.ndarray) -> Any:
     processes = jax.process_count()
     mesh = Mesh(np.array(jax.devices()).reshape(processes, -1), ("process", "device"))
     by_process = NamedSharding(mesh, PartitionSpec("process"))
-    arrays = jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
-    return jax.device_get(settle(_first(mesh)(arrays)))
+    return jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
 
 
 @functools.cache

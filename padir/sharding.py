@@ -201,12 +201,17 @@ def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 
 def on_host(tree: Any) -> Any:
     """Arrays as NumPy's; of those that lie on several processes' devices, every process gets all and must call it."""
-    if all(getattr(leaf, "is_fully_addressable", True) for leaf in jax.tree.leaves(tree)):
+    if all(_is_whole_here(leaf) for leaf in jax.tree.leaves(tree)):
         return jax.device_get(tree)
     leaves, structure = jax.tree.flatten(tree)
     settle(leaves)
     leaves = settle(_replicate(NamedSharding(leaves[0].sharding.mesh, PartitionSpec()))(leaves))
     return jax.tree.unflatten(structure, jax.device_get(leaves))
+
+
+def _is_whole_here(leaf: Any) -> bool:
+    """Whether this process's devices have all of an array, so that it need not ask the others."""
+    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
 def settle(tree: Any) -> Any:

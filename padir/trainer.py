@@ -37,7 +37,7 @@ from padir.loss import Batch, Objective, Sums
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.placement import Placement, TrainState, init_params
-from padir.processes import Vote, arrays_from_first, from_first, gathered, is_first
+from padir.processes import Vote, agreed, arrays_from_first, from_first, gathered, is_first
 from padir.sharding import DATA, Sharding, on_host, process_rows, settle, spread
 from padir.teacher_forcing import TeacherForcing
 from padir.tokenizer import Tokenizer
@@ -219,8 +219,20 @@ def train(
     checkpoints = Checkpoints(folder / "checkpoints", keep)
     from_first(lambda: _check_new(folder, checkpoints))
     mixture = Mixture.of(data)
-    manifests = mixture.manifests("train", verify=True)
-    check_lengths(mixture, manifests, model, batching)
+
+    def checked() -> list[dict[str, Any]]:
+        manifests = mixture.manifests("train", verify=True)
+        check_lengths(mixture, manifests, model, batching)
+        return manifests
+
+    def content(manifests: list[dict[str, Any]]) -> str:
+        """What batches and vocabulary are made of, wherever they lie."""
+        splits = [sorted((name, split["sha256"]) for name, split in each["splits"].items()) for each in manifests]
+        return repr([splits, [sorted(each["vocabulary"].items()) for each in manifests], mixture.weights])
+
+    manifests = agreed("the prepared data", checked, content)
+    chosen = (model, objective, optimizer, batching, intervals, averaging, not_finite, sharding, num_steps, seed)
+    agreed("the configurations", lambda: chosen)
     sharding.check(sharding.mesh(), model, batching.rows)
     with contextlib.ExitStack() as stack:
         from_first(lambda: stack.enter_context(only_writer(folder, "trained in")))  # for all processes

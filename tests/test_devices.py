@@ -1,6 +1,7 @@
 """Many devices, which the CPU pretends to be: they train, resume and translate as one does."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from tiny_model import random_model_dir
 
 from padir.checkpoint import Checkpoints, load_model
 from padir.errors import PadirError
-from padir.processes import join
+from padir.processes import agreed, join
 from padir.trainer import train
 
 TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them
@@ -140,10 +141,37 @@ class TestJoining:
         assert "need --coordinator HOST:PORT" in capsys.readouterr().err
 
 
+class TestAgreeing:
+    """Of two processes one is played by what `_from_all` is made to give."""
+
+    def agreed(self, monkeypatch, make, other):
+        """What process 0 comes to, where process 1 says something or fails (None)."""
+        said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr("padir.processes._from_all", lambda mine: np.stack([mine, np.frombuffer(said, np.uint8)]))
+        return agreed("the numbers", make)
+
+    def test_on_the_same(self, monkeypatch):
+        assert self.agreed(monkeypatch, lambda: 3, 3) == 3
+
+    def test_on_different_things(self, monkeypatch):
+        with pytest.raises(PadirError, match="the numbers must be the same .* got others in process 1 than"):
+            self.agreed(monkeypatch, lambda: 3, 4)
+
+    def test_the_other_one_fails(self, monkeypatch):
+        with pytest.raises(PadirError, match="process 1 stopped"):
+            self.agreed(monkeypatch, lambda: 3, None)
+
+    def test_this_one_fails(self, monkeypatch):
+        with pytest.raises(ZeroDivisionError):
+            self.agreed(monkeypatch, lambda: 1 // 0, 3)
+
+
 class Processes:
     """Two processes of `padir train` with some devices each, that meet on this machine."""
 
-    def __init__(self, data, folder: Path, *bindings: str, devices: int = 1):
+    def __init__(self, data, folder: Path, *bindings: str, devices: int = 1, second: tuple[str, ...] = ()):
+        """`second` are arguments that the second process alone is given, at the end."""
         sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if type(value) in (int, float)}
         bound = [f"ModelConfig.{name}={value}" for name, value in sizes.items()]
         bound += ["Batching.rows=8", "Batching.row_length=32", "train.seed=3", "train.num_steps=6"]
@@ -159,7 +187,11 @@ class Processes:
         environment = {**os.environ, "XLA_FLAGS": flags}
         self.running = [
             subprocess.Popen(
-                [*command, f"--process_id={i}"], env=environment, stderr=subprocess.PIPE, text=True, bufsize=1
+                [*command, f"--process_id={i}", *second * i],
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+                bufsize=1,
             )
             for i in range(2)
         ]
@@ -225,3 +257,18 @@ def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
     statuses, errors = Processes(data, folder).wait()
     assert statuses == [2, 2]
     assert all("model_dir must be new" in error for error in errors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("second", "of_the_first", "of_the_second"),
+    [
+        ("--gin.train.seed=4", "the configurations must be the same", "the configurations must be the same"),
+        ("--data=nowhere", "process 1 stopped: see what it says", "nowhere"),
+    ],
+)
+def test_processes_that_do_not_go_together_stop_at_once(data, tmp_path, second, of_the_first, of_the_second):
+    statuses, errors = Processes(data, tmp_path / "model", second=(second,)).wait()
+    assert statuses == [2, 2]
+    assert of_the_first in errors[0] and of_the_second in errors[1]
+    assert not (tmp_path / "model").exists()

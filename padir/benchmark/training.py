@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
@@ -20,7 +21,7 @@ from padir.loss import Objective
 from padir.model import ModelConfig, Transformer, count_parameters
 from padir.optimizer import Adafactor, Optimizer
 from padir.placement import Placement, TrainState, init_params
-from padir.sharding import DATA, Sharding
+from padir.sharding import DATA, MODEL, Sharding
 from padir.teacher_forcing import TeacherForcing
 from padir.trainer import check_lengths, make_step
 
@@ -39,7 +40,8 @@ class TrainingFigures:
       compile_seconds: of the first step of each batch shape, which compiles.
       parameters: of the model.
       flops: model FLOPs of a step (`model_flops`).
-      matmul_flops: FLOPs a second that one large matrix product of the model's dtype reached in the same run.
+      matmul_flops: FLOPs a second that large matrix products of the model's dtype reached in the same run, one on each
+        device, all at once.
       temporary_bytes: that XLA sets aside on a device for what lives within a step, such as activations, in the batch
         shape that needs most; None where the backend does not say. Parameters, optimizer state and batch come on top.
     """
@@ -164,7 +166,7 @@ def measure(
         compile_seconds=sum(first_seconds),
         parameters=count_parameters(placement.like.params),
         flops=float(np.mean(flops[3:])),
-        matmul_flops=_matmul_flops(jnp.dtype(model.dtype), clock),
+        matmul_flops=_matmul_flops(jnp.dtype(model.dtype), mesh, clock),
         temporary_bytes=max((known for known in temporaries.values() if known is not None), default=None),
     )
 
@@ -200,10 +202,11 @@ def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:
     return None if analysis is None else analysis.temp_size_in_bytes
 
 
-def _matmul_flops(dtype: Any, clock: Callable[[], float]) -> float:
-    """FLOPs a second of a large matrix product: the best of five."""
+def _matmul_flops(dtype: Any, mesh: Mesh, clock: Callable[[], float]) -> float:
+    """FLOPs a second of a large matrix product on each device at once: the best of five."""
     side = _MATMUL if jax.default_backend() != "cpu" else _MATMUL // 2
-    a = jnp.ones((side, side), dtype)
+    one_each = NamedSharding(mesh, PartitionSpec((DATA, MODEL)))
+    a = jnp.ones((mesh.size, side, side), dtype, device=one_each)
     product = jax.jit(lambda x: x @ x)
     jax.block_until_ready(product(a))
     seconds = []
@@ -211,4 +214,4 @@ def _matmul_flops(dtype: Any, clock: Callable[[], float]) -> float:
         began = clock()
         jax.block_until_ready(product(a))
         seconds.append(clock() - began)
-    return 2.0 * side**3 / min(seconds)
+    return 2.0 * mesh.size * side**3 / min(seconds)
