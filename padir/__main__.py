@@ -18,7 +18,7 @@ from padir import __version__
 from padir.cli import benchmarking, data, evaluating, exchanging, studying, training, translating
 from padir.cli.console import own_words
 from padir.errors import PadirError
-from padir.files import write_json
+from padir.files import check_place, write_json
 
 _GIN = "--gin."
 
@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.parse(args.gin_file, bindings, args.gin_search_paths)
         if args.command == "train":
             _join(args)
+        if _is_first(args):
+            for name in ("output", "json", "html", "hypotheses"):
+                if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
+                    check_place(path, file=name != "output")
         figures = args.run(args)
         if args.json and figures is not None and _is_first(args):  # else a command or a process has written them
             write_json(args.json, figures)

@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +49,23 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> PadirError:
     remedy = _REMEDIES.get(error.errno or 0, "give another place")
     return PadirError(f"cannot write {path} ({error.strerror or error}): {remedy}")
+
+
+def check_place(path: str | os.PathLike[str], *, file: bool) -> None:
+    """Says before the work what writing a file there, or else a folder, would say after it; leaves nothing behind.
+
+    Raises:
+      PadirError: what `path` lies in, or will be made in, takes no files, or `path` is a folder and shall be a file.
+    """
+    if file and os.path.isdir(path):
+        raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe or device
+        return
+    place = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _concerns(error: OSError, path: Path) -> bool:
@@ -128,12 +146,12 @@ def whole(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[
 
 @contextlib.contextmanager
 def _whole(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
-    final = Path(os.path.realpath(path))
     how: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    if final.exists() and not final.is_file():
-        with final.open(**how) as file:
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, **how) as file:
             yield file
         return
+    final = Path(os.path.realpath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
     try:

@@ -407,6 +407,45 @@ class TestAutoregressive:
         assert message in refused(capsys, "translate", "--model", causal, *options)
 
 
+class TestPlaces:
+    """Where nothing can be written is told before the work, here before a model is looked for."""
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["evaluate", "--task", "toy_de_en", "--output"],
+            ["evaluate", "--task", "toy_de_en", "--hypotheses"],
+            ["translate", "--html"],
+            ["score", "--source", "x", "--target", "x", "--json"],
+            ["analyse", "attention", "--output"],
+        ],
+    )
+    def test_are_tried_before_the_work(self, arguments, tmp_path, capsys):
+        (tmp_path / "file").touch()
+        assert main([*arguments, str(tmp_path / "file" / "new" / "x"), "--model", "no_such_model"]) == 2
+        assert (
+            f"cannot write {tmp_path / 'file' / 'new' / 'x'} (Not a directory): give another" in capsys.readouterr().err
+        )
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+    def test_a_folder_is_no_file(self, tmp_path, capsys):
+        assert main(["translate", "--model", "no_such_model", "--json", str(tmp_path)]) == 2
+        assert f"cannot write {tmp_path} (Is a directory)" in capsys.readouterr().err
+
+    def test_a_pipe_is_written_to(self):
+        """A shell's /dev/stdout leads to a pipe, whose own name is no path."""
+        code = (
+            "from padir.files import check_place, write_text; path = '/dev/stdout';"
+            " check_place(path, file=True); write_text(path, 'x')"
+        )
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "x"
+
+    def test_folders_may_be_made(self, tmp_path, capsys):
+        assert main(["translate", "--model", "no_such_model", "--json", str(tmp_path / "a" / "b")]) == 2
+        assert "no_such_model" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "message"),

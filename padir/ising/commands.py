@@ -6,11 +6,10 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.files import whole, write_json, writing
+from padir.files import check_place, whole, write_json
 from padir.ising import experiments, figures, theory
 from padir.ising.experiments import Learning, Row, Sampling
 
@@ -44,7 +43,9 @@ def run(
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
     if output is not None:  # before the minutes of work, not after
-        _check_place(output)
+        if os.path.basename(output) in ("", ".", ".."):
+            raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
+        check_place(f"{output}.csv", file=True)
         if subject != "theorems":
             figures.check()
     if subject == "theorems":
@@ -53,18 +54,6 @@ def run(
     if output is not None:
         figures.write(output, rows, about, draw)
     return {**about, "rows": rows}
-
-
-def _check_place(output: str) -> None:
-    """Whether files of this name can be written; their folder is made if need be."""
-    if os.path.basename(output) in ("", ".", ".."):
-        raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
-    path = Path(f"{output}.csv")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        trial = path.with_name(f".{path.name}.{os.getpid()}.trial")
-        trial.touch()
-        trial.unlink()
 
 
 def _figure(
