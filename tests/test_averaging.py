@@ -195,8 +195,11 @@ class TestTraining:
 
     @pytest.mark.parametrize(
         "averaging",
-        [Averaging("ema", decay=0.5), Averaging("last", count=3), Averaging("best", count=2)],
-        ids=lambda averaging: averaging.kind,
+        [
+            pytest.param(Averaging("ema", decay=0.5), id="ema"),
+            pytest.param(Averaging("last", count=3), id="last", marks=pytest.mark.slow),
+            pytest.param(Averaging("best", count=2), id="best"),
+        ],
     )
     def test_stopped_and_resumed_gives_the_same_weights(self, data, tmp_path, averaging):
         settings = SETTINGS | {"averaging": averaging}
@@ -216,7 +219,7 @@ class TestTraining:
         assert straight.seen[-1][0] == 5
         assert_same(straight.seen[-1][1], params)
 
-    @pytest.mark.parametrize("stop_at", [3, 5])
+    @pytest.mark.parametrize("stop_at", [3, pytest.param(5, marks=pytest.mark.slow)])
     def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, tmp_path, stop_at):
         intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
         settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}

@@ -87,6 +87,7 @@ def test_model_flops_are_about_those_of_the_gradient(weights):
     assert training.model_flops(TINY, 400, 3, 10, 10, weights) == pytest.approx(products(jaxpr), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
     data = prepared_numbers(tmp_path)
     options = {"model": TINY, "batching": Batching(rows=4, row_length=32), "steps": 1, "clock": Clock()}

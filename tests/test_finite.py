@@ -47,7 +47,9 @@ def rows(folder):
 
 
 class TestStop:
-    @pytest.mark.parametrize(("gradient_only", "log"), [(False, 1), (False, 100), (True, 100)])
+    @pytest.mark.parametrize(
+        ("gradient_only", "log"), [(False, 1), pytest.param(False, 100, marks=pytest.mark.slow), (True, 100)]
+    )
     def test_leaves_the_batch(self, data, tmp_path, gradient_only, log):  # noqa: F811
         folder = tmp_path / "model"
         wrong = settings(
@@ -70,7 +72,7 @@ class TestStop:
 
 
 class TestSkip:
-    @pytest.mark.parametrize("gradient_only", [False, True])
+    @pytest.mark.parametrize("gradient_only", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_leaves_the_update_out_and_counts_it(self, data, tmp_path, capsys, gradient_only):  # noqa: F811
         folder = tmp_path / "model"
         objective = Poisoned(at=(3, 5), gradient_only=gradient_only)

@@ -250,6 +250,7 @@ def test_a_changed_folder_is_refused(tmp_path, tokenizer):
         make_loader(tmp_path / "out", BATCHES["pack"], verify=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the checkout")
 def test_multi30k_is_packed_to_nine_tenths(tmp_path):
     source = multi30k(MULTI30K)

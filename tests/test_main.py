@@ -643,7 +643,10 @@ class TestBenchmark:
 
     def test_training_steps(self, built, tmp_path, capsys, monkeypatch):
         gin = [f"--gin.ModelConfig.{name}=16" for name in ("width", "mlp")] + ["--gin.ModelConfig.max_length=32"]
-        gin += ["--gin.train.model=@ModelConfig()", "--gin.ModelConfig.encoder_layers=1"]
+        gin += [
+            "--gin.train.model=@ModelConfig()",
+            *(f"--gin.ModelConfig.{side}_layers=1" for side in ("encoder", "decoder")),
+        ]
         gin += ["--gin.train.batching=@Batching()", "--gin.Batching.rows=4", "--gin.Batching.row_length=32"]
         command = ["benchmark", "--train", 1, "--data", built / "data", *gin, "--output", tmp_path / "x"]
         status, out, _ = run(capsys, *command)

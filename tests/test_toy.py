@@ -193,7 +193,7 @@ def test_independent_words_of_right_translations_are_right_or_mixed(corpus):
     """What a decoder does that knows every position's distribution and nothing of the others."""
     rng = random.Random(0)
     verdicts = collections.Counter()
-    for source, _ in corpus["test"]:
+    for source, _ in corpus["test"][:80]:
         right = [reference.text.split() for reference in references(source)]
         if len(right) == 1:
             continue

@@ -343,6 +343,7 @@ def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow  # tests/test_devices.py has eight that share more
 def test_two_devices_train_as_one(data, straight, tmp_path):
     code = (
         "import sys; from test_trainer import SETTINGS; from padir.trainer import train; import jax;"
