@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.parse(args.gin_file, bindings, args.gin_search_paths)
         if args.command == "train":
             _join(args)
-        if _is_first(args):
+        if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped
             for name in ("output", "json", "html", "hypotheses"):
                 if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
                     check_place(path, file=name != "output")

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.errors import PadirError
-from padir.sharding import on_host, settle
+from padir.sharding import all_devices, on_host, settle
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ def _from_all(mine: np.ndarray) -> np.ndarray:
 
 def _by_process(mine: np.ndarray) -> Any:
     processes = jax.process_count()
-    mesh = Mesh(np.array(jax.devices()).reshape(processes, -1), ("process", "device"))
+    mesh = Mesh(np.array(all_devices()).reshape(processes, -1), ("process", "device"))
     by_process = NamedSharding(mesh, PartitionSpec("process"))
     return jax.make_array_from_process_local_data(by_process, mine[None], (processes, *mine.shape))
 

@@ -64,7 +64,7 @@ class Sharding:
         Raises:
           PadirError: their number is no multiple of model_parallel, or the devices of a process do not go together.
         """
-        devices = jax.devices() if devices is None else list(devices)
+        devices = all_devices() if devices is None else list(devices)
         if len(devices) % self.model_parallel:
             divisors = [str(n) for n in range(1, len(devices) + 1) if len(devices) % n == 0]
             raise PadirError(
@@ -240,6 +240,11 @@ def keep_rows(x: jax.Array) -> jax.Array:
     if DATA not in automatic or mesh.shape[DATA] == 1 or x.shape[0] % mesh.shape[DATA]:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(DATA))
+
+
+def all_devices() -> list[Any]:
+    """The devices of all processes, those of a process together: on a TPU pod their ids follow its topology."""
+    return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
 def mesh_of(tree: Any) -> Mesh | None:

@@ -1,6 +1,7 @@
 """Which part of which array a device holds, and what does not divide."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from padir.errors import PadirError
 from padir.model import ModelConfig, Transformer
 from padir.optimizer import Adafactor, Adam
 from padir.placement import init_params, param_axes
-from padir.sharding import DATA, MODEL, Sharding, keep_rows, mesh_of, of_state, on_host, process_rows
+from padir.sharding import DATA, MODEL, Sharding, all_devices, keep_rows, mesh_of, of_state, on_host, process_rows
 
 MESH = AbstractMesh((2, 4), (DATA, MODEL))
 BOTH = Sharding(model_parallel=4, shard_parameters=True)
@@ -167,3 +168,10 @@ def test_rows_are_kept_where_there_are_several_devices_only():
     assert keep_rows(x) is x
     with jax.set_mesh(Sharding().mesh(jax.devices()[:1])):
         assert keep_rows(x) is x
+
+
+def test_devices_of_a_process_go_together(monkeypatch):
+    """Ids of a pod of 2 x 2 chips, whose processes have a column each, go along its rows."""
+    chips = [types.SimpleNamespace(id=number, process_index=number % 2) for number in range(4)]
+    monkeypatch.setattr(jax, "devices", lambda: chips)
+    assert [chip.id for chip in all_devices()] == [0, 2, 1, 3]
