@@ -3,17 +3,18 @@
     translator = padir.Translator.load()  # German to English; give the directory of a model of your own
     translator.translate(["Der Hund schläft."], num_steps=4)
 
-The modules are the library: `padir.refine` (the loop), `padir.strategies`, `padir.corruption`, `padir.canvas`,
-`padir.model`, `padir.translate`; `padir.trainer` and `padir.evaluation` bring more with them and are imported by name.
+Each package is one room of the library: `padir.refinement` (the canvas, corruptions, strategies and the loop),
+`padir.models`, `padir.decoding`, `padir.training`, `padir.evaluation` and others. `import padir` loads what translating
+needs; import the other packages by name.
 """
 
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.search import Beam, Greedy, Sampling
+from padir.decoding.shortlist import Shortlist
+from padir.decoding.translator import Translation, Translator
+from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.length import LengthSearch
-from padir.searches import Beam, Greedy, Sampling
-from padir.sharding import Sharding
-from padir.shortlist import Shortlist
-from padir.translate import Translation, Translator
+from padir.models.length import LengthSearch
 
 __version__ = "0.1.0"
 __all__ = [

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from padir import __version__
-from padir.cli import benchmarking, data, evaluating, exchanging, studying, training, translating
+from padir.cli import analysing as studying
+from padir.cli import benchmarking, data, evaluating, exchanging, training, translating
 from padir.cli.console import own_words
 from padir.errors import PadirError
-from padir.files import check_place, write_json
+from padir.storage.files import check_place, write_json
 
 _GIN = "--gin."
 
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _join(args: argparse.Namespace) -> None:
     """Joins the other processes of a training, if it has several; before anything asks for a device."""
     if args.coordinator:
-        from padir.processes import join
+        from padir.distributed.processes import join
 
         join(args.coordinator, args.num_processes, args.process_id)
     elif args.num_processes is not None or args.process_id is not None:
@@ -86,7 +87,7 @@ def _is_first(args: argparse.Namespace) -> bool:
     """Whether this process is the one that writes files."""
     if not getattr(args, "coordinator", None):
         return True
-    from padir.processes import is_first
+    from padir.distributed.processes import is_first
 
     return is_first()
 

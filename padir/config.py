@@ -23,27 +23,22 @@ from typing import Any
 import gin
 from gin.config import ConfigurableReference
 
-from padir import (
-    averaging,
-    between,
-    corruption,
-    decoding,
-    finite,
-    length,
-    loss,
-    model,
-    optimizer,
-    rerank,
-    searches,
-    sharding,
-    strategies,
-    teacher_forcing,
-    trainer,
-    translate,
-)
 from padir.data import mixture, plan, sources
+from padir.decoding import options as decoding
+from padir.decoding import rerank
+from padir.decoding import search as searches
+from padir.decoding import translator as translate
+from padir.distributed import sharding
 from padir.errors import PadirError
-from padir.kinds import fits
+from padir.models import length
+from padir.models import transformer as model
+from padir.refinement import corruption, strategies
+from padir.refinement import transitions as between
+from padir.storage.typecheck import fits
+from padir.training import averaging, optimizer, teacher_forcing
+from padir.training import loop as trainer
+from padir.training import nonfinite as finite
+from padir.training import objective as loss
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *corruption.CORRUPTIONS.values(),
@@ -77,7 +72,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
 
 
 def _module(item: Callable[..., Any]) -> str:
-    """Where gin finds it: a strategy is one of padir.strategies, whichever file it lies in."""
+    """Where gin finds it: a strategy is one of padir.refinement.strategies, whichever file it lies in."""
     return strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__
 
 

@@ -41,7 +41,7 @@ from padir.benchmark.report import describe, environment
 from padir.data.toy import ToyDeEn
 from padir.errors import PadirError
 from padir.evaluation import tables
-from padir.files import write_json
+from padir.storage.files import write_json
 
 PERCENTILES = (50, 90, 99)
 

@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 
-from padir.shortlist import Shortlist
-from padir.tokens import Ids
+from padir.decoding.shortlist import Shortlist
+from padir.text.ids import Ids
 
 ids = Ids(32_100)
 regular = np.random.RandomState(0).permutation(np.arange(ids.first_regular, ids.end_regular)).astype(np.int32)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with the development extras and runs the tests; arguments go to pytest.
 #   ./scripts/test.sh                        everything but the slow tests
-#   ./scripts/test.sh tests/test_metrics.py  one file
+#   ./scripts/test.sh tests/metrics/test_scores.py  one file
 #   PYTHON=python3.12 ./scripts/test.sh      with a certain Python (if there is no .venv yet)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -240,7 +240,7 @@ def differences(one: Run, other: Run) -> list[str]:
     import orbax.checkpoint as ocp
     from jax.tree_util import keystr, tree_flatten_with_path
 
-    from padir.checkpoint import Checkpoints, check_manifest
+    from padir.training.checkpoints import Checkpoints, check_manifest
 
     wrong = []
     for run in (one, other):
@@ -281,9 +281,9 @@ def differences(one: Run, other: Run) -> list[str]:
 
 def prepare(folder: Path) -> Path:
     """A small part of the built-in corpus."""
-    from padir import tokenizer
     from padir.data.prepare import prepare
     from padir.data.toy import ToyDeEn
+    from padir.text import tokenizer
 
     corpus = ToyDeEn(num_train=400, num_validation=20, num_test=20)
     texts = (text for pair in corpus.pairs("train") for text in pair)

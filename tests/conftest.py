@@ -9,7 +9,7 @@ from importlib.metadata import version
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the time would go into optimising programs that run for a millisecond.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# Without the emitters of fused kernels compiling takes 0.6 of the time (tests/test_searches.py: 42 of 74 CPU seconds).
+# Without the emitters of fused kernels compiling takes 0.6 of the time (42 of 74 CPU s in decoding/test_search.py).
 # XLA ends the process at a flag that it does not know, as it does not know this one in JAX 0.12.
 os.environ.setdefault("XLA_FLAGS", "")
 if version("jaxlib").startswith("0.10."):

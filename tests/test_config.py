@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from padir import config, trainer
-from padir.corruption import Mask, Uniform
-from padir.decoding import Decoding
+from padir import config
+from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.length import LengthSearch
-from padir.loss import Objective
-from padir.model import ModelConfig
-from padir.optimizer import Adafactor, Adam, Cosine
-from padir.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
-from padir.teacher_forcing import TeacherForcing
-from padir.trainer import Batching, Intervals
+from padir.models.length import LengthSearch
+from padir.models.transformer import ModelConfig
+from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
+from padir.training import loop as trainer
+from padir.training.loop import Batching, Intervals
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Adam, Cosine
+from padir.training.teacher_forcing import TeacherForcing
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs").rglob("*.gin"))
@@ -43,7 +44,7 @@ class TestOrder:
         assert made.head_dim == ModelConfig().head_dim
 
     def test_an_override_may_name_the_module(self):
-        config.parse([], ["padir.model.ModelConfig.width=8", "model.ModelConfig.mlp=9"])
+        config.parse([], ["padir.models.transformer.ModelConfig.width=8", "model.ModelConfig.mlp=9"])
         assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
 
     def test_a_file_includes_another_from_a_search_path(self, tmp_path):
@@ -109,7 +110,7 @@ class TestInstances:
         made = config.configured(Decoding)()
         assert made == Decoding(strategy=expected) and type(made.strategy) is type(expected)
 
-    @pytest.mark.parametrize("name", ["Threshold", "strategies.Threshold", "padir.strategies.Threshold"])
+    @pytest.mark.parametrize("name", ["Threshold", "strategies.Threshold", "padir.refinement.strategies.Threshold"])
     def test_a_strategy_is_one_of_the_module_strategies_whichever_file_it_lies_in(self, name):
         config.parse([], [f"Decoding.strategy=@{name}()", f"{name}.tau=0.75"])
         assert config.configured(Decoding)() == Decoding(strategy=Threshold(0.75))

@@ -29,12 +29,12 @@ from padir.analysis.conditionals import Dependence, dependence, joined_dependenc
 from padir.analysis.passes import Pass, refined
 from padir.analysis.stutter import attention_of
 from padir.analysis.truth import Joint, joints
-from padir.canvas import forbid
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.model import Transformer
-from padir.translate import Translator
+from padir.models.transformer import Transformer
+from padir.refinement.canvas import forbid
 
 DEPENDENT = 0.01  # nats: the true mutual information from which a pair counts as dependent
 MODEL, DISTANCE = "model", "distance"

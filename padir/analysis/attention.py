@@ -1,7 +1,7 @@
 """The attention of one decoder pass, from what the layers sow.
 
-`padir.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes the
-collection "intermediates" mutable, as `attend` does; so nobody else pays for them.
+`padir.models.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes
+the collection "intermediates" mutable, as `attend` does; so nobody else pays for them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from padir.canvas import best_tokens, forbid
 from padir.errors import PadirError
-from padir.model import ModelConfig, Transformer
+from padir.models.transformer import ModelConfig, Transformer
+from padir.refinement.canvas import best_tokens, forbid
 
 _NAMES = {"own": "self_attention", "positional": "positional_attention", "cross": "encoder_decoder_attention"}
 

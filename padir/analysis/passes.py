@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.translator import EncodedBatch, Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.length import LengthSearch
-from padir.tokens import EOS
-from padir.translate import EncodedBatch, Translator
+from padir.models.length import LengthSearch
+from padir.text.ids import EOS
 
 
 class Pass(NamedTuple):
@@ -24,7 +24,7 @@ class Pass(NamedTuple):
       numbers: of the sentences in the test set.
       batch: what the encoder made of them; rows that fill it up come last.
       length_B: target lengths in tokens, EOS included.
-      tokens_TBL, score_TBL: the canvas before the first step and after each (`padir.refine.Refined`).
+      tokens_TBL, score_TBL: the canvas before the first step and after each (`padir.refinement.loop.Refined`).
       passes_B: decoder passes that each row took.
     """
 

@@ -22,14 +22,14 @@ from jaxtyping import Float, Int
 from padir.analysis.attention import check_model
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.passes import Pass, reference_tokens, refined
-from padir.canvas import Strategy
-from padir.corruption import Mask, noise_kinds
 from padir.data.toy import judge
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.strategies import STRATEGIES, parse_strategy
-from padir.translate import Translator
+from padir.refinement.canvas import Strategy
+from padir.refinement.corruption import Mask, noise_kinds
+from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"

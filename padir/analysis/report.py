@@ -8,7 +8,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from padir.analysis.trace_style import STYLE
+from padir.reporting.trace_style import STYLE, page
 
 _MORE = """\
 main { display: block; }
@@ -45,27 +45,8 @@ def render(title: str, about: Mapping[str, Any], sections: Sequence[Section]) ->
     """The page."""
     facts = ", ".join(f"{_escape(name.replace('_', ' '))}: {_escape(cell(value))}" for name, value in about.items())
     body = "\n".join(_section(section) for section in sections)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{_escape(title)}</title>
-<style>
-{STYLE}{_MORE}</style>
-</head>
-<body>
-<header>
-<h1>{_escape(title)}</h1>
-<p>{facts}</p>
-</header>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    header = f"<h1>{_escape(title)}</h1>\n<p>{facts}</p>"
+    return page(_escape(title), STYLE + _MORE, header, body)
 
 
 def cell(value: Any) -> str:

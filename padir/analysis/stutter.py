@@ -22,10 +22,10 @@ from padir.analysis import pairs
 from padir.analysis.association import separation, within
 from padir.analysis.attention import Maps, attend, check_model
 from padir.analysis.passes import Pass, refined
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.translate import Translator
 
 WHEN = ("writes", "reads")
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from padir.data.toy import references
-from padir.tokenizer import Tokenizer
+from padir.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

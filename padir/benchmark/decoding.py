@@ -12,16 +12,16 @@ import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
 from padir.data.prepared import split_lengths
-from padir.decoding import Decoding
+from padir.decoding.options import Decoding
+from padir.decoding.translator import PROGRAMS, Translation, Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
-from padir.evaluation.metrics import Score, bleu, chrf
 from padir.evaluation.systems import Row, ways
-from padir.length import LengthSearch
-from padir.model import ModelConfig, Transformer, count_parameters
-from padir.tokenizer import Tokenizer
-from padir.tokens import Ids
-from padir.translate import PROGRAMS, Translation, Translator
+from padir.metrics.scores import Score, bleu, chrf
+from padir.models.length import LengthSearch
+from padir.models.transformer import ModelConfig, Transformer, count_parameters
+from padir.text.ids import Ids
+from padir.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,10 +328,10 @@ def _quality(system: System, batches: Sequence[Batch], results: Sequence[Transla
 
 def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Translator:
     """A model of random weights, and a vocabulary of numbers: for speed, which does not depend on what they are."""
-    from padir.checkpoint import ModelCard
-    from padir.corruption import Uniform
-    from padir.strategies import Padir
-    from padir.trainer import init_params
+    from padir.refinement.corruption import Uniform
+    from padir.refinement.strategies import Padir
+    from padir.training.checkpoints import ModelCard
+    from padir.training.loop import init_params
 
     ids = Ids(vocab_size)
     params = init_params(Transformer(config, ids), seed)

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from padir.autoregressive import length_limits
 from padir.benchmark.decoding import Batch, System
+from padir.decoding.autoregressive import length_limits
+from padir.decoding.search import Beam, Greedy
+from padir.decoding.translator import Translation, Translator, one_line
 from padir.errors import PadirError
-from padir.model import ModelConfig
-from padir.searches import Beam, Greedy
-from padir.tokens import EOS
-from padir.translate import Translation, Translator, one_line
+from padir.models.transformer import ModelConfig
+from padir.text.ids import EOS
 
 COMPUTE_TYPES = ("float32", "int8")
 _MAX_DISTANCE = 128  # of T5's relative positions

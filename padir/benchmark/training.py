@@ -16,14 +16,14 @@ from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
+from padir.distributed.sharding import DATA, MODEL, Sharding
 from padir.errors import PadirError
-from padir.loss import Objective
-from padir.model import ModelConfig, Transformer, count_parameters
-from padir.optimizer import Adafactor, Optimizer
-from padir.placement import Placement, TrainState, init_params
-from padir.sharding import DATA, MODEL, Sharding
-from padir.teacher_forcing import TeacherForcing
-from padir.trainer import check_lengths, make_step
+from padir.models.transformer import ModelConfig, Transformer, count_parameters
+from padir.training.loop import check_lengths, make_step
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Optimizer
+from padir.training.placement import Placement, TrainState, init_params
+from padir.training.teacher_forcing import TeacherForcing
 
 _MATMUL = 4096  # side of the square matrices whose product says what the machine can do
 
@@ -96,7 +96,7 @@ def measure(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TrainingFigures:
-    """Trains for some steps, as `padir.trainer.train` does, and keeps nothing but the times.
+    """Trains for some steps, as `padir.training.loop.train` does, and keeps nothing but the times.
 
     Args:
       data: prepared folders, or a mixture of such.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     check_kind,
     decodings_of,
     files_of,
@@ -18,7 +18,7 @@ from padir.cli.chosen import (
 from padir.cli.console import warn
 from padir.cli.options import common_options, corpus_options, decoding_options, precision_option
 from padir.errors import PadirError
-from padir.files import write_json, write_text
+from padir.storage.files import write_json, write_text
 
 
 def add(commands: Any) -> None:
@@ -126,9 +126,10 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import config, trainer
+    from padir import config
     from padir.benchmark import report, training
     from padir.evaluation import tables
+    from padir.training import loop as trainer
 
     if not args.gin:
         raise PadirError("--train times a configuration: give its --gin_file")
@@ -167,7 +168,7 @@ def _named_file(argument: str) -> tuple[str, str]:
 def _model_config(path: str) -> Any:
     """The ModelConfig that a gin file binds."""
     from padir import config
-    from padir.model import ModelConfig
+    from padir.models.transformer import ModelConfig
 
     config.clear()
     config.parse([path], [], [])

@@ -19,8 +19,8 @@ def own_words(message: str) -> str:
 
 def lines_of(path: str) -> list[str]:
     """A file's lines, as `padir translate` reads them."""
-    from padir.lines import open_bytes
-    from padir.stream import lines
+    from padir.decoding.streaming import lines
+    from padir.text.lines import open_bytes
 
     with open_bytes(path) as file:
         return list(lines(file, warn, path))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     source_of,
 )
 from padir.cli.console import print_splits, warn
@@ -40,7 +40,7 @@ def _add_vocab(commands: Any) -> None:
 
 
 def _vocab(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import tokenizer
+    from padir.text import tokenizer
 
     source = source_of(args)
     split = "train" if "train" in source.splits else source.splits[0]
@@ -74,7 +74,7 @@ def _add_prepare(commands: Any) -> None:
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any]:
     from padir.data.prepare import prepare
-    from padir.tokenizer import Tokenizer
+    from padir.text.tokenizer import Tokenizer
 
     manifest = prepare(
         source_of(args),
@@ -113,10 +113,10 @@ def _add_shortlist(commands: Any) -> None:
 
 
 def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import lexicon
     from padir.data.mixture import Mixture
     from padir.data.prepared import load_manifest, load_tokenizer
     from padir.evaluation import tables
+    from padir.jobs import learn_shortlist as lexicon
 
     settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
     learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)

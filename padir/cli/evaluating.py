@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     check_kind,
     decodings_of,
     named_model,
@@ -17,7 +17,7 @@ from padir.cli.chosen import (
 from padir.cli.console import lines_of, warn
 from padir.cli.options import common_options, corpus_options, decoding_options, precision_option
 from padir.errors import PadirError
-from padir.files import write_json, write_text
+from padir.storage.files import write_json, write_text
 
 
 def add(commands: Any) -> None:
@@ -134,7 +134,8 @@ def _add_compare(commands: Any) -> None:
 def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     import dataclasses
 
-    from padir.evaluation import significance, tables
+    from padir.evaluation import tables
+    from padir.metrics import significance
 
     systems = [(path, lines_of(path)) for path in args.hypotheses]
     results = significance.compare(lines_of(args.references), systems, args.target_language, args.samples)
@@ -153,7 +154,7 @@ def _bleurt(folder: str | None) -> tuple[list[Any], list[str]]:
     """The metrics of --bleurt, and what of them is skipped."""
     if not folder:
         return [], []
-    from padir.evaluation.bleurt import Bleurt, MissingPackage
+    from padir.metrics.bleurt import Bleurt, MissingPackage
 
     try:
         return [Bleurt.load(folder)], []

@@ -6,14 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     check_kind,
     decoding_of,
     translators_of,
 )
-from padir.cli.options import common_options, decoding_options, precision_option
+from padir.cli.options import common_options, decoding_options, model_option, precision_option, steps_options
 from padir.errors import PadirError
-from padir.pretrained import DEFAULT
 
 
 def add(commands: Any) -> None:
@@ -32,13 +31,10 @@ def _add_export(commands: Any) -> None:
         " safetensors. The strategy, or an autoregressive model's search, becomes part of the programs; the numbers of"
         " steps, lengths and so on are the loader's defaults.",
     )
-    export.add_argument(
-        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
-    )
+    model_option(export)
     precision_option(export)
     export.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    export.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    export.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    steps_options(export)
     export.add_argument("--step", type=int, help="programs for lengths of multiples of it (8)")
     export.add_argument("--source_lengths", type=int, nargs="+", help="instead: these; the last limits the sources")
     export.add_argument("--target_lengths", type=int, nargs="+", help="instead: these, and the model's longest")
@@ -51,8 +47,8 @@ def _add_export(commands: Any) -> None:
 
 
 def _export(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.export import PLATFORMS, Lengths, export_model
-    from padir.names import write_weights
+    from padir.interop.huggingface import write_weights
+    from padir.interop.stablehlo import PLATFORMS, Lengths, export_model
 
     given = {name: value for name, value in vars(args).items() if value is not None}
     decoding = decoding_of(args)
@@ -114,7 +110,7 @@ def _add_t5x(commands: Any) -> None:
 
 
 def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import t5x_exchange
+    from padir.interop.t5x import exchange as t5x_exchange
 
     described = t5x_exchange.described(args.checkpoint, args.step)
     if args.vocab is None and described is not None:
@@ -147,9 +143,10 @@ def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
 
 def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
     """What model the arguments say that a checkpoint is of."""
-    from padir import config, trainer
-    from padir.checkpoint import ModelCard
-    from padir.tokenizer import Tokenizer
+    from padir import config
+    from padir.text.tokenizer import Tokenizer
+    from padir.training import loop as trainer
+    from padir.training.checkpoints import ModelCard
 
     source, _, target = args.languages.partition("-")
     if not source or not target or "-" in target:
@@ -160,7 +157,7 @@ def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.t5x_exchange import export_model
+    from padir.interop.t5x.exchange import export_model
 
     folder = export_model(args.model, args.output)
     print(folder, file=sys.stderr)

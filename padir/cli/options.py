@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from padir.pretrained import DEFAULT
+
 
 def common_options() -> argparse.ArgumentParser:
     """The options of every command."""
@@ -27,6 +29,19 @@ def corpus_options() -> argparse.ArgumentParser:
     for split in ("train", "validation", "test"):
         group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
     return corpus
+
+
+def model_option(command: argparse.ArgumentParser) -> None:
+    """The model to use, by default the one that comes with padir."""
+    command.add_argument(
+        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+    )
+
+
+def steps_options(command: argparse.ArgumentParser) -> None:
+    """How many steps, and how many lengths; commands that take several of them say so in their own words."""
+    command.add_argument("--num_steps", type=int, help="decoder passes (4)")
+    command.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
 
 
 def precision_option(command: argparse.ArgumentParser, **several: Any) -> None:

@@ -6,14 +6,14 @@ import argparse
 import sys
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     check_kind,
     decoding_of,
     folders_of,
     sharding_of,
 )
 from padir.cli.console import print_splits
-from padir.cli.options import common_options, decoding_options
+from padir.cli.options import common_options, decoding_options, steps_options
 from padir.errors import PadirError
 
 
@@ -43,12 +43,13 @@ def _add_train(commands: Any) -> None:
 
 
 def _train(args: argparse.Namespace) -> dict[str, Any]:
-    from padir import config, trainer
+    from padir import config
     from padir.data.mixture import Mixture
     from padir.data.prepared import load_tokenizer
-    from padir.decoding import resolve
+    from padir.decoding.options import resolve
+    from padir.distributed.processes import agreed
     from padir.evaluation.evaluate import validation_fn
-    from padir.processes import agreed
+    from padir.training import loop as trainer
 
     folders = folders_of(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
@@ -90,7 +91,7 @@ def _add_average(commands: Any) -> None:
 
 
 def _average(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.averaging import average_run
+    from padir.training.averaging import average_run
 
     kind = "last" if args.last is not None else "best"
     card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind), dtype=args.dtype)
@@ -107,14 +108,13 @@ def _add_distill(commands: Any) -> None:
     distill.add_argument("--model", required=True, metavar="DIR", help="the teacher, from `padir train`")
     distill.add_argument("--data", required=True, metavar="DIR", help="from `padir prepare`")
     distill.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
-    distill.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    distill.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    steps_options(distill)
     distill.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
     distill.set_defaults(run=_distill)
 
 
 def _distill(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.distill import Teacher, distill
+    from padir.jobs.distill import Teacher, distill
 
     sharding, decoding = sharding_of(args), decoding_of(args)
     teacher = Teacher.load(args.model, sharding)

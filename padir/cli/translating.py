@@ -8,17 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from padir.cli.chosen import (
+from padir.cli.arguments import (
     check_kind,
     decoding_of,
     sharding_of,
     translators_of,
 )
 from padir.cli.console import counter, lines_of, warn
-from padir.cli.options import common_options, decoding_options, precision_option
+from padir.cli.options import common_options, decoding_options, model_option, precision_option, steps_options
 from padir.errors import PadirError
-from padir.files import whole, write_text
-from padir.pretrained import DEFAULT
+from padir.storage.files import whole, write_text
 
 _SHOWN = 1_000  # translations that --html shows: browsers do not take many more, and all are in memory
 
@@ -34,24 +33,21 @@ def _add_translate(commands: Any) -> None:
     translate = commands.add_parser(
         "translate", parents=[decoding_options(), common_options()], help="translate lines, one out for one in"
     )
-    translate.add_argument(
-        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
-    )
+    model_option(translate)
     precision_option(translate)
     translate.add_argument("--input", metavar="FILE", help="plain or .gz; default: standard input")
     translate.add_argument("--output", metavar="FILE", help="default: standard output")
-    translate.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    translate.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    steps_options(translate)
     translate.add_argument("--trace", action="store_true", help="show every step on stderr")
     translate.add_argument("--html", metavar="FILE", help="write every step as a page, of the first 1,000 lines")
     translate.set_defaults(run=_translate)
 
 
 def _translate(args: argparse.Namespace) -> None:
-    from padir.analysis.trace import Step, Trace, render_html, render_text
-    from padir.lines import open_bytes
-    from padir.stream import lines, translate_lines, translations_json
-    from padir.translate import Translation
+    from padir.decoding.streaming import lines, translate_lines, translations_json
+    from padir.decoding.translator import Translation
+    from padir.reporting.trace import Step, Trace, render_html, render_text
+    from padir.text.lines import open_bytes
 
     sharding, decoding = sharding_of(args), decoding_of(args)
     ((_, translator),) = translators_of([("", args.model)], [args.precision], sharding=sharding)
@@ -116,8 +112,8 @@ def _add_score(commands: Any) -> None:
 
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.score import score_pairs, summary
-    from padir.translate import Translator
+    from padir.decoding.scoring import score_pairs, summary
+    from padir.decoding.translator import Translator
 
     sharding, decoding = sharding_of(args), decoding_of(args)
     translator = Translator.load(args.model, sharding=sharding)
@@ -139,14 +135,11 @@ def _add_serve(commands: Any) -> None:
         description="Serves POST /translate, GET /health, GET /metrics and a page at / (needs the extra serve). What is"
         " said of decoding is for requests that do not say.",
     )
-    serve.add_argument(
-        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
-    )
+    model_option(serve)
     precision_option(serve)
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1: this machine alone)")
     serve.add_argument("--port", type=int, default=8000, help="0 takes a free one (8000)")
-    serve.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    serve.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+    steps_options(serve)
     serve.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
     serve.add_argument(
         "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"

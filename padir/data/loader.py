@@ -30,7 +30,7 @@ from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
 from padir.data.records import read_record, readable
 from padir.data.sources import PathLike
 from padir.errors import PadirError
-from padir.tokens import Ids, round_up
+from padir.text.ids import Ids, round_up
 
 Batch = dict[str, np.ndarray]
 

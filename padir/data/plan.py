@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from padir.errors import PadirError
-from padir.tokens import round_up
+from padir.text.ids import round_up
 
 MODES = ("pack", "bucket")
 BUCKET_STEP = 8  # lengths are rounded up to it

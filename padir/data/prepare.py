@@ -41,9 +41,9 @@ from padir.data.prepared import (
 from padir.data.records import Limits, SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
-from padir.files import sealed, writing
-from padir.tokenizer import Tokenizer
-from padir.tokens import EOS
+from padir.storage.files import sealed, writing
+from padir.text.ids import EOS
+from padir.text.tokenizer import Tokenizer
 
 _ENCODE_BATCH = 1024  # pairs, of which all tokens are in memory
 _MOST_CHARACTERS = 1 << 22  # in them: long lines come in smaller batches

@@ -12,8 +12,8 @@ import numpy as np
 
 from padir.data.sources import PathLike
 from padir.errors import PadirError
-from padir.files import inside, seal_holds
-from padir.tokenizer import Tokenizer
+from padir.storage.files import inside, seal_holds
+from padir.text.tokenizer import Tokenizer
 
 FORMAT = "padir-prepared"
 VERSION = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 from padir.errors import PadirError
-from padir.lines import byte_lines, open_bytes
+from padir.text.lines import byte_lines, open_bytes
 
 SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 1 << 24  # bytes: more is no sentence

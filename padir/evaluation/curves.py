@@ -8,7 +8,7 @@ from pathlib import Path
 
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
-from padir.evaluation.metrics import bleu, chrf, count_words
+from padir.metrics.scores import bleu, chrf, count_words
 
 
 @dataclasses.dataclass(frozen=True)

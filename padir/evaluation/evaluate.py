@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from padir.checkpoint import ModelCard
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
-from padir.decoding import Decoding
-from padir.evaluation.metrics import Score, score_all
-from padir.tokenizer import Tokenizer
-from padir.translate import Translator
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
+from padir.metrics.scores import Score, score_all
+from padir.text.tokenizer import Tokenizer
+from padir.training.checkpoints import ModelCard
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]
-"""(hypotheses, references) -> Score: a metric beside those that `padir.evaluation.metrics` always computes."""
+"""(hypotheses, references) -> Score: a metric beside those that `padir.metrics.scores` always computes."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from padir.evaluation import tables
 from padir.evaluation.curves import by_length, plot
 from padir.evaluation.evaluate import TestSet
 from padir.evaluation.systems import Row
-from padir.files import write_json, write_text
+from padir.storage.files import write_json, write_text
 
 MAX_CURVES = 10  # more lines than that nobody tells apart
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from padir.decoding import OF_CAUSAL, OF_REFINING, Decoding
+from padir.decoding.options import OF_CAUSAL, OF_REFINING, Decoding
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
-from padir.evaluation.metrics import Score
-from padir.translate import Translator
+from padir.metrics.scores import Score
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir.checkpoint import describe
-from padir.corruption import CORRUPTIONS
+from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rescore
+from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
 from padir.evaluation.systems import Row
-from padir.rerank import MinimumBayesRisk, OwnScore, Rescore
-from padir.searches import SEARCHES
-from padir.strategies import STRATEGIES
+from padir.refinement.corruption import CORRUPTIONS
+from padir.refinement.strategies import STRATEGIES
+from padir.training.checkpoints import describe
 
 Rows = list[dict[str, Any]]
 

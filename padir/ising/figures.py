@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from padir.errors import PadirError
-from padir.files import whole, write_json
 from padir.ising.experiments import Row
+from padir.storage.files import whole, write_json
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
 

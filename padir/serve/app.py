@@ -17,11 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from padir.decoding.translator import Translation
 from padir.errors import PadirError
 from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
 from padir.serve.request import Refused, Request, read_request
-from padir.translate import Translation
 
 LEFT = 499  # of figures only: whoever left gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}

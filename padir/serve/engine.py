@@ -10,15 +10,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from padir.decoding import Decoding
-from padir.drafts import BUCKET
+from padir.decoding.options import Decoding
+from padir.decoding.program_cache import SHARE
+from padir.decoding.refine_batch import BUCKET
+from padir.decoding.translator import PROGRAMS, Translation, Translator
 from padir.errors import PadirError
-from padir.programs import SHARE
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.metrics import Metrics
 from padir.serve.request import Limits, Options, Refused, Request
-from padir.tokens import EOS, round_up
-from padir.translate import PROGRAMS, Translation, Translator
+from padir.text.ids import EOS, round_up
 
 _log = logging.getLogger("padir.serve")
 

@@ -9,7 +9,7 @@ import importlib.resources
 import json
 import re
 
-from padir.analysis.trace_style import STYLE
+from padir.reporting.trace_style import STYLE
 from padir.serve.engine import Engine
 
 _FILES = importlib.resources.files("padir.serve")

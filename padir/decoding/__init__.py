@@ -1,0 +1,1 @@
+"""Decoding: from sentences to translations."""

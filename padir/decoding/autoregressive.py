@@ -1,0 +1,178 @@
+"""Writing from left to right: greedy, beam search and sampling with a causal model, and its scores of given targets.
+
+One loop runs the three; each step,
+
+1. the decoder gives logits of the next position of every row, N rows a sentence, whose keys and values are cached;
+2. the search says which row each new row goes on from, and by which token;
+3. a row that wrote EOS is finished and keeps its place;
+4. a sentence is over when all of its rows are finished, or when none of the others can win.
+
+Log-probabilities are the model's own, over its whole vocabulary, or over a batch's ids where it has a shortlist. Ids
+that may not be written are left out of the choice, EOS at the first position among them; at its length limit a row must
+write EOS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from padir.decoding.search import Hypotheses, Search
+from padir.decoding.shortlist import compact, expand
+from padir.models.transformer import Transformer
+from padir.refinement.canvas import forbid
+from padir.text.ids import Ids
+
+# Most target tokens of a sentence, EOS included, by its source tokens: more than any translation of it should need.
+LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
+
+NextFn = Callable[..., tuple[Any, Any]]
+"""(tokens_BNL, slot_BNL, position, cache) -> (logits_BNV, cache): `tokens_BNL` holds what the rows have written before
+`position`, padding from there on; `slot_BNL` says whose slot of the cache holds each of a row's positions."""
+
+
+def length_limits(source_tokens: list[int], max_length: int) -> list[int]:
+    """Most target tokens of each sentence, EOS included; it depends on nothing but the sentence.
+
+    >>> length_limits([3, 100], max_length=128)
+    [22, 128]
+    """
+    return [min(LENGTH_FACTOR * tokens + LENGTH_EXTRA, max_length) for tokens in source_tokens]
+
+
+def generate(
+    key_B: Key[Array, " B"],
+    next_fn: NextFn,
+    cache: Any,
+    limit_B: Int[Array, " B"],
+    search: Search,
+    *,
+    max_length: int,
+    ids: Ids,
+) -> tuple[Hypotheses, Int[Array, " B"]]:
+    """Writes N hypotheses of each sentence, and says how many decoder passes each sentence needed.
+
+    Args:
+      key_B: one key per sentence, made from its number, so that a result does not depend on its batch.
+      next_fn: the decoder.
+      cache: what `next_fn` is given first.
+      limit_B: most tokens of each sentence, EOS included, 2 .. max_length.
+      search: one of `padir.decoding.search`.
+      max_length: L.
+    """
+    batch, size = limit_B.shape[0], search.size
+    key_BN = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(size)))(key_B)
+    banned = tuple(i for i in ids.special if i != ids.eos)
+
+    def over(rows):
+        return search.over(rows, limit_B) | (rows.done_BN | (rows.log_prob_BN == -jnp.inf)).all(-1)
+
+    def body(state):
+        position, rows, slot_BNL, passes_B, cache = state
+        active_B1 = ~over(rows)[:, None]
+        slot_BNL = jnp.where(jnp.arange(max_length) == position, jnp.arange(size)[:, None], slot_BNL)
+        logits_BNV, cache = next_fn(rows.tokens_BNL, slot_BNL, position, cache)
+        logits_BNV = logits_BNV.astype(jnp.float32)
+        log_z_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
+        logits_BNV = _allowed(forbid(logits_BNV, banned), position, limit_B, ids.eos)
+        key_step_BN = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(key_BN)
+        extension = search.extend(key_step_BN, logits_BNV, log_z_BN, rows)
+        parent_BN = jnp.where(active_B1, extension.parent_BN, jnp.arange(size))
+        rows, slot_BNL = jax.tree.map(
+            lambda x: jnp.take_along_axis(x, parent_BN.reshape(*parent_BN.shape, *[1] * (x.ndim - 2)), axis=1),
+            (rows, slot_BNL),
+        )
+        goes_on_BN = active_B1 & ~rows.done_BN
+        log_prob_BN = jnp.where(goes_on_BN, extension.log_prob_BN, rows.log_prob_BN)
+        here_BNL = goes_on_BN[..., None] & (jnp.arange(max_length) == position)
+        rows = Hypotheses(
+            tokens_BNL=jnp.where(here_BNL, extension.token_BN[..., None], rows.tokens_BNL),
+            length_BN=rows.length_BN + goes_on_BN,
+            log_prob_BN=log_prob_BN,
+            # A row with probability 0 was chosen for want of others and may still be replaced.
+            done_BN=rows.done_BN | (goes_on_BN & (extension.token_BN == ids.eos) & (log_prob_BN > -jnp.inf)),
+        )
+        return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache
+
+    rows = Hypotheses(
+        tokens_BNL=jnp.full((batch, size, max_length), ids.padding, jnp.int32),
+        length_BN=jnp.zeros((batch, size), jnp.int32),
+        log_prob_BN=jnp.zeros((batch, size)),
+        done_BN=jnp.zeros((batch, size), bool),
+    )
+    slot_BNL = jnp.zeros((batch, size, max_length), jnp.int32)
+    _, rows, _, passes_B, _ = jax.lax.while_loop(
+        lambda state: (state[0] < max_length) & ~over(state[1]).all(),
+        body,
+        (jnp.int32(0), rows, slot_BNL, jnp.zeros(batch, jnp.int32), cache),
+    )
+    return rows, passes_B
+
+
+def _allowed(logits_BNV, position, limit_B, eos: int):
+    """-inf for EOS at the first position, since a sentence with text has a token beside it, and else at the limit."""
+    eos_V = jnp.arange(logits_BNV.shape[-1]) == eos
+    last_B11 = (position == limit_B - 1)[:, None, None]
+    return jnp.where(jnp.where(eos_V, position > 0, ~last_B11), logits_BNV, -jnp.inf)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
+def translate(
+    model: Transformer, params: Any, source_BS, number_B, limit_B, *, search: Search, max_length: int, seed, kept_v=None
+) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
+    """Hypotheses of source sentences, their scores (-inf for unfinished ones) and the passes of each sentence.
+
+    Args:
+      source_BS: one sentence with its EOS in each row, padding after it.
+      number_B: the sentences' numbers, which their random draws depend on.
+      limit_B, search, max_length: as in `generate`.
+      kept_v: the ids that may be written (`Shortlist.restrict`); None: all.
+    """
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    model, params = compact(model, params, kept_v)
+    bound = model.bind({"params": params})
+
+    def next_fn(tokens_BNL, slot_BNL, position, cache):
+        token_BN = jnp.where(position == 0, 0, tokens_BNL[:, :, position - 1])
+        return bound.next_logits(token_BN, position, slot_BNL, cache, cross_kv, encoded.segment_BS)
+
+    key_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
+    cache = bound.empty_cache(source_BS.shape[0], search.size, max_length)
+    rows, passes_B = generate(key_B, next_fn, cache, limit_B, search, max_length=max_length, ids=model.ids)
+    score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
+    return dataclasses.replace(rows, tokens_BNL=expand(rows.tokens_BNL, kept_v)), score_BN, passes_B
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score(
+    model: Transformer,
+    params: Any,
+    source_BS: Int[Array, "B S"] | np.ndarray,
+    target_RL: Int[Array, "R L"] | np.ndarray,
+) -> Float[Array, "R L"]:
+    """A causal model's log-probability of each token of given targets, in one teacher-forced pass; 0 at padding.
+
+    Args:
+      source_BS: one sentence with its EOS in each row.
+      target_RL: targets with their EOS, sentence-major [B * N] rows of N hypotheses a sentence.
+
+    Raises:
+      PadirError: the model is not causal.
+    """
+    source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    present_RL = target_RL > 0
+    logits_RLV = bound.teacher_force(target_RL, present_RL.astype(jnp.int32), cross_kv, encoded.segment_BS)
+    at_target_RL = jnp.take_along_axis(logits_RLV, target_RL[..., None], axis=-1)[..., 0]
+    return jnp.where(present_RL, at_target_RL - jax.nn.logsumexp(logits_RLV, axis=-1), 0.0)

@@ -1,0 +1,175 @@
+"""Log-probabilities of given sentence pairs.
+
+An autoregressive model gives the log-probability of a target. A refining model has none that could be computed: it
+writes all positions at once, several times over. What is scored instead, for stages s = 1 .. S, is
+
+    log p_s = sum over positions i of log p(target_i | source, canvas_s)
+
+where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and canvas_{s+1} is what the
+model's own strategy makes of canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
+decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax; the later ones
+are pseudo-log-likelihoods: how well the target is predicted from the model's own draft, which may not resemble it. Each
+is, but for EOS, minus the training loss of that stage at rate 1. EOS, which the length places, does not count (an
+autoregressive model's does); the length's own log-probability is given apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.decoding.options import Decoding
+from padir.decoding.refine_batch import BUCKET, Tried, in_the_input, lay_out
+from padir.decoding.translator import Translator
+from padir.distributed.sharding import on_host
+from padir.errors import PadirError
+from padir.models.length import log_probs
+from padir.models.transformer import Transformer
+from padir.refinement.canvas import Canvas, Corruption, Output, Strategy, forbid
+from padir.refinement.loop import refine
+from padir.text.ids import EOS, pad_rows, round_up
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScore:
+    """What a model says of one target.
+
+    Attributes:
+      log_prob: of the target: the last of `stages`.
+      tokens: how many tokens it is the sum of.
+      stages: log p_1 .. log p_S; one for an autoregressive model.
+      length_log_prob: of the target's length; None where no classifier predicts it.
+    """
+
+    log_prob: float
+    tokens: int
+    stages: tuple[float, ...]
+    length_log_prob: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """Log-probability per token."""
+        return self.log_prob / max(self.tokens, 1)
+
+
+def score_pairs(
+    translator: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    decoding: Decoding | None = None,
+    *,
+    first_number: int = 0,
+) -> list[PairScore]:
+    """Scores each pair; the canvas, the strategy, the number of stages (num_steps) and the seed are `decoding`'s.
+
+    Args:
+      first_number: the number of the first pair, from which its noise is made, where the pairs are a part of more.
+
+    Raises:
+      PadirError: sources and targets differ in number, or one has more tokens than the model takes.
+    """
+    decoding = translator.resolved(decoding or Decoding())
+    if len(sources) != len(targets):
+        raise PadirError(f"each source needs a target, got {len(sources)} sources and {len(targets)} targets")
+    if translator.card.config.causal:
+        scored = translator.score(sources, targets, batch_size=decoding.batch_size)
+        return [PairScore(log_prob, tokens, (log_prob,)) for log_prob, tokens in scored]
+    limit = translator.card.config.max_length
+    source_tokens = translator.source_tokens(sources, truncate=False)[0]
+    target_tokens = [[*tokens, EOS] for tokens in translator.tokenizer.encode_batch(targets)]
+    for i, tokens in enumerate(target_tokens):
+        if len(tokens) > limit:
+            raise PadirError(f"target {i + 1} has {len(tokens)} tokens, the model writes {limit}: split it")
+    order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
+    results: dict[int, PairScore] = {}
+    for begin in range(0, len(order), decoding.batch_size):
+        numbers = order[begin : begin + decoding.batch_size]
+        batch = translator.encode([source_tokens[i] for i in numbers], decoding.batch_size)
+        rows = batch.source_BS.shape[0]
+        lengths = [len(target_tokens[i]) for i in numbers]
+        length_B = np.array(lengths + [1] * (rows - len(numbers)), np.int32)
+        width = min(round_up(max(lengths), BUCKET), limit)
+        number_B = in_the_input([first_number + i for i in numbers], rows)
+        by_sentence = (number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
+        tried = Tried(batch.cross_kv, batch.encoded.segment_BS, *translator.place(by_sentence))
+        with translator.on_devices():
+            log_prob_BT = _stages(
+                translator.model,
+                translator.params,
+                tried,
+                translator.place(pad_rows([target_tokens[i] for i in numbers], width, rows)),
+                strategy=decoding.strategy,
+                corruption=decoding.canvas,
+                num_stages=decoding.num_steps,
+                seed=decoding.seed,
+            )
+        length_log_prob_BM = on_host(log_probs(batch.encoded.length))
+        for b, (i, log_prob_T) in enumerate(zip(numbers, on_host(log_prob_BT).tolist(), strict=False)):
+            length = None if length_log_prob_BM is None else float(length_log_prob_BM[b, lengths[b] - 1])
+            results[i] = PairScore(log_prob_T[-1], lengths[b] - 1, tuple(log_prob_T), length)
+    return [results[i] for i in range(len(sources))]
+
+
+def summary(scores: Sequence[PairScore]) -> dict[str, Any]:
+    """Figures of a whole file: pairs, tokens, and the mean log-probability per token, also of each stage."""
+    tokens = max(1, sum(score.tokens for score in scores))
+    stages = [sum(each) / tokens for each in zip(*(score.stages for score in scores), strict=True)]
+    return {
+        "pairs": len(scores),
+        "tokens": sum(score.tokens for score in scores),
+        "mean": sum(score.log_prob for score in scores) / tokens,
+        "stages": stages,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scored:
+    """A strategy that notes at every step how probable the target is, and leaves the step to another.
+
+    A row that is done keeps what the stages before it said. Its memory is (the other's memory, log_prob_BT).
+    """
+
+    strategy: Strategy
+    target_BL: Any
+    num_stages: int
+
+    def init(self, key_B, canvas: Canvas):
+        return self.strategy.init(key_B, canvas), jnp.zeros((canvas.tokens_BL.shape[0], self.num_stages))
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps):
+        inner, log_prob_BT = memory
+        logits_BLV = output.logits_BLV
+        at_target_BL = jnp.take_along_axis(logits_BLV, self.target_BL[..., None], axis=-1)[..., 0]
+        log_prob_BL = (at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1)) * canvas.free_BL
+        from_here_T = jnp.arange(self.num_stages) >= step
+        log_prob_BT = jnp.where(from_here_T, log_prob_BL.sum(-1, keepdims=True), log_prob_BT)
+        output = dataclasses.replace(output, logits_BLV=forbid(logits_BLV, canvas.ids.special))
+        stepped, inner = self.strategy.step(key_B, canvas, output, inner, step=step, num_steps=num_steps)
+        return stepped, (inner, log_prob_BT)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("strategy", "corruption", "num_stages"))
+def _stages(
+    model: Transformer,
+    params,
+    tried: Tried,
+    target_BL,
+    *,
+    strategy: Strategy,
+    corruption: Corruption,
+    num_stages: int,
+    seed,
+):
+    """log p_s of each row, [B, T]."""
+    key_B, canvas, logits_fn = lay_out(
+        model, params, tried, max_target_length=target_BL.shape[1], corruption=corruption, seed=seed
+    )
+    scored = _Scored(strategy, target_BL, num_stages)
+    # Nothing is forbidden before the target is looked up: a target may hold what a model never writes.
+    return refine(key_B, canvas, logits_fn, scored, num_steps=num_stages, banned_ids=()).memory[1]

@@ -1,0 +1,174 @@
+"""A model's weights under the names of Hugging Face's T5, for other frameworks, and back.
+
+padir names parameters as T5X does. Where T5 has the same part, it has another name in Hugging Face's models and, if it
+is the kernel of a linear map, the other order of axes (`hugging_face_name`). The parts that T5 lacks keep padir's name
+after "padir.", with dots, and their axes: positional attention, the position table, the length and rejecter heads.
+
+An autoregressive model of padir is a T5, for which the folder has a config.json. The others lack nothing that T5 has,
+but their decoder reads in both directions, which T5's does not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.interop.stablehlo import save_weights
+from padir.storage.files import read_json, whole_folder
+from padir.text.tokenizer import Tokenizer
+from padir.training.checkpoints import ModelCard, check_manifest, model_params, write_manifest
+
+WEIGHTS, NAMES, CARD, VOCABULARY, T5_CONFIG = (
+    "model.safetensors",
+    "names.json",
+    "model.json",
+    "vocab.model",
+    "config.json",
+)
+_PREFIX = "padir."
+_LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(\w+)/(.+)")
+_PROJECTIONS = {"query/kernel": "q", "key/kernel": "k", "value/kernel": "v", "out/kernel": "o"}
+_BLOCKS = {  # of a layer: which of its sublayers this is, and what it is called there
+    ("encoder", "attention"): (0, "SelfAttention"),
+    ("encoder", "mlp"): (1, "DenseReluDense"),
+    ("decoder", "self_attention"): (0, "SelfAttention"),
+    ("decoder", "encoder_decoder_attention"): (1, "EncDecAttention"),
+    ("decoder", "mlp"): (2, "DenseReluDense"),
+}
+_NORMS = {
+    ("encoder", "pre_attention_layer_norm"): 0,
+    ("encoder", "pre_mlp_layer_norm"): 1,
+    ("decoder", "pre_self_attention_layer_norm"): 0,
+    ("decoder", "pre_cross_attention_layer_norm"): 1,
+    ("decoder", "pre_mlp_layer_norm"): 2,
+}
+_OTHERS = {  # (name, whether the axes change places)
+    "token_embedder/embedding": ("shared.weight", False),
+    "encoder/encoder_norm/scale": ("encoder.final_layer_norm.weight", False),
+    "decoder/decoder_norm/scale": ("decoder.final_layer_norm.weight", False),
+    "decoder/logits_dense/kernel": ("lm_head.weight", True),
+    **{
+        f"{stack}/relpos_bias/rel_embedding": (
+            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            True,
+        )
+        for stack in ("encoder", "decoder")
+    },
+}
+
+
+def hugging_face_name(name: str) -> tuple[str, bool]:
+    """What a parameter is called there, and whether its axes change places.
+
+    >>> hugging_face_name("decoder/layers_3/encoder_decoder_attention/query/kernel")
+    ('decoder.block.3.layer.1.EncDecAttention.q.weight', True)
+    >>> hugging_face_name("length_predictor/length_embed/embedding")
+    ('padir.length_predictor.length_embed.embedding', False)
+    """
+    if name in _OTHERS:
+        return _OTHERS[name]
+    if layer := _LAYER.fullmatch(name):
+        stack, number, block, rest = layer.groups()
+        start = f"{stack}.block.{number}.layer"
+        if (stack, block) in _NORMS and rest == "scale":
+            return f"{start}.{_NORMS[stack, block]}.layer_norm.weight", False
+        if (stack, block) in _BLOCKS:
+            place, called = _BLOCKS[stack, block]
+            part = rest.removesuffix("/kernel") if block == "mlp" else _PROJECTIONS.get(rest)
+            if part is not None and rest.endswith("/kernel"):
+                return f"{start}.{place}.{called}.{part}.weight", True
+    return _PREFIX + name.replace("/", "."), False
+
+
+def write_weights(translator: Translator, folder: str | PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
+    """Writes the weights under those names, with the vocabulary, the model's card and the map of names.
+
+    Args:
+      folder: to write, whole or not at all.
+      overwrite: whether weights that were written there before may be replaced.
+
+    Returns:
+      The figures that `padir export --weights` prints.
+
+    Raises:
+      PadirError: the folder holds something else, or the weights are of 8 bits.
+    """
+    if translator.as_integers:
+        raise PadirError("other frameworks know no weights of padir's 8 bits: export them as float32")
+    flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
+    arrays, names = {}, {}
+    for name, value in flat.items():
+        there, turned = hugging_face_name(name)
+        arrays[there] = np.asarray(value).T if turned else np.asarray(value)
+        names[name] = {"name": there, "transposed": turned}
+    with whole_folder(folder, NAMES, overwrite=overwrite) as unfinished:
+        save_weights(unfinished / WEIGHTS, arrays)
+        (unfinished / NAMES).write_text(json.dumps(names, indent=1) + "\n")
+        (unfinished / CARD).write_text(json.dumps(translator.card.to_json(), indent=1) + "\n")
+        (unfinished / T5_CONFIG).write_text(json.dumps(t5_config(translator.card), indent=1) + "\n")
+        (unfinished / VOCABULARY).write_bytes(translator.tokenizer.model_bytes)
+        write_manifest(unfinished)
+    mapped = sum(not entry["name"].startswith(_PREFIX) for entry in names.values())
+    return {"arrays": len(arrays), "named_as_t5": mapped, "bytes": (Path(folder) / WEIGHTS).stat().st_size}
+
+
+def read_weights(folder: str | PathLike[str]) -> Translator:
+    """The model that `write_weights` wrote, every file compared with the manifest.
+
+    Raises:
+      PadirError: it is no such folder, a file is damaged, or the arrays are not those of the model.
+    """
+    folder = Path(folder)
+    check_manifest(folder, (WEIGHTS, NAMES, CARD, VOCABULARY))
+    card = ModelCard.from_json(read_json(folder / CARD))
+    try:
+        arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
+        flat = {
+            name: arrays[entry["name"]].T if entry["transposed"] else arrays[entry["name"]]
+            for name, entry in read_json(folder / NAMES).items()
+        }
+    except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        raise PadirError(f"{folder} holds no weights of `padir export --weights` ({error}): write them anew") from error
+    flat = model_params(flat, folder / WEIGHTS, card)
+    tokenizer = Tokenizer.load(folder / VOCABULARY, num_sentinels=card.ids.num_sentinels)
+    return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)
+
+
+def t5_config(card: ModelCard) -> dict[str, Any]:
+    """The sizes as Hugging Face's T5Config says them, for the parts that T5 has."""
+    c = card.config
+    gated = len(c.mlp_activations) > 1
+    plain = {"gelu": "gelu_new"}.get(c.mlp_activations[0], c.mlp_activations[0])  # JAX's is the approximation
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "vocab_size": card.ids.num_embeddings,
+        "d_model": c.width,
+        "d_kv": c.head_dim,
+        "d_ff": c.mlp,
+        "num_heads": c.heads,
+        "num_layers": c.encoder_layers,
+        "num_decoder_layers": c.decoder_layers,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "feed_forward_proj": f"gated-{c.mlp_activations[0]}" if gated else plain,
+        "dropout_rate": c.dropout_rate,
+        "layer_norm_epsilon": 1e-6,
+        "tie_word_embeddings": c.tied,
+        "pad_token_id": card.ids.padding,
+        "eos_token_id": card.ids.eos,
+        "decoder_start_token_id": 0,
+        "is_encoder_decoder": True,
+        "torch_dtype": "float32",
+    }

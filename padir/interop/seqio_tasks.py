@@ -1,0 +1,259 @@
+"""The sources as seqio Tasks, and the WMT sets of TensorFlow Datasets, which are read through seqio.
+
+The only file in `padir.data` that imports TensorFlow. A Task gives {"inputs", "targets"} as the int32 ids that
+`padir prepare` writes, EOS included, and the untokenised "inputs_pretokenized", "targets_pretokenized". Its metrics are
+those of `padir evaluate`. One difference is seqio's: its vocabulary turns text such as `<extra_id_0>` into a sentinel,
+where padir's tokenizer spells it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from padir.data import sources
+from padir.data.sources import SOURCES, SPLITS, PathLike, Source
+from padir.errors import PadirError
+from padir.metrics.scores import score_all
+from padir.text.tokenizer import Tokenizer
+
+# Name -> the set's name in TFDS, source language, target language. Both directions of a pair read the same files.
+TFDS_SETS: dict[str, tuple[str, str, str]] = {
+    "wmt14_de_en": ("wmt14_translate/de-en", "de", "en"),
+    "wmt14_en_de": ("wmt14_translate/de-en", "en", "de"),
+    "wmt16_ro_en": ("wmt16_translate/ro-en", "ro", "en"),
+    "wmt16_en_ro": ("wmt16_translate/ro-en", "en", "ro"),
+    "wmt17_zh_en": ("wmt17_translate/zh-en", "zh", "en"),
+    "wmt17_en_zh": ("wmt17_translate/zh-en", "en", "zh"),
+}
+
+_VERSION = "1.*.*"  # seqio wants one; TFDS counts the first number up when examples change
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsText:
+    """A translation set of TensorFlow Datasets as a `Source`: read from its files, never downloaded.
+
+    The text is TFDS's, untouched, but for a newline within a sentence, which becomes a space. The order is that of the
+    files; TFDS has shuffled them when it built the set.
+
+    >>> from padir.interop.seqio_tasks import TfdsText
+    >>> TfdsText("wmt14_en_de", "wmt14_translate/de-en", "en", "de").build_command
+    'tfds build wmt14_translate/de-en'
+
+    Attributes:
+      dataset: the set's name in TFDS, with its configuration.
+      source_language, target_language: what TFDS calls the two texts of an example.
+      data_dir: where `tfds build` has put it; None is TFDS's own folder (TFDS_DATA_DIR, or ~/tensorflow_datasets).
+    """
+
+    name: str
+    dataset: str
+    source_language: str
+    target_language: str
+    data_dir: PathLike | None = None
+    splits: tuple[str, ...] = SPLITS
+
+    @property
+    def build_command(self) -> str:
+        """What makes the set's files: downloads and converts them."""
+        return f"tfds build {self.dataset}" + ("" if self.data_dir is None else f" --data_dir {self.data_dir}")
+
+    def data_source(self) -> Any:
+        """The seqio data source; read only, since seqio would otherwise download gigabytes unasked.
+
+        Raises:
+          PadirError: seqio is not installed.
+        """
+        seqio, _ = _import()
+        folder = None if self.data_dir is None else str(self.data_dir)
+        return seqio.TfdsDataSource(f"{self.dataset}:{_VERSION}", folder, splits=self.splits, read_only=True)
+
+    def preprocess(self, dataset: Any) -> Any:
+        """A tf.data.Dataset of TFDS's examples as {"inputs", "targets"}."""
+        _, tf = _import()
+
+        def pair(example: dict[str, Any]) -> dict[str, Any]:
+            languages = {"inputs": self.source_language, "targets": self.target_language}
+            return {key: tf.strings.regex_replace(example[name], "\n", " ") for key, name in languages.items()}
+
+        return dataset.map(pair, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Sentence pairs of a split, one by one.
+
+        Raises:
+          PadirError: an unknown split, seqio is not installed, or TFDS has not built the set or cannot read it; the
+            command that builds it is given.
+        """
+        if split not in self.splits:
+            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
+        _, tf = _import()
+        with contextlib.suppress(RuntimeError):  # TensorFlow has begun to use them
+            # It only reads here, and would take the memory of the accelerators that JAX computes on.
+            tf.config.set_visible_devices([], "GPU")
+        source = self.data_source()
+        try:
+            dataset = self.preprocess(source.get_dataset(split, shuffle=False))
+        except AssertionError:  # TFDS's word for files that are not there
+            where = "TFDS's own folder" if self.data_dir is None else self.data_dir
+            raise PadirError(
+                f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that"
+                " has it with --data_dir"
+            ) from None
+        except (ValueError, KeyError) as error:
+            raise self._unreadable(split, error) from None
+        return self._decoded(split, dataset.as_numpy_iterator())
+
+    def _decoded(self, split: str, examples: Iterator[dict[str, bytes]]) -> Iterator[tuple[str, str]]:
+        _, tf = _import()
+        try:
+            for example in examples:
+                yield example["inputs"].decode(), example["targets"].decode()
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            raise self._unreadable(split, error) from None
+
+    def _unreadable(self, split: str, error: Exception) -> PadirError:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return PadirError(
+            f"{self.name} {split}: TFDS cannot read {self.dataset} ({reason}): build it anew with"
+            f" `{self.build_command} --overwrite`"
+        )
+
+
+def get_source(name: str, data_dir: PathLike | None = None) -> Source:
+    """The source `name`: one of `padir.data.sources`, or a set of TFDS.
+
+    Raises:
+      PadirError: as `padir.data.sources.get_source`; what a set of TFDS lacks is told when it is read.
+    """
+    if name in TFDS_SETS:
+        return TfdsText(name, *TFDS_SETS[name], data_dir)
+    if name not in SOURCES:
+        known = ", ".join((*SOURCES, *TFDS_SETS))
+        raise PadirError(f"unknown source {name!r}: known are {known}; or give text files")
+    return sources.get_source(name, data_dir)
+
+
+def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sentinels: int = 100) -> tuple[str, ...]:
+    """Registers every source as a seqio Task of the same name, and returns the names.
+
+    A corpus's files are looked for when its Task is read, so that one may be missing. Registering again replaces the
+    Tasks. The Tasks of TFDS's sets are native ones: seqio shuffles their files and shards them over hosts.
+
+    >>> from padir.data import tasks  # doctest: +SKIP
+    >>> tasks.register("vocab.model", data_dir="multi30k")[:3]  # doctest: +SKIP
+    ('toy_de_en', 'multi30k_de_en', 'multi30k_en_de')
+
+    Args:
+      vocab_path: a vocabulary of `padir vocab`.
+      data_dir: the folder with the files of the sources that have files.
+      num_sentinels: ids on top of the pieces, as extra ids.
+
+    Raises:
+      PadirError: seqio is not installed, or the vocabulary is not one that padir can use.
+    """
+    for name in SOURCES:
+        make = functools.partial(get_source, name, data_dir)
+        register_source(name, make, vocab_path, num_sentinels=num_sentinels)
+    for name, arguments in TFDS_SETS.items():
+        make = functools.partial(TfdsText, name, *arguments, data_dir)
+        source = make()
+        _add_task(name, make, source.data_source(), [source.preprocess], vocab_path, num_sentinels)
+    return (*SOURCES, *TFDS_SETS)
+
+
+def register_source(
+    name: str,
+    make_source: Callable[[], Source],
+    vocab_path: PathLike,
+    *,
+    num_sentinels: int = 100,
+    splits: tuple[str, ...] = SPLITS,
+) -> None:
+    """Registers any source, such as your own `ParallelText`, as the seqio Task `name`.
+
+    Args:
+      make_source: called when a split is read.
+      splits: those that the source has.
+
+    Raises:
+      PadirError: as `register`.
+    """
+    seqio, tf = _import()
+
+    def dataset(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
+        del shuffle_files, seed  # a source has one order; seqio and the trainer shuffle after it
+
+        def examples() -> Iterator[dict[str, str]]:
+            for source, target in make_source().pairs(split):
+                yield {"inputs": source, "targets": target}
+
+        text = tf.TensorSpec((), tf.string)
+        return tf.data.Dataset.from_generator(examples, output_signature={"inputs": text, "targets": text})
+
+    _add_task(name, make_source, seqio.FunctionDataSource(dataset, splits=splits), [], vocab_path, num_sentinels)
+
+
+def _add_task(
+    name: str,
+    make_source: Callable[[], Source],
+    data_source: Any,
+    preprocessors: list[Any],
+    vocab_path: PathLike,
+    num_sentinels: int,
+) -> None:
+    """Adds a Task, in place of an earlier one of that name; the preprocessors make {"inputs", "targets"} as text."""
+    seqio, tf = _import()
+    Tokenizer.load(vocab_path, num_sentinels)  # seqio would fail later, and with less to say
+    vocabulary = seqio.SentencePieceVocabulary(str(Path(vocab_path).absolute()), extra_ids=num_sentinels)
+    feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
+
+    def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:
+        if not is_target or example is None:
+            return text
+        # The untokenised target: a reference is not what a vocabulary makes of it.
+        source, target = (example[f"{side}_pretokenized"] for side in ("inputs", "targets"))
+        return {"source": _text(source), "target": _text(target)}
+
+    def scores(targets: list[dict[str, str]], predictions: list[str]) -> dict[str, float]:
+        source = make_source()
+        texts, references = ([each[side] for each in targets] for side in ("source", "target"))
+        measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
+        return {score.name: score.value for score in measured.values()}
+
+    if name in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove(name)
+    seqio.TaskRegistry.add(
+        name,
+        source=data_source,
+        preprocessors=[
+            *preprocessors,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features={"inputs": feature, "targets": feature},
+        postprocess_fn=with_source,
+        metric_fns=[scores],
+    )
+
+
+def _text(value: Any) -> str:
+    value = value.numpy() if hasattr(value, "numpy") else value
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _import() -> tuple[Any, Any]:
+    try:
+        import seqio
+        import tensorflow as tf
+    except ImportError as error:
+        raise PadirError(
+            f"seqio Tasks and the sets of TFDS need the data extra ({error}): pip install 'padir[data]'"
+        ) from None
+    return seqio, tf

@@ -1,0 +1,273 @@
+"""T5X checkpoints on disk, read and written without T5X.
+
+A checkpoint is a folder `checkpoint_<step>/` in the model_dir of a T5X run, of one of two kinds:
+
+    T5X's own   `checkpoint`, a msgpack file of the tree {"version", "optimizer": {"target", "state"}}, whose leaves are
+                arrays or name a folder beside it, such as `target.encoder.encoder_norm.scale/`, with a zarr array
+    Orbax's     `state/`, an Orbax tree {"target", "state"}; what T5X writes by default today
+
+Parameters are under "target"; the rest is the optimizer's, which padir does not read. Both kinds are read, T5X's own is
+written: T5X reads it with and without its option `use_orbax`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import flax.traverse_util
+import jax
+import numpy as np
+
+from padir.errors import PadirError, first_line
+from padir.storage.files import writing
+
+FOLDER = re.compile(r"checkpoint_(\d+)")
+TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
+_VERSIONS = (2, 3)
+_CHUNK_BYTES = 2**26
+_AGAIN = "copy the checkpoint again"
+
+
+@dataclasses.dataclass(frozen=True)
+class T5XCheckpoint:
+    """What is read of a checkpoint.
+
+    Attributes:
+      path: its folder.
+      step: optimizer steps taken.
+      params: parameters by name ("encoder/encoder_norm/scale"), float32.
+    """
+
+    path: Path
+    step: int
+    params: dict[str, np.ndarray]
+
+
+def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+      path: that folder, or a run's model_dir with several.
+      step: of which step; None: of the last.
+
+    Raises:
+      PadirError: there is none.
+    """
+    if "://" in str(path):
+        raise PadirError(f"checkpoints are read from the local disk, got {path}: copy it here first")
+    folder = Path(path)
+    if not folder.is_dir():
+        raise PadirError(f"there is no folder {folder}: give a T5X checkpoint, or the model_dir of a T5X run")
+    if FOLDER.fullmatch(folder.name) or (folder / "checkpoint").is_file():
+        if step is not None and folder.name != f"checkpoint_{step}":
+            raise PadirError(f"{folder} is not the checkpoint of step {step}: give its model_dir, or no step")
+        return folder
+    matches = [(FOLDER.fullmatch(child.name), child) for child in folder.iterdir() if child.is_dir()]
+    found = {int(match[1]): child for match, child in matches if match}
+    if not found:
+        raise PadirError(f"{folder} has no checkpoint_<step> folder: give a T5X checkpoint, or the model_dir of a run")
+    wanted = max(found) if step is None else step
+    if wanted not in found:
+        raise PadirError(f"{folder} has checkpoints of steps {', '.join(map(str, sorted(found)))}, got step {step}")
+    return found[wanted]
+
+
+def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint:
+    """Reads the parameters of a checkpoint of either kind.
+
+    Args:
+      path, step: as in `find`.
+
+    Raises:
+      PadirError: there is no checkpoint, it is of another format, or damaged.
+    """
+    folder = find(path, step)
+    if (folder / "checkpoint").is_file():
+        tree = _read_own(folder)
+    elif (folder / "state").is_dir():
+        tree = _read_orbax(folder / "state")
+    else:
+        raise PadirError(f"{folder} holds neither a file `checkpoint` nor a folder `state`: it is no T5X checkpoint")
+    params = {name: _float32(name, value) for name, value in tree["target"].items()}
+    number = FOLDER.fullmatch(folder.name)
+    steps = tree["step"] if tree["step"] is not None else (number[1] if number else 0)
+    return T5XCheckpoint(folder, int(steps), params)
+
+
+def _float32(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        raise PadirError(f"parameters must be floating-point numbers, got {name} of {array.dtype}")
+    return array.astype(np.float32)
+
+
+def _read_own(folder: Path) -> dict[str, Any]:
+    data = (folder / "checkpoint").read_bytes()
+    if data.startswith(TENSORFLOW):
+        raise PadirError(f"{folder} is a TensorFlow checkpoint: convert it with T5X's convert_tf_checkpoint.py first")
+    try:
+        contents = flax.serialization.msgpack_restore(data)
+        version = int(contents["version"])
+        optimizer = contents["optimizer"]
+        step = int(np.asarray(optimizer["state"]["step"]))
+        leaves = flax.traverse_util.flatten_dict(
+            optimizer["target"], sep="/", is_leaf=lambda _, value: "kvstore" in value
+        )
+    except Exception as error:  # msgpack raises what the damage makes of it
+        raise PadirError(
+            f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
+        ) from None
+    if version not in _VERSIONS:
+        raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
+    return {"target": _read_arrays(folder, leaves), "step": step}
+
+
+def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
+    """The leaves, those that name a zarr array read from its folder, all at once."""
+    import tensorstore  # comes with Orbax; slow to import
+
+    opened = {}
+    for name, leaf in leaves.items():
+        if isinstance(leaf, dict):
+            where = _inside(folder, name, leaf)
+            # Of the leaf only the name is taken: it may say any store and address.
+            opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
+    reading = {}
+    for name, (where, future) in opened.items():
+        try:
+            reading[name] = where, future.result().read()
+        except ValueError as error:
+            raise PadirError(f"{where} holds no readable zarr array: {_AGAIN} ({first_line(error)})") from None
+    arrays = dict(leaves)
+    for name, (where, future) in reading.items():
+        try:
+            arrays[name] = future.result()
+        except ValueError as error:
+            zeros = _zeros(where) if "missing" in str(error) else None
+            if zeros is None:
+                raise PadirError(f"{where} is damaged: {_AGAIN} ({first_line(error)})") from None
+            arrays[name] = zeros
+    return arrays
+
+
+def _spec(where: Path, **options: Any) -> dict[str, Any]:
+    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}, **options}
+
+
+def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
+    """The folder of the array that a leaf names."""
+    kvstore = leaf["kvstore"]
+    path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
+    where = folder / str(path)
+    try:
+        lies_here = where.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError, ValueError):  # links in a circle, too long, a NUL
+        lies_here = False
+    if leaf.get("driver") != "zarr" or not path or not lies_here:
+        raise PadirError(
+            f"{folder} says that {name} lies at {path!r}, where no array of a checkpoint lies: do not use it"
+        )
+    return where
+
+
+def _zeros(where: Path) -> np.ndarray | None:
+    """Zeros for a vector without any chunk, since one that is all zeros is not written; None for what cannot be one."""
+    import tensorstore
+
+    shape = tensorstore.open(_spec(where), open=True, read=True).result().shape
+    chunks = [path for path in where.iterdir() if not path.name.startswith(".")]
+    return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
+
+
+def _read_orbax(state: Path) -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        try:
+            tree = checkpointer.metadata(state.absolute()).item_metadata.tree
+            wanted = {"target": tree["target"], "state": {"step": tree["state"]["step"]}}
+            # As NumPy arrays, whatever devices they were saved from.
+            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+            arguments = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
+            restored = checkpointer.restore(state.absolute(), args=arguments)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {_AGAIN} ({first_line(error)})") from None
+    target = flax.traverse_util.flatten_dict(restored["target"], sep="/")
+    return {"target": target, "step": np.asarray(restored["state"]["step"])}
+
+
+def _chunks(array: np.ndarray) -> list[int]:
+    """Rows of at most 64 MB together, as T5X has them."""
+    if array.ndim == 0:
+        return []
+    rows = _CHUNK_BYTES // max(1, array[:1].nbytes)
+    return [min(max(1, rows), array.shape[0]), *array.shape[1:]]
+
+
+def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
+    """Writes parameters as a checkpoint of T5X's own kind, without an optimizer's state.
+
+    It is written beside its place and renamed when it is whole.
+
+    Args:
+      model_dir: gets `checkpoint_<step>`.
+      params: a tree of arrays, of float32 on disk.
+
+    Returns:
+      The checkpoint's folder.
+
+    Raises:
+      PadirError: the folder is there already, or it cannot be written.
+    """
+    final = Path(model_dir) / f"checkpoint_{step}"
+    if final.exists():
+        raise PadirError(f"{final} is there already: give another folder, or remove it")
+    unfinished = final.with_name(f"{final.name}.unfinished.{os.getpid()}")
+    flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    try:
+        with writing(unfinished):
+            unfinished.mkdir(parents=True)
+            _write(unfinished, flat, step)
+            unfinished.rename(final)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return final
+
+
+def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
+    """Fills the folder of a checkpoint with arrays by name."""
+    import tensorstore
+
+    specs, pending = {}, []
+    for name, value in flat.items():
+        array = np.asarray(value, np.float32)
+        spec = {
+            "driver": "zarr",
+            "dtype": "float32",
+            "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
+            "metadata": {
+                "chunks": _chunks(array),
+                "compressor": {"id": "gzip"},
+                "shape": list(array.shape),
+            },
+        }
+        specs[name] = spec
+        here = {**spec, **_spec(folder / spec["kvstore"]["path"])}
+        pending.append(tensorstore.open(here, create=True).result().write(array))
+    try:
+        for future in pending:
+            future.result()
+    except ValueError as error:  # a full disk, in TensorStore's words
+        raise PadirError(f"cannot write {folder} ({first_line(error)}): make room on its disk") from error
+    optimizer = {
+        "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
+        "state": {"step": np.int32(step), "param_states": {}},
+    }
+    contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
+    (folder / "checkpoint").write_bytes(contents)

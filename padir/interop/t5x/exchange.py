@@ -1,0 +1,222 @@
+"""Models to and from T5X: a checkpoint becomes a model directory, a model directory a checkpoint, and weights of a T5
+checkpoint become a start for training.
+
+Names and shapes are T5X's in any case, so that there is nothing to convert. Beside the checkpoints of a T5X run of
+padir's adapter lie `padir.json`, which says what model they are of, and `vocab.model`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.errors import PadirError
+from padir.interop.t5x.checkpoint import T5XCheckpoint, find, read, write
+from padir.models.transformer import Transformer, param_shapes
+from padir.storage.files import write_json
+from padir.text.tokenizer import Tokenizer
+from padir.training.checkpoints import ModelCard, Weights, load_model, save_model
+
+CARD, VOCABULARY = "padir.json", "vocab.model"
+_MOST_PADDING = 128  # rows that T5X adds to an embedding table at most, so that it can be sharded
+_CAUSAL = "the checkpoint's decoder writes from left to right, and these buckets mean other distances"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of a checkpoint's parameters, by name.
+
+    Attributes:
+      taken: the model's parameters that are the checkpoint's, and what was done to them ("" for nothing).
+      fresh: those that are not, and why.
+      unused: the checkpoint's that the model does not have, or not so, and why.
+      numbers: how many numbers the model has, and how many of them were taken.
+    """
+
+    taken: dict[str, str]
+    fresh: dict[str, str]
+    unused: dict[str, str]
+    numbers: tuple[int, int]
+
+    def __str__(self) -> str:
+        total, taken = self.numbers
+        lines = [f"{len(self.taken)} parameters taken: {taken:,} of the model's {total:,} numbers"]
+        lines += [f"  {name}: {note}" for name, note in self.taken.items() if note]
+        for title, names in (("initialised anew", self.fresh), ("in the checkpoint and not taken", self.unused)):
+            if names:
+                lines += [f"{len(names)} {title}", *(f"  {name}: {why}" for name, why in names.items())]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "numbers": {"model": self.numbers[0], "taken": self.numbers[1]}}
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves of a parameter tree by name."""
+    return dict(flax.traverse_util.flatten_dict(tree, sep="/"))
+
+
+def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
+    """A model's parameters, with a checkpoint's in their place where names and shapes agree.
+
+    Of an embedding table with up to 128 rows more than the model's, which T5X adds for sharding, the first rows are
+    taken. The position bias of a decoder that writes from left to right is not taken for one that sees both sides,
+    although its shape agrees, nor the other way round.
+
+    Args:
+      fresh: all parameters of the model, by name.
+      found: the checkpoint's.
+      causal: whether the model's decoder writes from left to right.
+
+    Raises:
+      PadirError: nothing agrees.
+    """
+    # The parts that only a decoder of drafts has. T5's own has none.
+    left_to_right = not any(name.startswith(("decoder/abs_pos_embed", "length_predictor")) for name in found)
+    params, taken, anew, unused = dict(fresh), {}, {}, {name: "the model has none" for name in found}
+    for name, value in fresh.items():
+        if name not in found:
+            anew[name] = "the checkpoint has none"
+            continue
+        array, note = found[name], ""
+        more = array.shape[0] - value.shape[0] if array.ndim == value.ndim == 2 else 0
+        if name == "token_embedder/embedding" and 0 < more <= _MOST_PADDING and array.shape[1:] == value.shape[1:]:
+            note = f"the first {value.shape[0]:,} of its {array.shape[0]:,} rows"
+            array = array[: value.shape[0]]
+        elif name == "decoder/logits_dense/kernel" and array.shape[0] == value.shape[0]:
+            more = array.shape[1] - value.shape[1]
+            if 0 < more <= _MOST_PADDING:
+                note = f"the first {value.shape[1]:,} of its {array.shape[1]:,} columns"
+                array = array[:, : value.shape[1]]
+        if array.shape != value.shape:
+            anew[name] = unused[name] = f"the checkpoint's is {array.shape}, the model's {value.shape}"
+        elif name == "decoder/relpos_bias/rel_embedding" and left_to_right != causal:
+            anew[name] = unused[name] = _CAUSAL if left_to_right else "the checkpoint's decoder sees both sides"
+        else:
+            params[name], taken[name] = array, note
+            del unused[name]
+    if not taken:
+        raise PadirError(
+            f"no parameter of the checkpoint has a name and shape of the model's; it has {', '.join(sorted(found)[:3])}"
+            ", ...: give a T5X checkpoint, and ModelConfig its sizes"
+        )
+    numbers = sum(np.size(value) for value in fresh.values()), sum(np.size(fresh[name]) for name in taken)
+    return params, Report(taken, anew, unused, numbers)
+
+
+def fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
+    """Checks that a checkpoint holds a model's parameters, all of them and no others.
+
+    Raises:
+      PadirError: it does not; the message names the first few that differ.
+    """
+    expected, got = param_shapes(model.config, model.ids), {name: value.shape for name, value in params.items()}
+    if expected == got:
+        return
+    differ = [
+        f"{name}: expected {expected.get(name, 'none')}, got {got.get(name, 'none')}"
+        for name in sorted(expected.keys() | got.keys())
+        if expected.get(name) != got.get(name)
+    ]
+    more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+    raise PadirError(
+        f"{path} is of another model than the configuration says ({'; '.join(differ[:3])}{more}): give ModelConfig's"
+        " and Objective's values with --gin_file or --gin., or take what fits with --partial"
+    )
+
+
+def describe(model_dir: str | PathLike[str], card: ModelCard, tokenizer: Tokenizer) -> None:
+    """Writes beside a run's checkpoints what model they are of: padir.json and vocab.model."""
+    tokenizer.save(Path(model_dir) / VOCABULARY)
+    write_json(Path(model_dir) / CARD, card.to_json())
+
+
+def described(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:
+    """What `describe` wrote beside a checkpoint; None if there is nothing.
+
+    Raises:
+      PadirError: there is no checkpoint, or what stands beside it is damaged.
+    """
+    folder = find(path, step).absolute().parent
+    if not (folder / CARD).is_file():
+        return None
+    try:
+        card = ModelCard.from_json(json.loads((folder / CARD).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise PadirError(f"{folder / CARD} is damaged: {error}") from None
+    return card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels)
+
+
+def import_model(
+    path: str | PathLike[str],
+    output: str | PathLike[str],
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    *,
+    step: int | None = None,
+    partial: bool = False,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Report:
+    """Makes a model directory of a checkpoint.
+
+    Args:
+      path, step: which checkpoint, as in `padir.interop.t5x.checkpoint.find`.
+      output: the directory to write.
+      card: what model it is; its step becomes the checkpoint's, unless it is taken in part.
+      tokenizer: of the model.
+      partial: take what fits (`take`) and initialise the rest, instead of asking for all of it.
+      seed: of what is initialised.
+      dtype: of the weights in the file, "float32" or "bfloat16".
+
+    Raises:
+      PadirError: the checkpoint cannot be read, is of another model, or the output is there already.
+    """
+    if (Path(output) / "manifest.json").exists():
+        raise PadirError(f"{output} holds a model already: give another --output, or remove it")
+    checkpoint = read(path, step)
+    rows = checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape[0]
+    if not partial and rows > card.ids.num_embeddings:  # padded for sharding
+        card = dataclasses.replace(card, ids=dataclasses.replace(card.ids, num_embeddings=rows))
+    model = Transformer(card.config, card.ids)
+    if partial:
+        variables = jax.jit(model.init)(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 4)
+        fresh = _flat(jax.device_get(variables["params"]))
+        params, report = take(fresh, checkpoint.params, causal=card.config.causal)
+        card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
+    else:
+        fits(checkpoint.params, model, checkpoint.path)
+        params, count = checkpoint.params, sum(value.size for value in checkpoint.params.values())
+        report = Report(dict.fromkeys(params, ""), {}, {}, (count, count))
+        card = dataclasses.replace(card, step=checkpoint.step, weights=Weights(steps=(checkpoint.step,)))
+    tree = flax.traverse_util.unflatten_dict(params, sep="/")
+    save_model(Path(output), tree, card, tokenizer, f"# from {_where(checkpoint)}\n", dtype=dtype)
+    return report
+
+
+def _where(checkpoint: T5XCheckpoint) -> str:
+    return f"the T5X checkpoint of step {checkpoint.step}, {checkpoint.path.name}"
+
+
+def export_model(model: str | PathLike[str], output: str | PathLike[str]) -> Path:
+    """Writes a model directory's weights as a T5X checkpoint, with padir.json and vocab.model beside it.
+
+    Args:
+      model: the directory, or the name of a model that comes with padir.
+      output: becomes the model_dir: it gets `checkpoint_<step>/`, which is returned.
+
+    Raises:
+      PadirError: the model cannot be read, or the checkpoint is there already.
+    """
+    params, card, tokenizer = load_model(model)
+    folder = write(output, params, card.step)
+    describe(output, card, tokenizer)
+    return folder

@@ -1,0 +1,129 @@
+"""What `padir ising` runs: each of its subjects from sizes to files."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from padir.errors import PadirError
+from padir.ising import experiments, figures, theory
+from padir.ising.experiments import Learning, Row, Sampling
+from padir.storage.files import check_place, whole, write_json
+
+SUBJECTS = ("fig1", "fig2", "fig3", "theorems")
+COLUMNS = {
+    "fig1": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
+    "fig2": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
+    "fig3": ("sampler", "k", "coupling", "field", "exact", "mean", "standard_error", "arrived"),
+    "theorems": ("statement", "source", "claim", "verdict", "smallest_margin", "num_spins", "margins"),
+}
+
+
+def run(
+    subject: str, *, seed: int = 0, output: str | None = None, tell: Callable[[str], None] = print, **sizes: Any
+) -> dict[str, Any]:
+    """Runs a figure's experiment or checks the statements, tells of every row, and writes files if given a name.
+
+    Args:
+      output: NAME of NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
+      sizes: fields of `Learning` (fig1, fig2), of `Sampling` (fig3), or `models`, `num_spins` and `only` (theorems);
+        what is None is left at its default.
+
+    Raises:
+      PadirError: a size that the subject does not have, a seed of over 32 bits, or nothing can be written to `output`.
+    """
+    if not 0 <= seed < 1 << 32:  # JAX would take the last 32 bits, whatever else there is
+        raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
+    given = {name: value for name, value in sizes.items() if value is not None}
+    known = {"fig3": Sampling, "theorems": None}.get(subject, Learning)
+    allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
+    if wrong := sorted(set(given) - allowed):
+        raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
+    if output is not None:  # before the minutes of work, not after
+        if os.path.basename(output) in ("", ".", ".."):
+            raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
+        check_place(f"{output}.csv", file=True)
+        if subject != "theorems":
+            figures.check()
+    if subject == "theorems":
+        return _theorems(seed, output, tell, **given)
+    about, rows, draw = _figure(subject, seed, given, lambda row: tell(line(subject, row)))
+    if output is not None:
+        figures.write(output, rows, about, draw)
+    return {**about, "rows": rows}
+
+
+def _figure(
+    subject: str, seed: int, given: dict[str, Any], progress: Callable[[Row], None]
+) -> tuple[dict[str, Any], list[Row], Callable[[Any], None]]:
+    """What a figure is of, its rows, and a function that draws it."""
+    if subject == "fig3":
+        sizes = Sampling(**given)
+        rows = experiments.sampling_times(sizes, seed, progress)
+        about = {"separations": experiments.separations(0.1, (10, 1_000, 100_000))}
+        title = f"From the smaller mode to the larger: {sizes.num_spins} spins, {sizes.clique} of them a clique"
+        draw = functools.partial(figures.draw_sampling, rows=rows, title=title)
+    else:
+        sizes = Learning(**given)
+        flat = subject == "fig1"
+        truth = experiments.flat_truth(sizes.num_spins) if flat else experiments.peaky_truth(sizes.num_spins)
+        rows = experiments.learning_curves(truth, sizes, seed, progress)
+        about = {"theta": truth.theta_D.tolist()}
+        title = f"Learning {sizes.num_spins} spins from {'a flat' if flat else 'a two-mode'} distribution"
+        draw = functools.partial(figures.draw_learning, rows=rows, title=title)
+    return {"subject": subject, "seed": seed, **dataclasses.asdict(sizes), **about}, rows, draw
+
+
+def _theorems(
+    seed: int,
+    output: str | None,
+    tell: Callable[[str], None],
+    models: int = 40,
+    num_spins: int = 7,
+    only: Sequence[str] = (),
+) -> dict[str, Any]:
+    rows: list[Row] = []
+
+    def progress(finding: theory.Finding) -> None:
+        rows.append(theory.describe(finding))
+        tell(line("theorems", rows[-1]))
+
+    theory.check_all(seed=seed, models=models, largest=num_spins, only=only, progress=progress)
+    about = {"subject": "theorems", "seed": seed, "models": models, "num_spins": num_spins}
+    if output is not None:
+        with whole(f"{output}.csv") as file:
+            figures.write_csv(file, rows)
+        write_json(f"{output}.json", {**about, "rows": rows})
+    return {**about, "rows": rows}
+
+
+def verify(figures: dict[str, Any]) -> None:
+    """Whether every statement that was checked came out as said; of figures there is nothing to say.
+
+    Raises:
+      PadirError: one that should hold fails, or the other way round.
+    """
+    if wrong := [row for row in figures["rows"] if not row.get("as_expected", True)]:
+        named = ", ".join(f"{row['statement']} ({row['smallest_margin']:.1e})" for row in wrong)
+        raise PadirError(f"{len(wrong)} of {len(figures['rows'])} statements came out otherwise than expected: {named}")
+
+
+def cells(subject: str, row: Row) -> list[str]:
+    """A row's figures as the table shows them."""
+    return [_cell(row[name]) for name in COLUMNS[subject]]
+
+
+def line(subject: str, row: Row) -> str:
+    """The same in a line, for those who wait."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_cell(row[name])}" for name in COLUMNS[subject] if row[name] is not None
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.1e}"
+    return "" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Long jobs that are neither training nor evaluation."""

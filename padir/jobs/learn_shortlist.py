@@ -1,0 +1,249 @@
+"""Which target ids a source id is translated to, learned from prepared folders, and what share of targets that covers.
+
+IBM Model 1 (Brown et al., 1993, section 4.1): every target token is written by one source token of its sentence, or by
+the NULL word, whichever it may be, with probability p(target | source). Expectation maximisation finds the p:
+
+1. share every target token among its sentence's source tokens, in proportion to p;
+2. p(target | source) is what the source received of the target, of all that it received.
+
+It keeps a p for each pair of ids that occur together. The sentences come in blocks, so that the memory for what they
+hold beside that is bounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import grain
+import numpy as np
+
+from padir.data.mixture import Mixture
+from padir.data.prepared import load_tokenizer
+from padir.data.records import read_record
+from padir.decoding.shortlist import Shortlist
+from padir.errors import PadirError
+from padir.text.ids import PADDING, Ids
+
+BLOCK = 2**21  # pairs of a source and a target token that are looked at at once
+NULL = PADDING
+_READ = 1024  # records at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Token ids of B sentences, one after the other, without EOS, and how many each has."""
+
+    id_N: np.ndarray
+    length_B: np.ndarray
+
+    @staticmethod
+    def of(sentences: Sequence[Sequence[int]]) -> Sentences:
+        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
+        return Sentences(np.array([i for sentence in sentences for i in sentence], np.int32), lengths)
+
+    def each(self) -> list[np.ndarray]:
+        """The ids of each sentence."""
+        return np.split(self.id_N, np.cumsum(self.length_B)[:-1]) if len(self.length_B) else []
+
+
+class Lexicon(NamedTuple):
+    """p(target | source) for each pair of ids that occur together; source `NULL` is the NULL word."""
+
+    source_N: np.ndarray
+    target_N: np.ndarray
+    prob_N: np.ndarray
+
+
+class Recall(NamedTuple):
+    """What a shortlist holds of the targets of a split, in batches of sentences of like length, as they are decoded.
+
+    Attributes:
+      batch_size: sentences whose sources have one list.
+      tokens: the share of target tokens, EOS included, that are on it.
+      sentences: the share of sentences all of whose target tokens are.
+      ids: its mean size, special ids included.
+      vocabulary: the mean size of what is decoded with: that, filled up.
+    """
+
+    batch_size: int
+    tokens: float
+    sentences: float
+    ids: float
+    vocabulary: float
+
+
+def learn(
+    data: Mixture | str,
+    *,
+    candidates: int = 32,
+    frequent: int = 1_000,
+    iterations: int = 5,
+    most_pairs: int = 1_000_000,
+) -> Shortlist:
+    """A shortlist from the training split of prepared folders.
+
+    A regular source id that never occurs there is its own candidate: it may be a name.
+
+    Args:
+      data: prepared folders of one vocabulary; their weights have no meaning here.
+      candidates: most target ids of a source id, K.
+      frequent: target ids that belong to every sentence.
+      iterations: of expectation maximisation.
+      most_pairs: of more sentence pairs than that, as many are taken at even distances.
+
+    Raises:
+      PadirError: a number is too small, or the folders are not whole or do not go together.
+    """
+    named = {"candidates": candidates, "iterations": iterations, "most_pairs": most_pairs}
+    for name, value in named.items():
+        if value < 1:
+            raise PadirError(f"{name} must be at least 1, got {value}")
+    if frequent < 0:
+        raise PadirError(f"frequent must be at least 0, got {frequent}")
+    mixture = Mixture.of(data)
+    sources, targets = read(mixture, "train", most_pairs)
+    tokenizer = load_tokenizer(mixture.folders[0])
+    ids = tokenizer.ids
+    lexicon = model_one(sources, targets, ids.end_regular, iterations)
+    regular_N = np.arange(ids.first_regular, ids.end_regular, dtype=np.int32)
+    count_N = np.bincount(targets.id_N, minlength=ids.end_regular)[regular_N]
+    by_frequency_N = regular_N[np.argsort(-count_N, kind="stable")]
+    return Shortlist(tokenizer.sha256, most_probable(lexicon, candidates, ids), by_frequency_N, frequent)
+
+
+def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[Sentences, Sentences]:
+    """Sources and targets of a split's records, of so many at even distances.
+
+    Raises:
+      PadirError: a folder is not whole, has no such split, or is of another vocabulary than the first.
+    """
+    paths, length_N2 = mixture.records(mixture.manifests(split, verify=True), split)
+    records: Any = grain.sources.ArrayRecordDataSource(paths)
+    numbers = np.arange(len(length_N2))
+    if most_pairs is not None and most_pairs < len(numbers):
+        numbers = np.linspace(0, len(numbers) - 1, most_pairs).astype(int)
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
+    for begin in range(0, len(numbers), _READ):
+        pairs = [read_record(each) for each in records.__getitems__(numbers[begin : begin + _READ].tolist())]
+        for part, side in zip(parts, zip(*pairs, strict=True), strict=True):
+            part.append(np.concatenate([tokens[:-1] for tokens in side]))
+    source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1
+    return Sentences(np.concatenate(parts[0]), source_B), Sentences(np.concatenate(parts[1]), target_B)
+
+
+def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: int) -> Lexicon:
+    """IBM Model 1, from even probabilities on.
+
+    Args:
+      sources, targets: of the same sentences; sources get the NULL word here.
+      num_ids: ids are below it.
+    """
+    source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)
+    # A pair's key; those of a target lie together, as they are asked for together.
+    pair_N = _merged(np.unique(keys) for keys, *_ in _blocks(source, target, num_ids))
+    target_N, source_N = np.divmod(pair_N, num_ids)
+    prob_N = np.ones(len(pair_N))
+    for _ in range(iterations):
+        received_N = np.zeros(len(pair_N))
+        for keys, times, run_begins, run_lengths, run_times in _blocks(source, target, num_ids):
+            number = np.searchsorted(pair_N, keys)
+            weight = prob_N[number] * times
+            share = run_times / np.add.reduceat(weight, run_begins)
+            np.add.at(received_N, number, weight * np.repeat(share, run_lengths))
+        prob_N = received_N / np.bincount(source_N, received_N)[source_N]
+    return Lexicon(source_N, target_N, prob_N)
+
+
+def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
+    """The regular target ids of the highest probability for each source id, [P, count]; 0 where there are no more."""
+    regular = lexicon.target_N >= ids.first_regular
+    source_N, target_N, prob_N = (each[regular] for each in lexicon)
+    order = np.lexsort((target_N, -prob_N, source_N))
+    source_N, target_N = source_N[order], target_N[order]
+    rank_N = np.arange(len(order)) - np.searchsorted(source_N, source_N)
+    best = rank_N < count
+    table_PK = np.zeros((ids.end_regular, count), np.int32)
+    table_PK[source_N[best], rank_N[best]] = target_N[best]
+    unseen = np.setdiff1d(np.arange(ids.first_regular, ids.end_regular), source_N)
+    table_PK[unseen, 0] = unseen
+    return table_PK
+
+
+def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Ids, batch_size: int = 1) -> Recall:
+    """What a shortlist holds of some targets.
+
+    Raises:
+      PadirError: there are no sentences.
+    """
+    if not len(sources.length_B):
+        raise PadirError("recall needs at least one sentence pair, got none: give a folder that has some")
+    order = np.argsort(sources.length_B, kind="stable")
+    source, target = sources.each(), targets.each()
+    found, sentences, sizes, rounded = 0, 0, [], []
+    for begin in range(0, len(order), batch_size):
+        batch = order[begin : begin + batch_size]
+        source_ids = np.concatenate([source[b] for b in batch])
+        likely_P = shortlist.likely(source_ids)
+        kept_v = shortlist.restrict(source_ids, ids)
+        sizes.append(int(likely_P.sum()) + ids.num_sentinels)
+        rounded.append(ids.vocab_size if kept_v is None else len(kept_v))
+        for b in batch:
+            found += 1 + int(likely_P[target[b]].sum())  # EOS is on every list
+            sentences += bool(likely_P[target[b]].all())
+    tokens = len(targets.id_N) + len(order)
+    return Recall(batch_size, found / tokens, sentences / len(order), float(np.mean(sizes)), float(np.mean(rounded)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bags:
+    """The different ids of each sentence and how often they come, flat; those of sentence b begin at begin_B[b]."""
+
+    id_N: np.ndarray
+    times_N: np.ndarray
+    begin_B: np.ndarray
+
+    @staticmethod
+    def of(sentences: Sentences, num_ids: int, *everywhere: int) -> _Bags:
+        """Of sentences, and of ids that come once in each."""
+        batch = len(sentences.length_B)
+        number_N = np.repeat(np.arange(batch), sentences.length_B)
+        keys = number_N * num_ids + sentences.id_N
+        further = [np.arange(batch) * num_ids + i for i in everywhere]
+        keys, times_N = np.unique(np.concatenate([keys, *further]), return_counts=True)
+        number_N, id_N = np.divmod(keys, num_ids)
+        return _Bags(id_N, times_N, np.searchsorted(number_N, np.arange(batch + 1)))
+
+
+def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Every target with all sources of its sentence, block by block.
+
+    Yields:
+      (key of each pair, how often its source comes, where each target's run of pairs begins, how long it is, how often
+      the target comes).
+    """
+    source_B, target_B = np.diff(source.begin_B), np.diff(target.begin_B)
+    block_B = np.cumsum(source_B * target_B) // BLOCK
+    edges = np.flatnonzero(np.diff(block_B, prepend=-1, append=-1))
+    for first, end in zip(edges[:-1], edges[1:], strict=True):
+        runs = slice(target.begin_B[first], target.begin_B[end])
+        sentence = np.repeat(np.arange(first, end), target_B[first:end])
+        lengths = source_B[sentence]
+        begins = np.cumsum(lengths) - lengths
+        if not len(begins):
+            continue
+        place = np.arange(lengths.sum()) + np.repeat(source.begin_B[sentence] - begins, lengths)
+        keys = np.repeat(target.id_N[runs] * num_ids, lengths) + source.id_N[place]
+        yield keys, source.times_N[place], begins, lengths, target.times_N[runs]
+
+
+def _merged(parts: Iterator[np.ndarray]) -> np.ndarray:
+    """Different sorted numbers of many arrays; arrays of like size are merged, so that none is sorted often."""
+    waiting: list[np.ndarray] = []
+    for part in parts:
+        while waiting and len(waiting[-1]) <= len(part):
+            part = np.union1d(waiting.pop(), part)
+        waiting.append(part)
+    return functools.reduce(np.union1d, waiting[::-1], np.zeros(0, np.int64))

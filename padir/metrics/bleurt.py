@@ -1,0 +1,186 @@
+"""BLEURT (Sellam et al., ACL 2020; Pu et al., EMNLP 2021) from a checkpoint folder on disk.
+
+A checkpoint is a TensorFlow SavedModel and `bleurt_config.json`. Its graph takes ids; the text is tokenised here:
+
+    [CLS] reference [SEP] candidate [SEP]      segment 0 up to the first [SEP], 1 from there on, zeros as padding
+
+The older checkpoints (bleurt-base-128 and its like) read BERT's WordPiece, BLEURT-20 and its distilled ones
+SentencePiece. Where a pair is longer than the graph takes, the longer side is cut, the candidate if they are equal.
+This file and `data/tasks.py` alone may import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from padir.errors import PadirError
+from padir.metrics.scores import Score
+from padir.metrics.wordpiece import WordPiece
+
+_CONFIG = "bleurt_config.json"
+
+
+class MissingPackage(PadirError):
+    """TensorFlow is not installed: the metric is skipped, and the caller says so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """How a checkpoint reads text.
+
+    Attributes:
+      encode: text -> ids, without [CLS] and [SEP].
+      cls, sep: their ids.
+      max_length: ids of a pair at most, [CLS] and both [SEP] included.
+      dynamic: whether the graph takes shorter rows; otherwise all have max_length.
+    """
+
+    encode: Callable[[str], list[int]]
+    cls: int
+    sep: int
+    max_length: int
+    dynamic: bool = False
+
+    def pair(self, reference: str, candidate: str) -> tuple[list[int], list[int]]:
+        """Ids and segments of one pair, without padding."""
+        a, b = self.encode(reference), self.encode(candidate)
+        while len(a) + len(b) > self.max_length - 3:
+            (a if len(a) > len(b) else b).pop()
+        return [self.cls, *a, self.sep, *b, self.sep], [0] * (len(a) + 2) + [1] * (len(b) + 1)
+
+    def batch(self, references: Sequence[str], candidates: Sequence[str]) -> dict[str, np.ndarray]:
+        """The graph's three inputs, int64 [pairs, length]."""
+        pairs = [self.pair(r, c) for r, c in zip(references, candidates, strict=True)]
+        length = max(len(ids) for ids, _ in pairs) if self.dynamic else self.max_length
+        names = ("input_ids", "input_mask", "segment_ids")
+        inputs = {name: np.zeros((len(pairs), length), np.int64) for name in names}
+        for row, (ids, segments) in enumerate(pairs):
+            for name, values in zip(names, (ids, [1] * len(ids), segments), strict=True):
+                inputs[name][row, : len(ids)] = values
+        return inputs
+
+
+def read_config(folder: str | Path) -> tuple[str, Pieces]:
+    """The name of a checkpoint and how it reads text; needs no TensorFlow.
+
+    Raises:
+      PadirError: not a BLEURT checkpoint, or a file that its configuration names is missing or something else.
+    """
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        name, max_length = str(config["name"]), int(config["max_seq_length"])
+    except OSError:
+        raise PadirError(f"{folder} is no BLEURT checkpoint: it has no {_CONFIG}") from None
+    except (ValueError, KeyError, TypeError):
+        raise PadirError(f"{folder / _CONFIG} must give name and max_seq_length: take a whole checkpoint") from None
+    if config.get("vocab_file"):
+        words = WordPiece.load(folder / config["vocab_file"], bool(config.get("do_lower_case")))
+        return name, Pieces(words.encode, words.ids["[CLS]"], words.ids["[SEP]"], max_length)
+    if not config.get("sp_model"):
+        raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model: take a whole checkpoint")
+    processor = _sentencepiece(folder / f"{config['sp_model']}.model")
+    cls, sep = processor.piece_to_id("[CLS]"), processor.piece_to_id("[SEP]")
+    if processor.unk_id() in (cls, sep):
+        raise PadirError(f"the SentencePiece model of {folder} has no [CLS] and [SEP]: it is not BLEURT's")
+    return name, Pieces(processor.encode, cls, sep, max_length, bool(config.get("dynamic_seq_length")))
+
+
+def _sentencepiece(path: Path) -> Any:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(path.read_bytes())
+    except OSError as error:
+        raise PadirError(f"cannot read {path} ({error.strerror}): take a whole checkpoint") from None
+    except RuntimeError:
+        raise PadirError(f"{path} is not a SentencePiece model: take a whole checkpoint") from None
+    return processor
+
+
+class Bleurt:
+    """A loaded checkpoint: `scores` gives one number a pair, a call their mean times 100 (as the paper's Table 3).
+
+    >>> bleurt = Bleurt.load("BLEURT-20-D6")  # doctest: +SKIP
+    >>> bleurt.scores(["The dog sleeps."], ["The dog is sleeping."])  # doctest: +SKIP
+    [0.77]
+    """
+
+    def __init__(
+        self, name: str, pieces: Pieces, predict: Callable[[dict[str, np.ndarray]], np.ndarray], batch_size: int = 32
+    ):
+        self.name, self.pieces, self.predict, self.batch_size = name, pieces, predict, batch_size
+
+    @classmethod
+    def load(cls, folder: str | Path, batch_size: int = 32) -> Bleurt:
+        """Loads a checkpoint folder.
+
+        Raises:
+          MissingPackage: TensorFlow is not installed.
+          PadirError: the folder is no whole BLEURT checkpoint.
+        """
+        name, pieces = read_config(folder)
+        return cls(name, pieces, _load_graph(Path(folder)), batch_size)
+
+    def scores(self, references: Sequence[str], candidates: Sequence[str]) -> list[float]:
+        """One score a pair, about 0 (bad) to 1 (good); pairs of like length are scored together."""
+        order = sorted(range(len(references)), key=lambda i: len(references[i]) + len(candidates[i]))
+        results = [0.0] * len(order)
+        for begin in range(0, len(order), self.batch_size):
+            numbers = order[begin : begin + self.batch_size]
+            batch = self.pieces.batch([references[i] for i in numbers], [candidates[i] for i in numbers])
+            for i, value in zip(numbers, self.predict(batch).tolist(), strict=True):
+                results[i] = value
+        return results
+
+    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+        """The mean over a test set, times 100.
+
+        Raises:
+          PadirError: no sentences, or not as many hypotheses as references.
+        """
+        if len(hypotheses) != len(references) or not hypotheses:
+            raise PadirError(
+                f"BLEURT needs a reference for each hypothesis, got {len(hypotheses)} and {len(references)} lines"
+            )
+        scores = self.scores(references, hypotheses)
+        return Score("bleurt", 100 * sum(scores) / len(scores), f"nrefs:1|checkpoint:{self.name}|scale:100")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Graph:
+    """A SavedModel's signature as a function of arrays; holds the model, whose variables go with it."""
+
+    model: Any
+    constant: Callable[[np.ndarray], Any]
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: self.constant(value) for name, value in batch.items()}
+        return self.model.signatures["serving_default"](**tensors)["predictions"].numpy()
+
+
+def _load_graph(folder: Path) -> _Graph:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its start-up notes are no news to those who score
+    try:
+        import tensorflow as tf  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise MissingPackage("BLEURT needs TensorFlow: pip install 'padir[bleurt]'") from None
+    if not any((folder / "variables").glob("variables.data-*")):
+        raise PadirError(f"{folder} has no weights (variables/variables.data-*): take a whole checkpoint")
+    for device in tf.config.list_physical_devices("GPU"):  # or it takes the memory that JAX decodes in
+        tf.config.experimental.set_memory_growth(device, True)
+    try:
+        model = tf.saved_model.load(str(folder))
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise PadirError(f"{folder} holds no whole SavedModel ({type(error).__name__}): take another copy") from None
+    if "serving_default" not in model.signatures:
+        raise PadirError(f"{folder} is a SavedModel without the signature serving_default: it is not BLEURT's")
+    return _Graph(model, tf.constant)

@@ -1,0 +1,1 @@
+"""The transformer, its parameters and its directory."""

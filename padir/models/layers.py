@@ -1,0 +1,238 @@
+"""The blocks of a T5-style Transformer, with T5X's parameter names, shapes and logical axes.
+
+Attention logits are not divided by sqrt(K): T5 folds that into the initialisation of the query kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.partitioning import param_with_axes
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Int8
+
+from padir.distributed.sharding import keep_rows
+from padir.text.ids import at_most
+
+_FEW_ROWS = 8
+MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
+
+
+class Dense(nn.Module):
+    """A linear map of the last axis by a [D_in, D_out] kernel, without bias.
+
+    `scale` is the variance of the initial kernel times D_in.
+    """
+
+    features: int
+    axes: tuple[str, str]
+    dtype: DTypeLike
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x, only: tuple[Any, int] | None = None):
+        """All features, or (begin, size): so many from one on."""
+        init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
+        kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
+        if kernel.dtype == jnp.int8:
+            scale = _part(self.get_variable("params", "kernel_scale"), only)
+            return int8_dot(x, kernel, scale).astype(self.dtype)
+        return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+
+
+def _part(array, only: tuple[Any, int] | None, axis: int = -1):
+    return array if only is None else jax.lax.dynamic_slice_in_dim(array, *only, axis=axis)
+
+
+def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
+    """x times a quantised kernel, float32: each row of x is rounded to 255 levels, and products are summed as integers.
+
+    Args:
+      kernel, scale_F: from `quantise`.
+      axis: the kernel's that is summed over, of size D: 0 for [D, F], 1 for [F, D].
+    """
+    rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+    step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
+    rounded = jnp.round(rows / step).astype(jnp.int8)
+    if at_most(rows.shape[0], _FEW_ROWS - 1):  # XLA's product for a CPU is several times as slow for one row as for 8
+        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
+    # Not by a transpose, which XLA would carry out in every step of a loop.
+    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
+
+
+class RMSNorm(nn.Module):
+    """Scales by the root mean square; no mean is taken away and nothing added."""
+
+    dtype: DTypeLike
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x):
+        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return (x * scale).astype(self.dtype)
+
+
+class Embed(nn.Module):
+    """A table of vectors, looked up by gather; `attend` gives its inner products with x."""
+
+    num_embeddings: int
+    features: int
+    dtype: DTypeLike
+    axes: tuple[str, str] = ("vocab", "embed")
+
+    def setup(self):
+        self.embedding = param_with_axes(
+            "embedding",
+            nn.initializers.normal(stddev=1.0),
+            (self.num_embeddings, self.features),
+            jnp.float32,
+            axes=self.axes,
+        )
+
+    def __call__(self, ids: Int[Array, ...]):
+        rows = jnp.take(self.embedding, ids, axis=0)
+        if rows.dtype == jnp.int8:
+            rows = rows * jnp.take(self._scale(), ids)[..., None]
+        return keep_rows(rows.astype(self.dtype))
+
+    def _scale(self):
+        """Of each row of a quantised table."""
+        return self.get_variable("params", "embedding_scale")
+
+    def attend(self, x, only: tuple[Any, int] | None = None):
+        """With all vectors, or (begin, size): so many from one on."""
+        table = _part(self.embedding, only, axis=0)
+        if table.dtype == jnp.int8:
+            return int8_dot(x, table, _part(self._scale(), only), axis=1)
+        return jnp.dot(x.astype(self.dtype), table.T.astype(self.dtype), preferred_element_type=jnp.float32)
+
+
+def relative_position_bucket(
+    offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+) -> np.ndarray:
+    """T5's bucket of key position - query position (Raffel et al., 2020, section 2.1).
+
+    Half of the buckets are for keys to the right; a causal stack, whose queries see none, has all of them for the left
+    and bucket 0 for the rest. On a side, half are exact offsets and the rest grow logarithmically up to max_distance;
+    what lies beyond shares the last one.
+
+    >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
+    [15, 1, 0, 17, 24, 31]
+    >>> relative_position_bucket(np.array([-200, -16, -1, 0, 1]), bidirectional=False).tolist()
+    [31, 16, 1, 0, 0]
+    """
+    side = num_buckets // 2 if bidirectional else num_buckets
+    exact = side // 2
+    distance = np.abs(offset) if bidirectional else np.maximum(-offset, 0)
+    growth = np.log(np.maximum(distance, 1).astype(np.float32) / exact + np.finfo(np.float32).eps)
+    far = exact + (growth / np.log(max_distance / exact) * (side - exact)).astype(np.int32)
+    right = np.where(offset > 0, side, 0) if bidirectional else 0
+    return right + np.where(distance < exact, distance, np.minimum(far, side - 1))
+
+
+class RelativePositionBias(nn.Module):
+    """A bias for each head and bucket of key position - query position; one table serves all layers of a stack."""
+
+    num_heads: int
+    num_buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
+
+    @nn.compact
+    def __call__(self, length: int, query: Int[Array, ""] | None = None) -> Float[Array, "1 H Q L"]:
+        """The bias of every query position (Q = L), or of the one at `query` (Q = 1)."""
+        table = param_with_axes(
+            "rel_embedding",
+            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
+            (self.num_heads, self.num_buckets),
+            jnp.float32,
+            axes=("heads", "relpos_buckets"),
+        )
+        index_L = np.arange(length)
+        bucket_QL = relative_position_bucket(
+            index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance, self.bidirectional
+        )
+        if query is not None:
+            bucket_QL = jnp.asarray(bucket_QL)[query][None]
+        return jnp.take(table, bucket_QL, axis=1)[None]
+
+
+class Attention(nn.Module):
+    """Multi-head attention with fused [D, H*K] kernels.
+
+    `keys_values` projects what is attended to, so that cross-attention's can be computed once for all stages and steps.
+    Queries may have N times as many rows as keys: N hypotheses of a sentence, which share its keys and values.
+    """
+
+    num_heads: int
+    head_dim: int
+    features: int
+    dtype: DTypeLike
+    dropout_rate: float
+
+    def setup(self):
+        inner, axes = self.num_heads * self.head_dim, ("embed", "joined_kv")
+        # T5 starts the queries smaller by sqrt(K) where others divide the logits.
+        self.query = Dense(inner, axes, self.dtype, scale=1.0 / self.head_dim)
+        self.key = Dense(inner, axes, self.dtype)
+        self.value = Dense(inner, axes, self.dtype)
+        self.out = Dense(self.features, ("joined_kv", "embed"), self.dtype)
+        self.dropout = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))
+
+    def _split(self, x_BLD: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
+        return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
+
+    def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "#B S H K"], Float[Array, "#B S H K"]]:
+        """The projections of what is attended to."""
+        return self._split(self.key(keys_BSD)), self._split(self.value(values_BSD))
+
+    def __call__(self, queries_BLD, keys_values, mask, bias=None, *, deterministic: bool = True):
+        """Attends from queries to keys_values where `mask` [B, L or 1, S] is True; `bias` is [1, H, L, S].
+
+        A batch of 1 in queries and keys is shared by all rows of the mask and the values (positional attention).
+        """
+        key_BSHK, value_BSHK = keys_values
+        query_BLHK = self._split(self.query(queries_BLD))
+        rows, length = query_BLHK.shape[:2]
+        folded = rows != key_BSHK.shape[0]  # more; an exported program leaves open how many, and may fold 1
+        if folded:  # hypotheses of a sentence become more queries to the same keys
+            query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
+        logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
+        if bias is not None:
+            logits_BHLS = logits_BHLS + bias
+        logits_BHLS = jnp.where(mask[:, None], logits_BHLS, MASKED)
+        attn_BHLS = jax.nn.softmax(logits_BHLS, axis=-1)
+        self.sow("intermediates", "attn_BHLS", attn_BHLS)
+        attn_BHLS = self.dropout(attn_BHLS.astype(self.dtype), deterministic=deterministic)
+        out_BLHK = jnp.einsum("BHLS,BSHK->BLHK", attn_BHLS, value_BSHK)
+        if folded:
+            out_BLHK = out_BLHK.reshape(rows, length, *out_BLHK.shape[2:])
+        return self.out(out_BLHK.reshape(*out_BLHK.shape[:2], -1))
+
+
+class MLP(nn.Module):
+    """T5's feed-forward block: `wi`, or one `wi_i` per activation whose outputs are multiplied (gated), then `wo`."""
+
+    hidden: int
+    features: int
+    activations: tuple[str, ...]
+    dtype: DTypeLike
+    dropout_rate: float
+
+    @nn.compact
+    def __call__(self, x, *, deterministic: bool = True):
+        product = None
+        for i, activation in enumerate(self.activations):
+            name = "wi" if len(self.activations) == 1 else f"wi_{i}"
+            y = Dense(self.hidden, ("embed", "mlp"), self.dtype, name=name)(x)
+            y = y if activation == "linear" else getattr(jax.nn, activation)(y)
+            product = y if product is None else product * y
+        product = nn.Dropout(self.dropout_rate, broadcast_dims=(-2,))(product, deterministic=deterministic)
+        return Dense(self.features, ("mlp", "embed"), self.dtype, name="wo")(product)

@@ -1,0 +1,207 @@
+"""How long the target will be: the heads that predict it, and the candidates that decoding tries.
+
+A length counts target tokens, EOS included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.partitioning import param_with_axes
+from jaxtyping import Array, Float, Int
+
+from padir.errors import PadirError
+from padir.models.layers import Dense, Embed
+from padir.text.ids import segment_lengths
+
+
+@flax.struct.dataclass
+class LengthOutput:
+    """What a length head says of each segment: a distribution, a single number, or nothing (oracle).
+
+    Attributes:
+      logits_BGM: of the lengths 1 .. M (index i means i + 1).
+      mean_BG: predicted length, a real number.
+    """
+
+    logits_BGM: Float[Array, "B G M"] | None = None
+    mean_BG: Float[Array, "B G"] | None = None
+
+
+class TokenLength(nn.Module):
+    """A classifier on the encoder's output at each segment's [LENGTH] token (the default)."""
+
+    width: int
+    max_length: int
+    max_fertility: int
+
+    def setup(self):
+        self.length_embed = Embed(self.max_length, self.width, jnp.float32, axes=("length", "embed"))
+
+    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
+        segment_G = jnp.arange(1, num_segments + 1)
+        at_BGS = is_length_BS[:, None, :] & (segment_BS[:, None, :] == segment_G[:, None])
+        index_BG = at_BGS.argmax(-1)  # a segment that the row lacks reads position 0; its weight in the loss is 0
+        vector_BGD = jnp.take_along_axis(memory_BSD, index_BG[..., None], axis=1)
+        return LengthOutput(logits_BGM=self.length_embed.attend(vector_BGD.astype(jnp.float32)))
+
+
+class AffineLength(nn.Module):
+    """factor * source tokens + bias, both learned; starts as the source's own length."""
+
+    width: int
+    max_length: int
+    max_fertility: int
+
+    @nn.compact
+    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
+        factor = param_with_axes("len_factor", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
+        bias = param_with_axes("len_bias", nn.initializers.zeros, (1,), jnp.float32, axes=("embed",))
+        return LengthOutput(mean_BG=factor * segment_lengths(segment_BS, num_segments) + bias)
+
+
+class FertilityLength(nn.Module):
+    """The sum over source tokens of 1 + an expected change from -(max_fertility + 1) to max_fertility.
+
+    The change is read off the encoder's output, through which no gradient flows back (fertility as in Gu et al., ICLR
+    2018, without an aligner: only the sum is trained).
+    """
+
+    width: int
+    max_length: int
+    max_fertility: int
+
+    @nn.compact
+    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
+        hidden = 4 * self.width
+        offset = param_with_axes("mlp_offset", nn.initializers.zeros, (hidden,), jnp.float32, axes=("mlp",))
+        factor = param_with_axes("len_factor", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
+        bias = param_with_axes("offset", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
+        memory_BSD = jax.lax.stop_gradient(memory_BSD)
+        x = jax.nn.gelu(Dense(hidden, ("embed", "mlp"), jnp.float32, name="mlp")(memory_BSD) + offset)
+        change = np.arange(-self.max_fertility - 1, self.max_fertility + 1)
+        logits = Dense(len(change), ("embed", "vocab"), jnp.float32, name="logits_dense")(x)
+        fertility_BS = 1.0 + jax.nn.softmax(logits) @ jnp.asarray(change, jnp.float32)
+        in_BGS = segment_BS[:, None, :] == jnp.arange(1, num_segments + 1)[:, None]
+        return LengthOutput(mean_BG=factor * (fertility_BS[:, None, :] * in_BGS).sum(-1) + bias)
+
+
+class OracleLength(nn.Module):
+    """No prediction: whoever decodes must say the lengths (those of the reference, to measure the gap)."""
+
+    width: int
+    max_length: int
+    max_fertility: int
+
+    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
+        return LengthOutput()
+
+
+LENGTH_HEADS: dict[str, Callable[..., nn.Module]] = {
+    "token": TokenLength,
+    "affine": AffineLength,
+    "fertility": FertilityLength,
+    "oracle": OracleLength,
+}
+
+
+def get_length_head(name: str) -> Callable[..., nn.Module]:
+    """The class of a head: (width, max_length, max_fertility) -> module.
+
+    Raises:
+      PadirError: no head has that name; the message lists those that there are.
+    """
+    if name not in LENGTH_HEADS:
+        raise PadirError(f"no length head is called {name!r}: choose one of {', '.join(LENGTH_HEADS)}")
+    return LENGTH_HEADS[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthSearch:
+    """Which lengths decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
+
+    Attributes:
+      top_k: how many of the most likely lengths (a head that gives one number allows 1: use offsets).
+      offsets: added to each of them; (-1, 0, 1) tries the neighbours too.
+      draws: canvases of each length; more than 1 needs a random canvas.
+
+    Raises:
+      PadirError: top_k or draws below 1, or no offset.
+    """
+
+    top_k: int = 1
+    offsets: tuple[int, ...] = (0,)
+    draws: int = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "offsets", tuple(self.offsets))
+        if self.top_k < 1 or self.draws < 1:
+            raise PadirError(
+                f"the number of hypotheses must be at least 1, got top_k={self.top_k} lengths and draws={self.draws}"
+            )
+        if not self.offsets:
+            raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
+
+
+@jax.jit
+def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
+    """The log-probabilities of the lengths 1 .. M of each row's only segment; None where no classifier gives them."""
+    return None if output.logits_BGM is None else jax.nn.log_softmax(output.logits_BGM[:, 0])
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
+    """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
+
+    Raises:
+      PadirError: the head gives no length, gives one number and k is above 1, or knows fewer than k lengths.
+    """
+    if output.logits_BGM is not None:
+        log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
+        if k > log_prob_BM.shape[-1]:
+            raise PadirError(f"the model knows {log_prob_BM.shape[-1]} lengths, got top_k={k}: try fewer")
+        score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
+        return index_BK + 1, score_BK
+    if output.mean_BG is None:
+        raise PadirError("the model's length head is 'oracle': give the target lengths")
+    if k > 1:
+        raise PadirError(f"this length head predicts a single length, got top_k={k}: use top_k=1 with offsets")
+    length_B1 = jnp.rint(output.mean_BG[:, :1]).astype(jnp.int32)
+    return length_B1, jnp.zeros(length_B1.shape, jnp.float32)
+
+
+def candidate_rows(
+    length_BK: Int[Array, "B K"], search: LengthSearch, max_length: int
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """`candidates` of every sentence as arrays, for use inside jit: lengths and draws, duplicates left in.
+
+    >>> candidate_rows(jnp.array([[5, 6]]), LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)[0].tolist()
+    [[5, 6, 6, 6]]
+    """
+    length_BK = length_BK[:, : search.top_k]
+    length_BN = jnp.concatenate([jnp.clip(length_BK + offset, 2, max_length) for offset in search.offsets], axis=1)
+    length_BN = jnp.repeat(length_BN, search.draws, axis=1)
+    draw_N = jnp.tile(jnp.arange(search.draws), length_BN.shape[1] // search.draws)
+    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
+
+
+def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[tuple[int, int]]:
+    """The (length, draw) pairs that decoding tries for one sentence, most likely length first.
+
+    Lengths are kept within [2, max_length], since a sentence with text has a token beside EOS.
+
+    >>> candidates([5, 6], LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)
+    [(5, 0), (6, 0)]
+    """
+    tried: dict[int, None] = {}
+    for offset in search.offsets:
+        for length in lengths[: search.top_k]:
+            tried[int(np.clip(length + offset, 2, max_length))] = None
+    return [(length, draw) for length in tried for draw in range(search.draws)]

@@ -1,0 +1,1 @@
+"""The canvas, and everything that acts on it."""

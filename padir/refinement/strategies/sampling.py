@@ -1,0 +1,240 @@
+"""Strategies that draw: Markov chains over the canvas, whose steps are decoder passes.
+
+Tokens are drawn from the model's distribution at a temperature with a key of each position, and scored by their
+log-probability at temperature 1. Temperature 0 is the argmax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.errors import PadirError
+from padir.refinement.canvas import (
+    Canvas,
+    Output,
+    best_tokens,
+    count_in_segment,
+    hide,
+    same_segment,
+    share_of,
+    token_scores,
+    worst,
+    write,
+)
+from padir.refinement.corruption import position_keys, uniform_draws
+
+# What the key of a step is folded with, so that which tokens are drawn and where is independent.
+_TOKEN, _WHERE = range(2)
+
+
+def sample_tokens(
+    key_B: Key[Array, " B"], logits_BLV: Float[Array, "B L V"], segment_BL: Int[Array, "B L"], temperature: float
+) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    """A token drawn for each position (Gumbel-max, one key a position) and its log-probability at temperature 1."""
+    if temperature == 0:
+        return best_tokens(logits_BLV)
+    draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
+    gumbel_BLV = draw(position_keys(key_B, segment_BL, _TOKEN))
+    token_BL = (logits_BLV + temperature * gumbel_BLV).argmax(-1).astype(jnp.int32)
+    return token_BL, token_scores(logits_BLV, token_BL)
+
+
+def _check_temperature(temperature: float) -> None:
+    if not 0 <= temperature < float("inf"):
+        raise PadirError(f"temperature must be a number from 0 (argmax) on, got {temperature}")
+
+
+def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L"]:
+    """The first of the positions in each segment."""
+    return worst(jnp.zeros(where_BL.shape), where_BL, segment_BL, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SundaeSampling:
+    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws anew a share of the positions.
+
+    The first step writes everything. With order "uncertain" and temperature 0 it is the argmax unroll: what was written
+    with the least certainty gets the argmax of the decoder that has seen the rest. At temperature 0 a row is done when
+    the argmax agrees with all that stands; otherwise every step is taken.
+
+    Attributes:
+      share: of a sentence's free positions that a step draws anew, rounded up.
+      temperature: of the draws.
+      order: which positions: "random" ones, or the most "uncertain", whose log-probability when written was lowest.
+      argmax_last: whether the last step writes the argmax everywhere, so that nothing drawn is left unseen.
+    """
+
+    share: float = 0.3
+    temperature: float = 0.4
+    order: str = "random"
+    argmax_last: bool = True
+
+    def __post_init__(self):
+        if self.order not in ("random", "uncertain"):
+            raise PadirError(f"order must be random or uncertain, got {self.order!r}")
+        if not 0 < self.share <= 1:
+            raise PadirError(f"share must lie in (0, 1] (of the positions drawn at each step), got {self.share}")
+        _check_temperature(self.temperature)
+
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
+        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
+        order_BL = canvas.score_BL
+        if self.order == "random":
+            order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
+        chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
+        token_BL, score_BL = output.best()
+        done_B, settled_BL = canvas.done_B, free_BL & (self.argmax_last & (step == num_steps - 1))
+        if self.temperature == 0:
+            agreed_BL = count_in_segment(free_BL & (token_BL != canvas.tokens_BL), segment_BL) == 0
+            done_B, settled_BL = done_B | agreed_BL.all(-1), settled_BL | agreed_BL
+        return dataclasses.replace(write(written, settled_BL, token_BL, score_BL), done_B=done_B), memory
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockGibbs:
+    """k-Gibbs (the paper's Definition 10): hide k positions of a sentence, then draw them one after the other.
+
+    The first step writes everything at once. From then on a block of positions is hidden and written from left to
+    right, a pass each, every draw conditioning on those before it: together a draw from the joint distribution of the
+    block given the rest, if the model's conditionals are those of one joint distribution. Then the next block is
+    chosen. If the steps end amid a block, what is hidden gets the argmax of the last pass. No row is done early. Its
+    memory is what is hidden of the block, and the block.
+
+    Attributes:
+      block: k, positions drawn in one block; a sentence with fewer draws them all.
+      order: which positions make a block: "random" ones, or those of the lowest "margin" between the probabilities of
+        the two likeliest tokens, the block before left out (this depends on what stands there, so that the chain's
+        stationary distribution is another).
+      temperature: of the draws.
+      parallel: draw the block in one pass, from the product of its positions' distributions: an approximation.
+    """
+
+    block: int = 2
+    order: str = "random"
+    temperature: float = 1.0
+    parallel: bool = False
+    needs: ClassVar[frozenset[str]] = frozenset({"mask"})
+
+    def __post_init__(self):
+        if self.block < 1:
+            raise PadirError(f"block must be at least 1 position, got {self.block}")
+        if self.order not in ("random", "margin"):
+            raise PadirError(f"order must be random or margin, got {self.order!r}")
+        _check_temperature(self.temperature)
+
+    def init(self, key_B, canvas: Canvas) -> tuple[Bool[Array, "B L"], Bool[Array, "B L"]]:
+        del key_B
+        return canvas.free_BL, canvas.free_BL
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps):
+        (hidden_BL, block_BL), free_BL = memory, canvas.free_BL
+        segment_BL, last = canvas.segment_BL, jnp.equal(step, num_steps - 1)
+        at_once = (step == 0) | self.parallel
+        chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
+        written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
+        left_BL = hidden_BL & ~chosen_BL
+        if self.order == "margin":  # without the block before, at temperature 0 it would be the same for ever
+            others_BL = free_BL & ~block_BL
+            among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
+            next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
+        else:
+            next_BL = worst(uniform_draws(position_keys(key_B, segment_BL, _WHERE)), free_BL, segment_BL, self.block)
+        whole_BL = count_in_segment(left_BL, segment_BL) == 0
+        hidden_BL = jnp.where(whole_BL, next_BL, left_BL) & ~last
+        written = write(written, left_BL & last, *output.best())
+        return hide(written, hidden_BL), (hidden_BL, jnp.where(whole_BL, next_BL, block_BL))
+
+
+def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
+    """How much likelier the likeliest token is than the second.
+
+    >>> margins(jnp.log(jnp.array([[[0.5, 0.2, 0.3]]]))).round(3).tolist()
+    [[0.20000000298023224]]
+    """
+    top_BL2, _ = jax.lax.top_k(logits_BLV, 2)
+    prob_BL2 = jnp.exp(top_BL2 - jax.nn.logsumexp(logits_BLV, axis=-1, keepdims=True))
+    return prob_BL2[..., 0] - prob_BL2[..., 1]
+
+
+@flax.struct.dataclass
+class Sweep:
+    """The state of the chain, which the canvas shows with one position hidden, and what a sweep has drawn so far.
+
+    Attributes:
+      tokens_BL, score_BL: the state; it changes at the end of a sweep.
+      drawn_tokens_BL, drawn_score_BL: the next state, as far as it is drawn.
+      pending_BL: positions that are to be drawn in this sweep; the leftmost of each segment is hidden.
+      ended_BL: positions of segments whose state will not change any more (at temperature 0).
+    """
+
+    tokens_BL: Int[Array, "B L"]
+    score_BL: Float[Array, "B L"]
+    drawn_tokens_BL: Int[Array, "B L"]
+    drawn_score_BL: Float[Array, "B L"]
+    pending_BL: Bool[Array, "B L"]
+    ended_BL: Bool[Array, "B L"]
+
+
+@dataclasses.dataclass(frozen=True)
+class IndependentParallel:
+    """The independent parallel sampler (the paper's Definition 11): each position from its leave-one-out conditional.
+
+    The first step writes everything at once. From then on a sweep draws every position given the others as they stood
+    before the sweep, and all change together at its end. An ordinary decoder takes a pass for each free position of a
+    sentence, which hides that position alone; a decontextualised one sees all but the position itself and takes one
+    pass. A sweep that the steps do not finish changes nothing. At temperature 0 a row is done when a sweep changes
+    nothing.
+
+    Attributes:
+      temperature: of the draws.
+    """
+
+    temperature: float = 1.0
+    needs: ClassVar[frozenset[str]] = frozenset({"mask"})
+
+    def __post_init__(self):
+        _check_temperature(self.temperature)
+
+    def init(self, key_B, canvas: Canvas) -> Sweep:
+        del key_B
+        tokens_BL, score_BL, nowhere_BL = canvas.tokens_BL, canvas.score_BL, jnp.zeros_like(canvas.free_BL)
+        return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.free_BL, nowhere_BL)
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps):
+        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
+        token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        now_BL = free_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
+        if canvas.visible_BLL is not None:
+            now_BL = free_BL
+        drawn_tokens_BL = jnp.where(now_BL, token_BL, memory.drawn_tokens_BL)
+        drawn_score_BL = jnp.where(now_BL, score_BL, memory.drawn_score_BL)
+        pending_BL = memory.pending_BL & ~now_BL
+        whole_BL = count_in_segment(pending_BL, segment_BL) == 0
+        state = dataclasses.replace(canvas, tokens_BL=memory.tokens_BL, score_BL=memory.score_BL)
+        state = write(state, whole_BL & ~memory.ended_BL, drawn_tokens_BL, drawn_score_BL)
+        ended_BL = memory.ended_BL
+        if self.temperature == 0:
+            changed_BL = count_in_segment(state.tokens_BL != memory.tokens_BL, segment_BL) > 0
+            ended_BL = ended_BL | (whole_BL & ~changed_BL & (step > 0))
+        pending_BL = jnp.where(whole_BL, free_BL, pending_BL)
+        if canvas.visible_BLL is None:
+            shown = hide(state, _leftmost(pending_BL, segment_BL) & ~ended_BL & (step < num_steps - 1))
+        else:
+            # Who sees EOS stays as it was: the decoder is trained for it.
+            others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
+            visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
+            shown = dataclasses.replace(state, visible_BLL=visible_BLL)
+        after = dataclasses.replace(shown, done_B=canvas.done_B | ended_BL.all(-1))
+        sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL, ended_BL)
+        return after, sweep

@@ -1,0 +1,116 @@
+"""What the other systems put between two training stages; `padir.refinement.strategies.Lifted` is the paper's own.
+
+Each is used with the stage weights of its objective, in configs/objective/: no loss on the first pass of SMART and
+GLAT, loss on both of SUNDAE's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Canvas, Output, count_in_segment, hide, write
+from padir.refinement.corruption import choose, choose_some
+from padir.refinement.strategies.rewriting import MaskPredict
+from padir.refinement.strategies.sampling import sample_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Smart:
+    """SMART (Ghazvininejad et al., 2020): fill in the model's own argmax, then hide a random part again.
+
+    The argmax is written where the corruption had hidden the target; what is hidden next is a random number of free
+    positions, uniform over 1 .. L in a segment, of whatever origin. A later stage thus sees a mixture of right tokens,
+    the model's own mistakes and masks, as in Mask-Predict.
+    """
+
+    strategy = MaskPredict()  # what it imitates
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del target_BL, progress
+        filled = write(canvas, chosen_BL, *output.best())
+        hidden_BL = choose_some(key_B, canvas.free_BL, canvas.segment_BL)
+        return hide(filled, hidden_BL), hidden_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class Glat:
+    """Glancing (Qian et al., ACL 2021, section 3.2): reveal more of the target the further the first guess is off.
+
+    In each segment floor(p * d) target tokens are shown, d being the Hamming distance between the argmax and the target
+    over the free positions, and all other positions are as the canvas began. The positions shown are random, whether
+    their guess was right or not. The ratio p goes linearly from `start` to `end` over the training.
+
+    Attributes:
+      start, end: p at the beginning and at the end, in [0, 1].
+    """
+
+    start: float = 0.5
+    end: float = 0.3
+
+    def __post_init__(self):
+        if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
+            raise PadirError(f"start and end must lie in [0, 1], got {self.start} and {self.end}")
+
+    def ratio(self, progress: Float[Array, ""] | float) -> Float[Array, ""] | float:
+        """p when a share `progress` of the training is done."""
+        return self.start + (self.end - self.start) * progress
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del chosen_BL
+        wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
+        distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
+        count_BL = jnp.floor(self.ratio(progress) * distance_BL).astype(jnp.int32)
+        shown_BL = choose(key_B, canvas.free_BL, canvas.segment_BL, count_BL)
+        blank = hide(canvas, canvas.free_BL)
+        return write(blank, shown_BL, target_BL, blank.score_BL), canvas.free_BL & ~shown_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledUnroll:
+    """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): every free position is sampled from the model at once.
+
+    Attributes:
+      temperature: the logits are divided by it before sampling; above 0.
+    """
+
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        if not self.temperature > 0:
+            raise PadirError(f"temperature must be above 0, got {self.temperature}: use Lifted() for the argmax")
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del target_BL, progress
+        sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
+        return write(canvas, canvas.free_BL, *sampled), chosen_BL

@@ -1,0 +1,193 @@
+"""The trace of a decode: what stood at every position after each step, as text for a terminal or as an HTML page."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import itertools
+import math
+import unicodedata
+from collections.abc import Sequence
+
+from padir.errors import PadirError
+from padir.reporting.trace_style import STYLE, page
+
+SPACE = "\u2581"  # SentencePiece's sign for a space; it stands at the beginning of a piece
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """The canvas after one step.
+
+    Attributes:
+      pieces: L SentencePiece pieces, with U+2581 for a space.
+      log_probs: the natural log-probability of each piece when it was last written; None where nothing was written
+        (EOS, or what is still hidden); not shown for step 0.
+
+    Raises:
+      PadirError: not as many log-probabilities as pieces.
+    """
+
+    pieces: tuple[str, ...]
+    log_probs: tuple[float | None, ...]
+
+    def __post_init__(self):
+        if len(self.pieces) != len(self.log_probs):
+            raise PadirError(
+                f"expected a log-probability for each of {len(self.pieces)} pieces, got {len(self.log_probs)}:"
+                " give both at the same positions"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """How one sentence was translated.
+
+    Attributes:
+      source: the source text.
+      steps: the canvas at the beginning (step 0: noise) and after each step, all of L pieces.
+      output: the text that was made of the last canvas.
+      reference: a human translation, if there is one.
+
+    Raises:
+      PadirError: no steps, or steps of different lengths.
+    """
+
+    source: str
+    steps: tuple[Step, ...]
+    output: str
+    reference: str | None = None
+
+    def __post_init__(self):
+        lengths = [len(step.pieces) for step in self.steps]
+        if not lengths:
+            raise PadirError("a trace needs the initial canvas as its step 0, got no steps")
+        if len(set(lengths)) > 1:
+            raise PadirError(
+                f"all steps of a trace have the same positions, got {lengths} pieces: keep EOS and padding"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were decoded; the initial canvas is none."""
+        return len(self.steps) - 1
+
+    def changed(self, step: int) -> tuple[bool, ...]:
+        """Which of the L pieces differ from the step before; none at step 0."""
+        before, after = self.steps[max(step - 1, 0)].pieces, self.steps[step].pieces
+        return tuple(old != new for old, new in zip(before, after, strict=True))
+
+
+def render_text(trace: Trace) -> str:
+    """The trace in lines for a terminal, with brackets around what changed since the step before.
+
+    >>> steps = Step(("▁cup", "the", "▁is"), (0.0,) * 3), Step(("▁A", "▁cat", "▁sat"), (-0.1,) * 3)
+    >>> steps += (Step(("▁The", "▁cat", "▁sat"), (-0.1,) * 3),)
+    >>> print(render_text(Trace("Die Katze saß", steps, "The cat sat")))
+    source  Die Katze saß
+    step 0  cupthe is
+    step 1  [A cat sat]
+    step 2  [The] cat sat
+    output  The cat sat
+    """
+    lines = [("source", _printable(trace.source))]
+    for step, canvas in enumerate(trace.steps):
+        lines.append((f"step {step}", _bracketed(canvas.pieces, trace.changed(step))))
+    lines.append(("output", _printable(trace.output)))
+    if trace.reference is not None:
+        lines.append(("reference", _printable(trace.reference)))
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in lines)
+
+
+def render_html(traces: Sequence[Trace]) -> str:
+    """A page that needs nothing else: no script, no network; light or dark as the reader's system is.
+
+    What changed since the step before is shaded; what the model was less sure of is underlined, the stronger the less;
+    pointing at a piece shows its probability and what it replaced.
+    """
+    count = "1 sentence" if len(traces) == 1 else f"{len(traces)} sentences"
+    articles = "\n".join(_article(number, trace) for number, trace in enumerate(traces, start=1))
+    header = f"""<h1>{count}, step by step</h1>
+<p>Each line is the whole draft after one step; step 0 is the noise that decoding starts from.</p>
+<p><span class="legend"><span class="piece changed">shaded</span> changed in this step</span>
+<span class="legend"><span class="piece" style="--doubt:90%">underlined</span> the model was unsure</span></p>"""
+    return page(f"padir: {count}, step by step", f"{STYLE}\n", header, articles)
+
+
+def _article(number: int, trace: Trace) -> str:
+    rows = [_row("source", "source", _escape(trace.source))]
+    rows += [_step_row(trace, step) for step in range(len(trace.steps))]
+    rows.append(_row("output", "output", _escape(trace.output)))
+    if trace.reference is not None:
+        rows.append(_row("reference", "reference", _escape(trace.reference)))
+    return f'<article id="sentence-{number}">\n<h2>{number}</h2>\n<dl>\n' + "\n".join(rows) + "\n</dl>\n</article>"
+
+
+def _row(kind: str, label: str, content: str, note: str = "") -> str:
+    # dir="auto" lays out Arabic or Hebrew from right to left and keeps its marks from reordering the rest of the page.
+    aside = f'<dd class="note">{note}</dd>' if note else ""
+    return f'<div class="{kind}"><dt>{label}</dt><dd dir="auto">{content}</dd>{aside}</div>'
+
+
+def _step_row(trace: Trace, step: int) -> str:
+    canvas, changed = trace.steps[step], trace.changed(step)
+    if step == 0:
+        spans = [_span(piece, "", "") for piece in canvas.pieces]
+        return _row("canvas", "step 0", _joined(spans), "start")
+    before = trace.steps[step - 1].pieces
+    spans = []
+    for piece, log_prob, is_new, old in zip(canvas.pieces, canvas.log_probs, changed, before, strict=True):
+        notes = [f"was {_visible(old)}"] if is_new else []
+        probability = 1.0
+        if log_prob is not None:
+            probability = math.exp(min(0.0, log_prob))  # a log-softmax in low precision may round above 0
+            notes.insert(0, f"probability {probability:.2f}")
+        # Probabilities above 0.9 leave no line: a faint mark under every word would say nothing.
+        doubt = round(100 * max(0.0, 0.9 - probability) / 0.9)
+        spans.append(_span(piece, ", ".join(notes), f"--doubt:{doubt}%" if doubt else "", is_new))
+    note = f"{sum(changed)} of {len(changed)} changed" if any(changed) else "no change"
+    return _row("step", f"step {step}", _joined(spans), note)
+
+
+def _span(piece: str, title: str, style: str, is_new: bool = False) -> tuple[str, str]:
+    """The space that goes before a piece, and the piece marked up. A piece that is only a space shows U+2581."""
+    shown = piece.removeprefix(SPACE)
+    attributes = f' class="piece{" changed" if is_new else ""}"'
+    attributes += f' title="{_escape(title)}"' if title else ""
+    attributes += f' style="{style}"' if style else ""
+    space = " " if piece.startswith(SPACE) else ""
+    return space, f"<span{attributes}>{_escape(shown.replace(SPACE, ' ')) or SPACE}</span>"
+
+
+def _joined(spans: list[tuple[str, str]]) -> str:
+    return "".join(space + span for space, span in spans).strip()
+
+
+def _bracketed(pieces: Sequence[str], changed: Sequence[bool]) -> str:
+    out = []
+    for is_new, run in itertools.groupby(zip(pieces, changed, strict=True), key=lambda pair: pair[1]):
+        text = "".join(piece for piece, _ in run)
+        if is_new:
+            bare = text.removeprefix(SPACE)
+            space = " " if text.startswith(SPACE) else ""
+            out.append(f"{space}[{bare.replace(SPACE, ' ') or SPACE}]")
+        else:
+            out.append(text.replace(SPACE, " "))
+    return _printable("".join(out).strip())
+
+
+def _visible(piece: str) -> str:
+    return f"“{piece.replace(SPACE, ' ').strip() or SPACE}”"
+
+
+def _printable(text: str) -> str:
+    """Control characters (which can command a terminal), line ends and lone surrogates become U+FFFD, tabs a space."""
+    return "".join(
+        " " if sign == "\t" else "\ufffd" if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") else sign
+        for sign in text
+    )
+
+
+def _escape(text: str) -> str:
+    return html.escape(_printable(text), quote=True)

@@ -1,0 +1,1 @@
+"""What padir reads and writes on disk."""

@@ -1,0 +1,1 @@
+"""Text: ids, tokenizers, lines of files."""

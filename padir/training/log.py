@@ -1,0 +1,151 @@
+"""What a training says of itself: figures to metrics.jsonl, to TensorBoard and to the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import rich.console
+import rich.progress
+import tensorboardX.summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+
+from padir.storage.files import write_text, writing
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, without one that was cut off while it was written; none if there is no file."""
+    rows = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+            row["step"] = int(row["step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        rows.append(row)
+    return rows
+
+
+class TensorBoard:
+    """Scalars to an event file, each on disk when `write` returns.
+
+    TensorBoardX's own writer has a thread, which dies when the disk is full, whereupon the next scalar waits for ever.
+    """
+
+    def __init__(self, folder: Path, purge_step: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = EventsWriter(str(folder / "events"))
+        # Earlier events of that step and later ones are hidden: they come again.
+        restart = SessionLog(status=SessionLog.START)
+        self._writer.write_event(Event(wall_time=time.time(), step=purge_step, session_log=restart))
+        self._writer.flush()
+
+    def write(self, step: int, row: dict[str, float]) -> None:
+        for name, value in row.items():
+            summary = tensorboardX.summary.scalar(name, value)
+            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Files:
+    """A training's metrics.jsonl and event file, open."""
+
+    def __init__(self, folder: Path, start: int):
+        self.folder = folder
+        with writing(folder):
+            self._history = (folder / "metrics.jsonl").open("a")
+            self._tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
+
+    def write(self, step: int, row: dict[str, float], line: str) -> None:
+        with writing(self.folder):
+            self._history.write(line + "\n")
+            self._history.flush()
+            self._tensorboard.write(step, row)
+
+    def close(self) -> None:
+        for each in (self._history, self._tensorboard):
+            with contextlib.suppress(OSError):  # `write` has said so already
+                each.close()
+
+
+class TrainingLog:
+    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal.
+
+    Without a folder it writes and shows nothing: another process does.
+
+    Raises:
+      PadirError: the files cannot be written; `write` raises it, too.
+    """
+
+    def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
+        self.console = rich.console.Console(stderr=True, quiet=folder is None)
+        self._rows: list[dict[str, Any]] = []
+        self._files: _Files | None = None
+        if folder is not None:
+            history = folder / "metrics.jsonl"
+            # What came after the checkpoint comes again.
+            self._rows = [row for row in read_rows(history) if row["step"] <= start]
+            write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
+            self._files = _Files(folder, start)
+        self.began = time.time()
+        self.bar = rich.progress.Progress(
+            rich.progress.TextColumn("[bold]train"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeRemainingColumn(),
+            rich.progress.TextColumn("{task.fields[figures]}"),
+            console=self.console,
+            disable=folder is None or not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
+        self.num_steps = num_steps
+        going_on = f", going on from step {start}" if start else ""
+        self.console.print(f"{parameters:,} parameters, {num_steps:,} steps{going_on}", highlight=False)
+
+    def __enter__(self):
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self.bar.stop()
+        if self._files is not None:
+            self._files.close()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every row of metrics.jsonl."""
+        return list(self._rows)
+
+    def figures(self, step: int) -> dict[str, float]:
+        """What has been logged of a step."""
+        merged = {name: value for row in self._rows if row["step"] == step for name, value in row.items()}
+        return {name: value for name, value in merged.items() if name not in ("step", "time")}
+
+    def advance(self, step: int) -> None:
+        self.bar.update(self.task, completed=step)
+
+    def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
+        if not row or self._files is None:
+            return row
+        self._rows.append({"step": step, "time": round(time.time(), 1), **row})
+        self._files.write(step, row, json.dumps(self._rows[-1]))
+        text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
+        self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
+        if self.bar.disable or "loss" not in row:
+            minutes = (time.time() - self.began) / 60
+            line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
+            self.console.print(line, highlight=False, soft_wrap=True)
+        return row
+
+
+def _short(row: dict[str, float]) -> str:
+    accuracies = [value for name, value in row.items() if name.startswith("stage") and name.endswith("accuracy")]
+    accuracy = " ".join(f"{value:.1%}" for value in accuracies)
+    return f"loss {row['loss']:.3f}  accuracy {accuracy}  {row['tokens_per_second']:,.0f} tokens/s"

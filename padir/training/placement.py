@@ -1,0 +1,101 @@
+"""Where a training's state and batches lie on the devices, and the step as one program on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.core
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.linen.partitioning import get_axis_names
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from padir.distributed.sharding import DATA, Sharding, of_state, part_held, process_rows
+from padir.models.transformer import Transformer
+from padir.training.objective import Batch, Sums
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that a step changes."""
+
+    step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
+    params: Any
+    opt_state: Any
+
+
+def _variables(model: Transformer, seed: int) -> Any:
+    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
+    segment_BS = jnp.ones((1, 1), jnp.int32)
+    return jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
+
+
+def init_params(model: Transformer, seed: int) -> Any:
+    """Fresh parameters."""
+    return _variables(model, seed)["params"]
+
+
+def param_axes(model: Transformer) -> Any:
+    """The names of each parameter's axes, such as ("embed", "mlp"), in a tree like that of the parameters."""
+    axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
+    return flax.core.unfreeze(get_axis_names(axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where a training's arrays lie, and how it goes on with them.
+
+    Attributes:
+      mesh: the devices, [data, model].
+      state: the sharding of each array of the state.
+      like: their shapes.
+    """
+
+    mesh: Mesh
+    state: TrainState
+    like: TrainState
+
+    @staticmethod
+    def of(sharding: Sharding, mesh: Mesh, model: Transformer, initial: Callable[[], TrainState]) -> Placement:
+        """Of the state that `initial` makes: the parameters by the names of their axes, the rest by theirs."""
+        like = jax.eval_shape(initial)
+        params = sharding.of_params(param_axes(model), like.params, mesh)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        opt_state = of_state(like.opt_state, like.params, params, mesh)
+        return Placement(mesh, TrainState(step=everywhere, params=params, opt_state=opt_state), like)
+
+    def fresh(self, initial: Callable[..., TrainState], *given: Any) -> TrainState:
+        """The state that `initial` makes of what is given; no device ever holds more than its part."""
+        return jax.jit(initial, out_shardings=self.state)(*given)
+
+    def step(self, step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]]) -> Callable[..., Any]:
+        """A step as one program on all devices; it takes over the memory of the state that it is given."""
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+
+        # A batch goes in as a dict: `lower` would fill a Batch with what are no arrays.
+        def placed(state: TrainState, arrays: dict[str, Any]) -> tuple[TrainState, Sums]:
+            state, sums = step_fn(state, Batch(**arrays))
+            state = jax.lax.with_sharding_constraint(state, self.state)
+            return state, jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, everywhere), sums)
+
+        return jax.jit(placed, donate_argnums=0)
+
+    def batch(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        """The rows of this process, as its part of a batch over all of them."""
+        by_row, (_, shares) = NamedSharding(self.mesh, PartitionSpec(DATA)), process_rows(self.mesh)
+        return {
+            name: jax.make_array_from_process_local_data(by_row, rows, (len(rows) * shares, *rows.shape[1:]))
+            for name, rows in arrays.items()
+        }
+
+    def __str__(self) -> str:
+        data, model = self.mesh.devices.shape
+        part = part_held(self.state, self.like)
+        return (
+            f"{self.mesh.size} devices: {data} share the rows of a batch, {model} the work on each; a device holds"
+            f" {part:.1%} of the state"
+        )

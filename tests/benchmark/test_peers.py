@@ -1,0 +1,62 @@
+"""CTranslate2 as a yardstick: the converted model is the same model."""
+
+import sys
+
+import pytest
+from support.small_corpus import Numbers, small_tokenizer
+from support.tiny_model import random_translator
+
+from padir.benchmark import decoding as benchmark
+from padir.benchmark.peers import convert, peers
+from padir.decoding.options import Decoding
+from padir.decoding.search import Greedy, Sampling
+from padir.errors import PadirError
+from padir.evaluation.evaluate import TestSet
+
+SIZES = {"causal": True, "encoder_layers": 2, "decoder_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("peers") / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    sources, references = zip(*Numbers().pairs("validation"), strict=True)
+    return benchmark.batches_of(TestSet("counted", "de", "en", [*sources], [*references]), 1, 6)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"tied": False, "mlp_activations": ("gelu", "linear")}, {"head_dim": 4}], ids=str
+)
+def test_a_converted_model_writes_the_same(tokenizer, sentences, sizes):
+    pytest.importorskip("ctranslate2")
+    translator = random_translator(tokenizer, **SIZES, **sizes)
+    (system,) = benchmark.systems([("ar", translator)], [Decoding(search=Greedy())])
+    peer, *_ = peers([system], ["float32"])
+    for sentence in sentences:  # one by one: only then a limit of one is a limit of the batch
+        (ours,), (theirs,) = system(sentence), peer(sentence)
+        assert (theirs.text, theirs.length) == (ours.text, ours.length)
+
+
+def test_given_lengths(tokenizer):
+    pytest.importorskip("ctranslate2")
+    (system,) = benchmark.systems([("ar", random_translator(tokenizer, **SIZES))], [Decoding(search=Greedy())])
+    peer, *_ = peers([system], ["int8"])
+    sentences = benchmark.Batch(("eins zwei", "drei"), target_lengths=(9, 9))
+    assert [result.length for result in peer(sentences)] == [9, 9]
+    assert set(peer.stages(sentences)) == {"tokenise", "encode and write", "detokenise"}
+
+
+def test_what_it_refuses(tokenizer, tmp_path, monkeypatch):
+    refining = benchmark.systems([("padir", random_translator(tokenizer))], [Decoding()])
+    with pytest.raises(PadirError, match="give an autoregressive model, too"):
+        peers(refining, ["int8"])
+    assert peers(refining, []) == []
+    sampling = benchmark.systems([("ar", random_translator(tokenizer, **SIZES))], [Decoding(search=Sampling())])
+    with pytest.raises(PadirError, match="compared by greedy or beam search"):
+        peers(sampling, ["int8"])
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(PadirError, match="pip install 'padir\\[peers\\]'"):
+        convert(sampling[0].translator, tmp_path)

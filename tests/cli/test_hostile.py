@@ -1,0 +1,327 @@
+"""Hostile input: any bytes through the commands, neighbours that must not matter, and memory that stays bounded."""
+
+import functools
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from support.small_corpus import number_lines, small_tokenizer
+from support.tiny_model import random_model_dir, random_translator
+
+from padir.__main__ import main
+from padir.data.prepared import load_manifest, read_text
+from padir.decoding.options import Decoding
+from padir.errors import PadirError
+from padir.evaluation.evaluate import TestSet, evaluate
+from padir.models.length import LengthOutput, LengthSearch
+from padir.models.transformer import Encoded
+from padir.refinement.canvas import Output
+from padir.refinement.corruption import Mask
+from padir.refinement.strategies import MaskPredict, Padir
+from padir.text.ids import positions_in_segment
+from padir.text.tokenizer import train
+
+ROOT = Path(__file__).parents[2]
+FUZZ = ROOT / "scripts" / "fuzz.py"
+
+SIGNS = st.sampled_from(
+    ["eins", "zwei ", " ", "", "\t", "\0", "\r", "\x1b[2J", "\x85", "\u2028", "\u202e", "\ufeff", "\u0301" * 40]
+    + ["👩‍👩‍👧‍👦", "<extra_id_0>", "</s>", "<pad>", "▁", "⁇", "\uffff", "\U0010ffff", "漢字", "7" * 50, "x" * 3_000]
+)
+LINE = st.lists(SIGNS, max_size=8).map("".join) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30
+)
+few = settings(deadline=None, max_examples=10, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("hostile")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return small_tokenizer(folder / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def short(tokenizer):
+    """A translator of so short sentences that it needs few programs."""
+    return random_translator(tokenizer, max_length=8)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return random_model_dir(folder / "refining")
+
+
+def process(*arguments):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True)
+
+
+def shell(command):
+    """A command of padir with what a shell can do about its input and output."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": ""}
+    return subprocess.run(["bash", "-c", f"{sys.executable} -m padir {command}"], env=environment, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "seed"), [(250, 1), pytest.param(10_000, 0, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_as_many_lines_come_out_in_order(model, lines, seed):
+    done = process(FUZZ, "--lines", lines, "--seed", seed, "--model", model, "--sample", 20)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout)["lines"] == lines
+
+
+@pytest.fixture
+def hashing(monkeypatch):
+    """Translators whose logits are whole numbers, made of the source, the token, and the place: no sum can round them.
+
+    So what differs between two batches differs because of the batch, and not in the last bits of a matrix product.
+    """
+
+    def encode(model, params, source_BS):
+        source_BS = jnp.asarray(source_BS)
+        place_S = jnp.arange(source_BS.shape[1]) * 31 + 17
+        hash_B = (source_BS * place_S % 1_009).sum(-1) % 997  # padding adds nothing
+        length_M = jnp.arange(model.config.max_length)
+        logits_BM = ((hash_B[:, None] + 1) * (length_M + 7) % 499).astype(jnp.float32)
+        segment_BS = (source_BS > 0).astype(jnp.int32)
+        memory_BSD = jnp.zeros((*source_BS.shape, model.config.width))
+        return Encoded(memory_BSD, segment_BS, LengthOutput(logits_BGM=logits_BM[:, None])), hash_B
+
+    def decoder(model, params, segment_BL, tried):
+        hash_R = jnp.repeat(tried.cross_kv, segment_BL.shape[0] // tried.cross_kv.shape[0])
+        place_BL = positions_in_segment(segment_BL)
+
+        def logits_fn(tokens_BL, visible_BLL=None, rows=None):
+            own_R, place_RL = (x if rows is None else x.at[rows].get(mode="clip") for x in (hash_R, place_BL))
+            mixed_RL = (own_R[:, None] * 7 + tokens_BL * 13 + place_RL * 29) % 1_013
+            logits_BLV = (mixed_RL[..., None] * (jnp.arange(model.ids.num_embeddings) + 3) % 1_021) / 64
+            return Output(logits_BLV.astype(jnp.float32))
+
+        return logits_fn
+
+    monkeypatch.setattr("padir.decoding.translator.encode", encode)
+    monkeypatch.setattr("padir.decoding.refine_batch._decoder", decoder)
+    jax.clear_caches()
+    yield functools.cache(functools.partial(random_translator, max_length=8))  # few shapes, and so few programs
+    jax.clear_caches()
+
+
+def told(results):
+    return [(r.text, r.length, r.passes, r.hypotheses, r.truncated) for r in results]
+
+
+class TestNeighbours:
+    """A line's translation depends on the line, and on its number where the draft is random; on no other line."""
+
+    LINES = [
+        "eins",
+        "",
+        "zwei drei \0 vier",
+        "\u202efünf",
+        "sechs " * 40,
+        "👩‍👩‍👧‍👦 7",
+        "<extra_id_0> acht",
+        " \u3000",
+        "neun\rnull",
+    ]
+    SEARCH = LengthSearch(top_k=2)
+
+    @pytest.mark.parametrize("strategy", [MaskPredict(), Padir()])
+    @settings(few)
+    @given(st.permutations(range(len(LINES))), st.integers(1, len(LINES)), st.sampled_from([1, 4]))
+    @example(list(range(len(LINES))), len(LINES), 32)
+    def test_order_company_and_batches_change_nothing(self, tokenizer, hashing, strategy, order, kept, batch_size):
+        translator = hashing(tokenizer, corruption=Mask(), strategy=strategy)
+        options = {"truncate": True, "lengths": self.SEARCH, "num_steps": 3}
+        alone = told(translator.translate([line], **options)[0] for line in self.LINES)
+        assert len({text for text, *_ in alone}) >= len(self.LINES) - 2  # the source is what decides
+        chosen = order[:kept]
+        together = told(translator.translate([self.LINES[i] for i in chosen], batch_size=batch_size, **options))
+        assert together == [alone[i] for i in chosen]
+
+    @settings(few)
+    @given(st.lists(LINE, min_size=1, max_size=5), st.sampled_from([1, 4]))
+    def test_other_lines_under_other_numbers_change_nothing(self, tokenizer, hashing, others, batch_size):
+        translator = hashing(tokenizer)  # random drafts, made from the number
+        options = {"truncate": True, "lengths": self.SEARCH, "num_steps": 3}
+        lines = [*others, "eins zwei", *others]
+        (alone,) = told(translator.translate(["eins zwei"], first_number=len(others), **options))
+        results = told(translator.translate(lines, batch_size=batch_size, **options))
+        assert results[len(others)] == alone
+        assert [text == "" and passes == 0 for text, _, passes, *_ in results] == [not line.strip() for line in lines]
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.integers(-5, 500) | st.integers(3, 258) | st.just(3 + 0xED), max_size=20))
+@example([3 + 0xED, 3 + 0xA0, 3 + 0x80])  # a surrogate in bytes
+@example([3 + 0xF4, 3 + 0x90, 3 + 0x80, 3 + 0x80])  # above U+10FFFF
+@example([3 + 0x0A, 3 + 0x0D, 2, 10**12, -(10**12)])
+def test_whatever_a_model_writes_is_one_line_of_text(tokenizer, ids):
+    text = tokenizer.decode(ids)
+    text.encode("utf-8")
+    assert "\n" not in text
+
+
+class TestFiles:
+    """What the commands make of files: exit status 0 and everything accounted for, or 2 and a message."""
+
+    def files(self, folder, sources, targets, end=b"\n", last=True, mark=b""):
+        paths = folder / "x.de", folder / "x.en"
+        for path, side in zip(paths, (sources, targets), strict=True):
+            content = mark + b"".join(line.encode() + end for line in side)
+            path.write_bytes(content if last else content[: len(content) - len(end)])
+        return ["--languages", "de-en", "--validation", *map(str, paths)]
+
+    @settings(few, max_examples=40)
+    @given(st.lists(st.tuples(LINE, LINE), min_size=1, max_size=9), st.sampled_from([b"\n", b"\r\n"]), st.booleans())
+    def test_prepare_keeps_the_text_of_every_pair(self, tokenizer, folder, capsys, pairs, end, mark):
+        if mark:
+            pairs = [(source.removeprefix("\ufeff"), target.removeprefix("\ufeff")) for source, target in pairs]
+        pairs = [(source.rstrip("\r"), target.rstrip("\r")) for source, target in pairs]  # would be a part of the end
+        if not mark and any(side.startswith("\ufeff") for side in pairs[0]):
+            return
+        options = self.files(folder, *zip(*pairs, strict=True), end=end, mark=b"\xef\xbb\xbf" * mark)
+        shutil.rmtree(folder / "data", ignore_errors=True)
+        command = ["prepare", *options, "--vocab", folder / "vocab.model", "--output", folder / "data"]
+        assert main(list(map(str, command))) == 0, capsys.readouterr().err
+        assert read_text(folder / "data", "validation") == tuple(map(list, zip(*pairs, strict=True)))
+        info = load_manifest(folder / "data", verify=True)["splits"]["validation"]
+        assert info["read"] == len(pairs) == info["written"] + sum(info["dropped"].values())
+
+    @settings(few, max_examples=40)
+    @given(st.binary(max_size=200), st.binary(max_size=200), st.sampled_from([".de", ".de.gz"]))
+    def test_any_bytes_are_prepared_or_refused(self, tokenizer, tmp_path_factory, capsys, source, target, suffix):
+        folder = tmp_path_factory.mktemp("bytes")
+        tokenizer.save(folder / "vocab.model")
+        (folder / f"x{suffix}").write_bytes(source)
+        (folder / "x.en").write_bytes(target)
+        command = ["prepare", "--languages", "de-en", "--test", folder / f"x{suffix}", folder / "x.en"]
+        command += ["--vocab", folder / "vocab.model", "--output", folder / "data"]
+        status = main(list(map(str, command)))
+        errors = capsys.readouterr().err
+        assert (status == 0) == (folder / "data").exists()
+        assert status == 0 or (status == 2 and errors.startswith("padir: error: ") and errors.count("\n") <= 2)
+        assert not list(folder.glob(".*partial"))
+
+    @settings(few, max_examples=8)
+    @given(st.lists(LINE, max_size=30))
+    def test_a_vocabulary_is_learned_beside_any_lines_or_does_not_fit(self, folder, lines):
+        try:
+            learned = train([*number_lines()[:300], *lines], folder / "any.model", size=301)
+        except PadirError as error:
+            assert lines and "pieces" in str(error)
+            return
+        for line in (line.replace("▁", " ") for line in lines):
+            assert learned.decode(learned.encode(line)) == line
+
+    @settings(few, max_examples=6)
+    @given(st.lists(st.tuples(LINE, LINE), min_size=1, max_size=6))
+    @example([("\0", " "), ("", "one"), ("eins", "")])
+    def test_any_pairs_can_be_scored(self, short, pairs):
+        pairs = [*pairs, ("zwei", "two")]  # a test set of empty references is refused
+        sources, references = map(list, zip(*pairs, strict=True))
+        result = evaluate(short, TestSet("x", "de", "en", sources, references), Decoding(num_steps=1))
+        assert len(result.hypotheses) == len(pairs)
+        assert all(score.value == score.value for score in result.scores.values())  # no nan
+
+    @pytest.mark.parametrize(
+        ("options", "same"),
+        [({"end": b"\r\n"}, True), ({"mark": b"\xef\xbb\xbf"}, True), ({"last": False}, True), ({}, True)],
+        ids=["CRLF", "byte order mark", "no last newline", "plain"],
+    )
+    def test_how_lines_end_changes_nothing(self, folder, model, tmp_path, capsys, options, same):
+        pairs = [("eins zwei", "one two"), ("drei", "three")]
+        files = self.files(tmp_path, *zip(*pairs, strict=True), **options)
+        figures = tmp_path / "x.json"
+        assert main(["evaluate", "--model", str(model), *files, "--split", "validation", "--json", str(figures)]) == 0
+        assert json.loads(figures.read_text())[0]["scores"]["length_ratio"]["value"] > 0
+        command = ["score", "--model", str(model), "--source", files[3], "--target", files[4]]
+        capsys.readouterr()
+        assert main(command) == 0
+        scored = capsys.readouterr().out
+        plain = self.files(tmp_path, *zip(*pairs, strict=True))
+        assert main(command) == 0 and plain == files
+        assert (capsys.readouterr().out == scored) == same
+
+    @pytest.mark.parametrize("command", ["vocab", "prepare", "evaluate", "score", "translate"])
+    @pytest.mark.parametrize("tail", [b"cut", b"garbage"])
+    def test_a_gzip_file_with_a_bad_tail_is_named(self, folder, model, tmp_path, capsys, command, tail):
+        whole = gzip.compress(b"eins\n" * 50)
+        (tmp_path / "bad.gz").write_bytes(whole[:-3] if tail == b"cut" else whole + tail)
+        (tmp_path / "ok.en").write_bytes(b"one\n" * 50)
+        files = ["--languages", "de-en", "--test", tmp_path / "bad.gz", tmp_path / "ok.en"]
+        options = {
+            "vocab": [*files, "--output", tmp_path / "out"],
+            "prepare": [*files, "--vocab", folder / "vocab.model", "--output", tmp_path / "out"],
+            "evaluate": [*files, "--model", model, "--output", tmp_path / "out"],
+            "score": ["--model", model, "--source", tmp_path / "bad.gz", "--target", tmp_path / "ok.en"],
+            "translate": ["--model", model, "--input", tmp_path / "bad.gz", "--output", tmp_path / "out"],
+        }[command]
+        assert main([command, *map(str, options)]) == 2
+        errors = capsys.readouterr().err
+        assert "is not a whole gzip file" in errors and "Traceback" not in errors
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gz", "ok.en"]
+
+
+class TestProcess:
+    def test_a_reader_that_goes_away(self, model, tmp_path):
+        (tmp_path / "in.txt").write_bytes(b"eins zwei\n" * 3_000)
+        done = shell(f"translate --model {model} --num_steps 1 < {tmp_path}/in.txt | head -1; echo ${{PIPESTATUS[0]}}")
+        assert done.stdout.splitlines()[1] == b"141" and done.stderr == b""
+
+    @pytest.mark.parametrize("standing", ["full", "gone"])
+    def test_output_that_only_fails_at_the_end(self, model, tmp_path, standing):
+        """A few bytes stay in the buffer until the end of the process, where Python would print a traceback."""
+        for name in ("x.de", "x.en"):
+            (tmp_path / name).write_text("eins\n")
+        command = f"score --model {model} --num_steps 1 --source {tmp_path}/x.de --target {tmp_path}/x.en"
+        done = shell(command + (" > /dev/full" if standing == "full" else " | true; exit ${PIPESTATUS[0]}"))
+        expected = (2, b"padir: error: No space left on device\n") if standing == "full" else (141, b"")
+        assert (done.returncode, done.stderr) == expected
+
+    @pytest.mark.parametrize("closed", ["<&-", "< /dev/null >&-"])
+    def test_standard_input_or_output_that_is_closed(self, model, closed):
+        done = shell(f"translate --model {model} {closed}")
+        assert done.returncode == 2 and b"standard input or output is closed" in done.stderr
+
+
+def peak_mb(model, count, folder):
+    """The peak memory in MB of translating so many lines."""
+    source = folder / f"{count}.txt"
+    with source.open("w") as file:
+        rng = random.Random(0)
+        words = "eins zwei drei vier fünf sechs sieben acht neun null".split()
+        for _ in range(count):
+            file.write(" ".join(rng.choices(words, k=rng.randint(0, 5))) + "\n")
+    code = (
+        "import resource, sys; from padir.__main__ import main; status = main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr); sys.exit(status)"
+    )
+    options = ("--num_steps", 1, "--batch_size", 512, "--json", os.devnull, "--output", folder / "out.txt")
+    done = process("-c", code, "translate", "--model", model, "--input", source, *options)
+    assert done.returncode == 0, done.stderr.decode()
+    with (folder / "out.txt").open() as file:
+        assert sum(1 for _ in file) == count
+    return int(done.stderr.split()[-1])
+
+
+@pytest.mark.slow
+def test_memory_of_a_million_lines_is_that_of_ten_thousand(model, tmp_path):
+    few, many = (peak_mb(model, count, tmp_path) for count in (10_000, 1_000_000))
+    print(f"{few} MB for 10,000 lines, {many} MB for 1,000,000")
+    assert many < 1.2 * few

@@ -1,0 +1,88 @@
+"""The configurations of the paper's WMT runs: six students, six teachers, and what their headers say of the cost."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from padir import config
+from padir.benchmark.training import model_flops
+from padir.interop.seqio_tasks import TFDS_SETS
+from padir.models.transformer import Transformer, count_parameters
+from padir.refinement.corruption import Uniform
+from padir.refinement.strategies import Lifted, Padir
+from padir.text.ids import Ids
+from padir.training import loop as trainer
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Cosine
+from padir.training.teacher_forcing import TeacherForcing
+
+REPOSITORY = Path(__file__).parents[2]
+IDS = Ids(vocab_size=32_100, num_sentinels=100, first_regular=259)
+
+
+@pytest.fixture(autouse=True)
+def blank(monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    config.clear()
+    yield
+    config.clear()
+
+
+def parameters(model_config):
+    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Transformer(model_config, IDS).init, jax.random.key(0), ids, ids, ids, ids)
+    return count_parameters(shapes["params"])
+
+
+def arguments(name):
+    """What `padir train` would be given by configs/run/NAME.gin."""
+    config.parse([f"configs/run/{name}.gin"])
+    names = ("model", "objective", "optimizer", "batching", "intervals")
+    return {name: config.argument(trainer.train, name) for name in names}
+
+
+def test_each_direction_has_a_student_and_a_teacher():
+    names = {path.stem for path in (REPOSITORY / "configs/run").glob("wmt*.gin")}
+    assert names == {f"{task}{kind}" for task in TFDS_SETS for kind in ("", "_ar")}
+
+
+@pytest.mark.parametrize("task", TFDS_SETS)
+def test_the_student_is_the_papers(task):
+    given = arguments(task)
+    assert 67e6 <= parameters(given["model"]) < 68e6
+    assert given["objective"] == Objective(
+        Uniform(0.7), between=Lifted(Padir()), stage_weights=("all", "all"), label_smoothing=0.1
+    )
+    assert given["optimizer"] == Adafactor(Cosine(peak=1e-2, warmup_steps=10_000, final=0.02))
+    assert (given["batching"].rows, given["batching"].row_length) == (256, 256)
+    assert config.macro("DATASET") == f"data/{task}_distilled" and config.macro("MODEL_DIR") == f"runs/{task}"
+
+
+@pytest.mark.parametrize("task", TFDS_SETS)
+def test_the_teacher_reads_what_prepare_wrote_and_the_student_what_the_teacher_will_write(task):
+    given = arguments(f"{task}_ar")
+    assert given["model"].causal and isinstance(given["objective"], TeacherForcing)
+    assert config.macro("DATASET") == f"data/{task}" and config.macro("MODEL_DIR") == f"runs/{task}_ar"
+    dataset, source_language, target_language = TFDS_SETS[task]
+    teacher, student = ((REPOSITORY / f"configs/run/{name}.gin").read_text() for name in (f"{task}_ar", task))
+    assert f"tfds build {dataset}\n" in teacher
+    assert f"padir prepare  --task {task} --vocab data/{task[:5]}.model --output data/{task}\n" in teacher
+    assert f"padir distill  --model runs/{task}_ar --data data/{task} --output data/{task}_distilled" in student
+
+
+@pytest.mark.parametrize(
+    ("recipe", "task", "stages"), [("wmt", "wmt14_de_en", ("all", "all")), ("wmt_ar", "wmt14_de_en_ar", ("all",))]
+)
+def test_the_estimate_in_the_header_is_what_the_formula_gives(recipe, task, stages):
+    header = (REPOSITORY / f"configs/recipe/{recipe}.gin").read_text()
+    given = arguments(task)
+    steps = int(re.search(r"train.num_steps = ([\d_]+)", header)[1])
+    flops = model_flops(given["model"], IDS.num_embeddings, given["batching"].rows, 288, 256, stages)
+    assert f"{flops / 1e12:.1f} TFLOP a step" in header
+    total = flops * steps
+    assert f"{total:.1e}".replace("e+", "e") in header.replace("\n# ", " ")
+    hours = re.search(r"that is ([\d.]+) hours on a TPU v3-8 \((\d+) TFLOP/s\)", header.replace("\n# ", " "))
+    assert float(hours[1]) == pytest.approx(total / (0.25 * float(hours[2]) * 1e12) / 3600, rel=0.02)

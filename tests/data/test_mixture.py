@@ -1,0 +1,141 @@
+"""Mixtures: how often each folder's pairs come, and which folders go together."""
+
+import itertools
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from support.small_corpus import Listed, small_tokenizer
+
+from padir.data.loader import make_loader
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.prepare import prepare
+from padir.errors import PadirError
+from padir.text.tokenizer import train
+
+RAW = (("eins", "one"), ("zwei", "two"), ("drei", "three"))
+OTHER = (("eins", "nine"), ("zwei zwei", "nine nine"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixture")
+    tokenizer = small_tokenizer(folder / "vocab.model")
+    for name, pairs in (("raw", RAW), ("other", OTHER)):
+        prepare(Listed(pairs), tokenizer, folder / name, progress=False)
+    return folder
+
+
+def mixture(folders, *weights):
+    return Mixture((str(folders / "raw"), str(folders / "other")), weights)
+
+
+def texts(folders, batches):
+    """The target sentences of some batches, counted."""
+    decode = small_tokenizer(folders / "vocab.model").decode
+    counter = Counter()
+    for batch in batches:
+        for row, segment in zip(batch["target_BL"], batch["target_segment_BL"], strict=True):
+            counter.update(decode(row[segment == number].tolist()) for number in range(1, segment.max() + 1))
+    return counter
+
+
+def epochs(folders, mixed, count):
+    return texts(folders, make_loader(mixed, Batching(2, 16), num_epochs=count))
+
+
+class TestChosen:
+    def test_whole_weights_name_every_record_so_often(self):
+        chosen = Mixture(("a", "b"), (1, 2)).chosen([3, 2], epoch=5, seed=0)
+        assert chosen.tolist() == [0, 1, 2, 3, 4, 3, 4]
+
+    @pytest.mark.parametrize("weight", [0.25, 0.4, 1.5, 2.75])
+    def test_a_fraction_comes_to_its_share_and_leaves_none_out(self, weight):
+        mixed = Mixture(("a", "b"), (1, weight))
+        several = [mixed.chosen([3, 10], epoch, seed=1)[3:] for epoch in range(20)]
+        for epoch, chosen in enumerate(several, 1):
+            counts = np.bincount(np.concatenate(several[:epoch]) - 3, minlength=10)
+            assert counts.sum() == int(epoch * weight * 10)
+            assert counts.max() - counts.min() <= 1 and len(counts) == 10
+            assert abs(len(chosen) - weight * 10) < 1
+
+    def test_a_fraction_takes_other_records_with_another_seed(self):
+        first, again, other = (Mixture(("a",), (0.5,)).chosen([100], 0, seed).tolist() for seed in (1, 1, 2))
+        assert first == again != other
+
+
+class TestBatches:
+    def test_an_epoch_of_one_and_two(self, folders):
+        once = Counter({"one": 1, "two": 1, "three": 1})
+        assert epochs(folders, mixture(folders), 1) == once + Counter({"nine": 1, "nine nine": 1})
+        assert epochs(folders, mixture(folders, 1, 2), 1) == once + Counter({"nine": 2, "nine nine": 2})
+
+    def test_two_epochs_of_a_half(self, folders):
+        both = epochs(folders, mixture(folders, 1, 0.5), 2)
+        assert both == Counter({"one": 2, "two": 2, "three": 2, "nine": 1, "nine nine": 1})
+        assert sum(epochs(folders, mixture(folders, 1, 0.5), 1).values()) == 4
+
+    def test_one_folder_of_weight_1_is_the_folder(self, folders):
+        plain, mixed = (
+            make_loader(data, Batching(2, 16), seed=3) for data in (folders / "raw", Mixture((str(folders / "raw"),)))
+        )
+        assert plain.get_state() == mixed.get_state()
+        for a, b in itertools.islice(zip(plain, mixed, strict=True), 5):
+            np.testing.assert_array_equal(a["target_BL"], b["target_BL"])
+
+    def test_a_restored_iterator_goes_on_exactly(self, folders):
+        mixed = mixture(folders, 1, 1.5)
+        batches = make_loader(mixed, Batching(1, 8), seed=5)
+        for _ in range(7):
+            next(batches)
+        state = json.loads(json.dumps(batches.get_state()))
+        restored = make_loader(mixed, Batching(1, 8), seed=5)
+        restored.set_state(state)
+        for expected, got in itertools.islice(zip(batches, restored, strict=True), 20):
+            np.testing.assert_array_equal(expected["source_BS"], got["source_BS"])
+            np.testing.assert_array_equal(expected["target_BL"], got["target_BL"])
+
+    def test_a_state_of_other_weights_or_folders_is_refused(self, folders):
+        state = make_loader(mixture(folders, 1, 2), Batching(2, 16)).get_state()
+        swapped = Mixture((str(folders / "other"), str(folders / "raw")), (1, 2))
+        for data in (mixture(folders), mixture(folders, 2, 2), swapped, folders / "raw"):
+            with pytest.raises(PadirError, match="the loader's saved state belongs to other data"):
+                make_loader(data, Batching(2, 16)).set_state(state)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("names", "weights", "message"),
+        [
+            ((), (), "needs at least one prepared folder"),
+            (("a", "b"), (1,), "2 folders need as many weights, got 1"),
+            (("a", "b"), (1, 0), "weights must be above 0"),
+            (("a",), (float("nan"),), "weights must be above 0"),
+        ],
+    )
+    def test_numbers(self, names, weights, message):
+        with pytest.raises(PadirError, match=message):
+            Mixture(names, weights)
+
+    def test_another_vocabulary(self, folders, tmp_path):
+        prepare(
+            Listed(RAW),
+            train(["eins zwei drei one two three"] * 9, tmp_path / "v", size=274),
+            tmp_path / "x",
+            progress=False,
+        )
+        with pytest.raises(PadirError, match="x has another vocabulary than .*raw .*: a mixture needs folders"):
+            Mixture((str(folders / "raw"), str(tmp_path / "x"))).manifests("train")
+
+    def test_other_languages(self, folders, tmp_path):
+        prepare(Listed(RAW, source_language="nl"), small_tokenizer(tmp_path / "v"), tmp_path / "nl", progress=False)
+        with pytest.raises(PadirError, match=r"another languages? than .*\('nl', 'en'\), not \('de', 'en'\)"):
+            Mixture((str(folders / "raw"), str(tmp_path / "nl"))).manifests("train")
+
+    def test_a_split_that_one_lacks(self, folders, tmp_path):
+        bare = Listed(RAW, splits=("train",))
+        prepare(bare, small_tokenizer(tmp_path / "v"), tmp_path / "bare", progress=False)
+        with pytest.raises(PadirError, match="bare has the splits train, got 'validation'"):
+            Mixture((str(folders / "raw"), str(tmp_path / "bare"))).manifests("validation")

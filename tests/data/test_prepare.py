@@ -1,0 +1,316 @@
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+from support.small_corpus import Listed, Numbers, small_tokenizer
+
+from padir.data.prepare import _MOST_CHARACTERS, Limits, _batches, prepare
+from padir.data.prepared import load_manifest, load_tokenizer, read_lengths, read_text
+from padir.errors import PadirError
+from padir.storage.files import sealed
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+
+
+def records(path) -> list[list[int]]:
+    reader = ArrayRecordReader(str(path))
+    return [np.frombuffer(record, "<i4").tolist() for record in reader.read_all()]
+
+
+PAIRS = (
+    ("eins zwei", "one two"),
+    ("", "one"),
+    ("eins", "   "),
+    ("eins eins eins eins eins", "one"),  # 6 source tokens with EOS
+    ("eins", "one one one one"),  # 2 and 5 tokens with EOS
+    ("drei", "one one one one one"),
+    ("vier fünf", "four five"),
+)
+
+
+def test_records_counts_and_reasons(tmp_path, tokenizer):
+    limits = {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0}
+    manifest = prepare(Listed(PAIRS), tokenizer, tmp_path / "out", **limits, progress=False)
+    one, two, four, five = (tokenizer.encode(word)[0] for word in ("one", "two", "four", "five"))
+    eins, zwei, vier, fünf = (tokenizer.encode(word)[0] for word in ("eins", "zwei", "vier", "fünf"))
+    assert records(tmp_path / "out" / "train-00000-of-00001.arrayrecord") == [
+        [3, eins, zwei, 1, one, two, 1],
+        [3, vier, fünf, 1, four, five, 1],
+    ]
+    assert np.load(tmp_path / "out" / "train.lengths.npy").tolist() == [[3, 3], [3, 3]]
+    train = manifest["splits"]["train"]
+    assert (train["read"], train["written"], train["source_tokens"], train["target_tokens"]) == (7, 2, 6, 6)
+    assert (train["longest_source"], train["longest_target"]) == (3, 3)
+    assert train["dropped"] == {
+        "empty source": 1,
+        "empty target": 1,
+        "source too long": 1,
+        "target too long": 1,
+        "length ratio": 1,
+    }
+    dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped-train.jsonl").read_text().splitlines()]
+    assert [(d["line"], d["reason"]) for d in dropped] == [
+        (2, "empty source"),
+        (3, "empty target"),
+        (4, "source too long"),
+        (5, "length ratio"),
+        (6, "target too long"),
+    ]
+    assert manifest == load_manifest(tmp_path / "out", verify=True)
+    assert manifest["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
+    assert manifest["vocabulary"] == {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100}
+
+
+def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
+    validation = (("", "one"), (" eins\u2028zwei\r", "\ufeffone"), ("eins " * 500, "one"))
+    manifest = prepare(Listed(PAIRS, validation), tokenizer, tmp_path / "out", progress=False)
+    assert manifest["splits"]["validation"]["written"] == 1
+    assert tuple(zip(*read_text(tmp_path / "out", "validation"), strict=True)) == validation
+    with pytest.raises(PadirError, match="has the text of validation, got 'train'"):
+        read_text(tmp_path / "out", "train")
+    assert load_tokenizer(tmp_path / "out").ids == tokenizer.ids
+
+
+def test_shards(tmp_path, tokenizer):
+    manifest = prepare(Numbers(num_train=10), tokenizer, tmp_path / "out", records_per_shard=4, progress=False)
+    shards = manifest["splits"]["train"]["shards"]
+    assert shards == [f"train-0000{i}-of-00003.arrayrecord" for i in range(3)]
+    counts = [len(records(tmp_path / "out" / name)) for name in shards]
+    assert counts == [4, 4, 2]
+    texts = [f"{a} | {b}" for a, b in Numbers(num_train=10).pairs("train")]
+    read = [record for name in shards for record in records(tmp_path / "out" / name)]
+    assert texts == [f"{tokenizer.decode(r[1 : r[0]])} | {tokenizer.decode(r[r[0] + 1 : -1])}" for r in read]
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path, tokenizer):
+    first, second = (prepare(Numbers(), tokenizer, tmp_path / name, progress=False) for name in "ab")
+    assert first == second
+
+
+def test_an_up_to_date_folder_is_kept(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    before = (tmp_path / "out" / "manifest.json").stat().st_ino
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / "manifest.json").stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": Numbers(num_train=299)},
+        {"source": dataclasses.replace(Numbers(), name="other")},
+        {"max_source_tokens": 255},
+        {"max_length_ratio": 3.0},
+    ],
+)
+def test_another_input_is_not_taken_for_the_same(tmp_path, tokenizer, change):
+    arguments = {"source": Numbers(), "tokenizer": tokenizer, "output_dir": tmp_path / "out", "progress": False}
+    before = prepare(**arguments)
+    with pytest.raises(PadirError, match="prepared from other text, vocabulary or limits: .*--overwrite"):
+        prepare(**arguments | change)
+    assert load_manifest(tmp_path / "out", verify=True) == before
+    after = prepare(**arguments | change, overwrite=True)
+    assert load_manifest(tmp_path / "out", verify=True) == after != before
+
+
+def test_a_folder_of_other_things_is_never_replaced(tmp_path, tokenizer):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(PadirError, match="holds files that `padir prepare` did not make"):
+        prepare(Numbers(), tokenizer, tmp_path / "letters", overwrite=True, progress=False)
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+    (tmp_path / "empty").mkdir()
+    assert prepare(Numbers(), tokenizer, tmp_path / "empty", progress=False)["splits"]["train"]["read"] == 300
+
+
+class Breaks(Numbers):
+    """A source that fails after some pairs, as a lost disk or Ctrl-C would."""
+
+    def pairs(self, split):
+        yield from super().pairs(split)
+        if split == "validation":
+            raise KeyboardInterrupt
+
+
+def test_nothing_half_written_is_left(tmp_path, tokenizer):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Breaks(), tokenizer, tmp_path / "out", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path, tokenizer):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    gone = tmp_path / f".out.{killed.pid}.partial"
+    stay = [tmp_path / f".out.{os.getppid()}.partial", tmp_path / f".out.b.{killed.pid}.partial"]
+    for folder in (gone, *stay):
+        folder.mkdir()
+        (folder / "train").touch()
+    for _ in range(2):  # a folder that is kept removes them, too
+        prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+        assert sorted(tmp_path.iterdir()) == sorted([*stay, tmp_path / "out"])
+        gone.mkdir()
+
+
+def test_a_failed_overwrite_leaves_the_old_folder(tmp_path, tokenizer):
+    before = prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Breaks(), tokenizer, tmp_path / "out", overwrite=True, progress=False)
+    assert load_manifest(tmp_path / "out", verify=True) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_every_pair_dropped(tmp_path, tokenizer):
+    with pytest.raises(PadirError, match=r"every training pair was dropped \(2 empty source\): raise the limits"):
+        prepare(Listed((("", "a"), ("", "b"))), tokenizer, tmp_path / "out", progress=False)
+
+
+def test_a_newline_in_a_sentence(tmp_path, tokenizer):
+    with pytest.raises(PadirError, match="listed train, pair 1: a sentence must be one line"):
+        prepare(Listed((("a\nb", "c"),)), tokenizer, tmp_path / "out", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_source_tokens": 1}, "max_source_tokens must be at least 2"),
+        ({"max_length_ratio": 0.5}, "max_length_ratio must be at least 1"),
+    ],
+)
+def test_limits_without_sense(limits, message):
+    with pytest.raises(PadirError, match=message):
+        Limits(**limits)
+
+
+def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
+    out = tmp_path / "out"
+    prepare(Numbers(), tokenizer, out, progress=False)
+    shard = out / "train-00000-of-00001.arrayrecord"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(PadirError, match=f"must have {len(whole):,} bytes, got {len(whole) - 1:,} bytes"):
+        load_manifest(out)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    shard.write_bytes(flipped)
+    load_manifest(out)  # the size is right
+    with pytest.raises(PadirError, match="has changed since it was prepared"):
+        load_manifest(out, verify=True)
+    with pytest.raises(PadirError, match="has changed since it was prepared .*--overwrite"):
+        prepare(Numbers(), tokenizer, out, progress=False)
+    prepare(Numbers(), tokenizer, out, overwrite=True, progress=False)
+    assert shard.read_bytes() == whole
+    shard.unlink()
+    with pytest.raises(PadirError, match="got no file"):
+        load_manifest(out)
+
+
+def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    path = tmp_path / "out" / "vocab.model"
+    model = path.read_bytes()
+    assert model.count("▁eins".encode()) == 1
+    path.write_bytes(model.replace("▁eins".encode(), "▁eans".encode()))  # as many bytes
+    with pytest.raises(PadirError, match="is not the vocabulary of the manifest"):
+        load_tokenizer(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (None, "has no manifest.json"),
+        ("{", "is not a manifest"),
+        ("[1]", "is not a manifest"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 2, got other version 1"),
+        ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared version 9"),
+    ],
+)
+def test_not_a_prepared_folder(tmp_path, manifest, message):
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(PadirError, match=message):
+        load_manifest(tmp_path)
+    with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
+        load_manifest(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def prepared(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("files", "../outside"), {"bytes": 6, "sha256": ""}, "outside its folder: '../outside'"),
+        (("files", "/etc/passwd"), {"bytes": 6, "sha256": ""}, "outside its folder: '/etc/passwd'"),
+        (("files", "link"), {"bytes": 6, "sha256": ""}, "outside its folder: 'link'"),
+        (("files", "a\0b"), {"bytes": 6, "sha256": ""}, "is no file"),
+        (("source", "target_language"), "/../../outside", "got none called 'validation./../../outside.txt'"),
+        (("splits", "train", "shards"), ["../outside"], "got none called '../outside'"),
+        (("splits", "../x"), {"shards": []}, "got none called '../x.lengths.npy'"),
+        (("splits",), [1], "is damaged"),
+        (("files", "train.lengths.npy"), 3, "is damaged"),
+        (("source",), None, "is damaged"),
+        (("vocabulary",), 3, "is damaged"),
+        (("limits",), None, "is damaged"),
+        (("vocabulary", "num_sentinels"), "x", "is damaged"),
+        (("splits", "train", "longest_source"), [1], "is damaged"),
+        (("splits", "train", "sha256"), None, "is damaged"),
+        (("files", "train.lengths.npy", "bytes"), "x", "is damaged"),
+    ],
+)
+def test_a_manifest_names_its_own_files_only(prepared, path, value, message):
+    (prepared.parent / "outside").write_text("secret")
+    (prepared / "link").symlink_to(prepared.parent / "outside")
+    manifest = json.loads((prepared / "manifest.json").read_text())
+    *parents, last = path
+    place = manifest
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    (prepared / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(PadirError, match=message):
+        load_manifest(prepared)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array([[3, "x"], [None, {}]], object), np.zeros((3, 2), np.int32), np.zeros((300, 2)), np.zeros(300, np.int32)],
+    ids=["objects", "too few", "floats", "one column"],
+)
+def test_lengths_that_are_none(prepared, array):
+    np.save(prepared / "train.lengths.npy", array, allow_pickle=True)
+    with pytest.raises(PadirError, match="lengths.npy cannot be read .*Object arrays|must have 300 pairs in train"):
+        read_lengths(prepared, "train", 300)
+
+
+def test_lengths_that_ask_for_all_memory(prepared):
+    path = prepared / "train.lengths.npy"
+    path.write_bytes(path.read_bytes().replace(b"(300, 2)", b"(3, 9999999999999)"))
+    with pytest.raises(PadirError, match="lengths.npy cannot be read"):
+        read_lengths(prepared, "train", 300)
+
+
+def test_batches_are_of_few_pairs_or_few_characters():
+    long = ("x" * (_MOST_CHARACTERS // 4), "y" * (_MOST_CHARACTERS // 4))
+    assert [len(batch) for batch in _batches(iter([long] * 5))] == [2, 2, 1]
+    assert [len(batch) for batch in _batches(iter([("a", "b")] * 2_500))] == [1024, 1024, 452]
+
+
+def test_no_tensorflow_in_a_fresh_process():
+    code = (
+        "import sys, padir.data.prepare, padir.data.loader, padir.data.sources;"
+        "sys.exit(sorted({'tensorflow', 'seqio', 'tensorflow_datasets', 'gin'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,115 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from padir.data.sources import SOURCES, ParallelText, Source, get_source, multi30k, read_lines
+from padir.errors import PadirError
+
+MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def text(tmp_path, source: bytes, target: bytes) -> ParallelText:
+    files = write(tmp_path / "a.de", source), write(tmp_path / "a.en", target)
+    return ParallelText("mine", "de", "en", train=files)
+
+
+def test_lines_end_at_newlines_only(tmp_path):
+    source = "eins\u2028noch eins\x0b\x0c\x85\x1c\n zwei \r\n\n".encode()
+    pairs = list(text(tmp_path, source, b"one\ntwo\n\n").pairs("train"))
+    assert pairs == [("eins\u2028noch eins\x0b\x0c\x85\x1c", "one"), (" zwei ", "two"), ("", "")]
+
+
+def test_byte_order_mark_and_missing_last_newline(tmp_path):
+    pairs = list(text(tmp_path, b"\xef\xbb\xbfeins\nzwei", b"one\ntwo\n").pairs("train"))
+    assert pairs == [("eins", "one"), ("zwei", "two")]
+
+
+def test_gzip_and_tsv(tmp_path):
+    zipped = write(tmp_path / "t.tsv.gz", b"eins\tone\nzwei\ttwo\n")
+    source = ParallelText("mine", "de", "en", train=str(zipped), test=write(tmp_path / "t.tsv", b"drei\tthree\n"))
+    assert isinstance(source, Source)
+    assert source.splits == ("train", "test")
+    assert list(source.pairs("train")) == [("eins", "one"), ("zwei", "two")]
+    assert list(source.pairs("train")) == list(source.pairs("train"))
+    assert list(source.pairs("test")) == [("drei", "three")]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"1\n2\n3\n4\n", b"1\n2\n", "a.de has 4 lines but .*a.en has 2"),
+        (b"1\n", b"1\n2\n3\n", "a.de has 1 lines but .*a.en has 3"),
+        (b"", b"1\n", "a.de has 0 lines but .*a.en has 1"),
+        (b"", b"", "a.de is empty"),
+        (b"1\nna\xefve\n", b"1\n2\n", "a.de, line 2: not UTF-8 .* at byte 2 .*iconv"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path, source, target, message):
+    with pytest.raises(PadirError, match=message):
+        list(text(tmp_path, source, target).pairs("train"))
+
+
+def test_wrong_columns(tmp_path):
+    source = ParallelText("mine", "de", "en", train=write(tmp_path / "t.tsv", b"a\tb\na\tb\tc\n"))
+    with pytest.raises(PadirError, match="t.tsv, line 2: expected 2 columns separated by a tab, got 3"):
+        list(source.pairs("train"))
+
+
+def test_damaged_gzip(tmp_path):
+    whole = gzip.compress(b"line\n" * 1000)
+    (tmp_path / "cut.gz").write_bytes(whole[:-10])
+    (tmp_path / "plain.gz").write_bytes(b"not zipped\n")
+    for name in ("cut.gz", "plain.gz"):
+        with pytest.raises(PadirError, match=f"{name} is not a whole gzip file"):
+            list(read_lines(tmp_path / name))
+
+
+def test_missing_files_and_splits(tmp_path):
+    with pytest.raises(PadirError, match="mine train: no file .*nowhere.de"):
+        ParallelText("mine", "de", "en", train=(tmp_path / "nowhere.de", tmp_path / "nowhere.en"))
+    with pytest.raises(PadirError, match="mine has no files"):
+        ParallelText("mine", "de", "en")
+    with pytest.raises(PadirError, match="mine has the splits train, got 'dev'"):
+        text(tmp_path, b"1\n", b"1\n").pairs("dev")
+    with pytest.raises(PadirError, match="cannot read .*nowhere"):
+        list(read_lines(tmp_path / "nowhere"))
+
+
+def test_multi30k_takes_plain_and_zipped_files(tmp_path):
+    for stem in ("train", "valid", "test"):
+        write(tmp_path / f"{stem}.de.gz", f"{stem} de\n".encode())
+        write(tmp_path / f"{stem}.en", f"{stem} en\n".encode())
+    source = get_source("multi30k_en_de", tmp_path)
+    assert (source.name, source.source_language, source.target_language) == ("multi30k_en_de", "en", "de")
+    assert source.splits == ("train", "validation", "test")
+    assert list(source.pairs("validation")) == [("valid en", "valid de")]
+    assert list(multi30k(tmp_path).pairs("test")) == [("test de", "test en")]
+
+
+def test_a_set_without_data_says_where_to_get_it(tmp_path):
+    with pytest.raises(PadirError, match="neither .*train.de.gz nor .*train.de exists.*github.com/multi30k/dataset"):
+        get_source("multi30k_de_en", tmp_path)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(PadirError, match="unknown source 'multi30k': known are toy_de_en, multi30k_de_en"):
+        get_source("multi30k")
+
+
+def test_the_toy_corpus_needs_no_files():
+    source = get_source("toy_de_en")
+    assert isinstance(source, Source) and source.name == "toy_de_en"
+    assert next(iter(source.pairs("test")))[0]
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the checkout")
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("multi30k")])
+def test_multi30k_has_its_published_size(name):
+    source = get_source(name, MULTI30K)
+    assert [sum(1 for _ in source.pairs(split)) for split in source.splits] == [29_000, 1_014, 1_000]

@@ -1,0 +1,164 @@
+"""The WMT sets of TFDS as sources and Tasks, without a download: TFDS's own mock, and small sets in TFDS's format.
+
+The sets are built by TFDS's own WMT builders, which are given the examples that a download would hold.
+"""
+
+import importlib.util
+import itertools
+import shutil
+
+import pytest
+from support.small_corpus import Numbers, small_tokenizer
+
+from padir.__main__ import main
+from padir.data.loader import make_loader
+from padir.data.plan import Batching
+from padir.data.prepared import load_manifest, read_text
+from padir.data.sources import SPLITS, Source
+from padir.errors import PadirError
+from padir.interop import seqio_tasks as tasks
+from padir.interop.seqio_tasks import TFDS_SETS, get_source
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("seqio") is None, reason="seqio is not installed: pip install 'padir[data]'"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # TensorFlow's and seqio's own imports warn
+]
+
+AWKWARD = (
+    ("erste\nzweite Zeile", "first\nsecond line"),
+    ("漢字 ü \u2028 </s>", "<extra_id_0> a\tb"),
+    ("  zwei  eins ", "&amp; not undone"),
+)
+
+
+def corpus(split):
+    """The pairs of a split, source and target: numbers in words, and some text that is hard to keep."""
+    return [*Numbers(num_train=300).pairs("train" if split == "train" else "validation"), *AWKWARD]
+
+
+def expected(split):
+    return sorted((s.replace("\n", " "), t.replace("\n", " ")) for s, t in corpus(split))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A TFDS folder with all three sets."""
+    import tensorflow_datasets as tfds
+
+    folder = tmp_path_factory.mktemp("tfds")
+    for dataset in {dataset for dataset, _, _ in TFDS_SETS.values()}:
+        first, second = dataset.partition("/")[2].split("-")
+        builder = tfds.builder(dataset, data_dir=folder)
+
+        def examples(split, first=first, second=second):
+            for number, (source, target) in enumerate(corpus(split)):
+                yield number, {first: source, second: target}
+
+        # In place of downloading; TFDS calls both with arguments that are of no use here.
+        builder._split_generators = lambda *_, examples=examples: {split: examples(split) for split in SPLITS}
+        builder.download_and_prepare()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vocab_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
+    small_tokenizer(path)
+    return path
+
+
+@pytest.mark.parametrize("name", TFDS_SETS)
+def test_a_set_is_a_source(name, built):
+    source = get_source(name, built)
+    dataset, source_language, target_language = TFDS_SETS[name]
+    assert isinstance(source, Source) and source.splits == SPLITS
+    assert name == f"{dataset.partition('_')[0]}_{source.source_language}_{source.target_language}"
+    assert {source_language, target_language} == set(dataset.partition("/")[2].split("-"))
+    turned = target_language != "en"
+    for split in SPLITS:
+        pairs = list(source.pairs(split))
+        assert pairs == list(source.pairs(split))  # the same order each time
+        assert sorted(pair[::-1] if turned else pair for pair in pairs) == expected(split)
+
+
+@pytest.mark.parametrize("name", TFDS_SETS)
+def test_mocked_sets_have_the_splits_and_languages(name):
+    import tensorflow_datasets as tfds
+
+    with tfds.testing.mock_data(num_examples=3):
+        assert [len(list(get_source(name).pairs(split))) for split in SPLITS] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("name", TFDS_SETS)
+def test_a_task_gives_the_ids_of_the_tokenizer(name, built, vocab_path, tmp_path):
+    import seqio
+
+    assert set(TFDS_SETS) <= set(tasks.register(vocab_path, built))
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    task = seqio.get_mixture_or_task(name)
+    assert task.num_input_examples("train") == len(corpus("train"))
+    given = list(get_source(name, built).pairs("validation"))
+    examples = list(task.get_dataset(split="validation", shuffle=False).as_numpy_iterator())
+    for example, pair in zip(examples, given, strict=True):
+        for key, text in zip(("inputs", "targets"), pair, strict=True):
+            assert example[f"{key}_pretokenized"].decode() == text
+            if "<extra_id_0>" not in text:  # a sentinel to seqio alone
+                assert example[key].tolist() == [*tokenizer.encode(text), 1]
+
+
+def test_a_set_that_is_not_built_names_the_command(tmp_path, capsys):
+    command = f"tfds build wmt17_translate/zh-en --data_dir {tmp_path}"
+    with pytest.raises(PadirError) as error:
+        list(get_source("wmt17_en_zh", tmp_path).pairs("train"))
+    assert f"wmt17_translate/zh-en is not in {tmp_path}: run `{command}`" in str(error.value)
+    assert get_source("wmt14_de_en").build_command == "tfds build wmt14_translate/de-en"
+    arguments = ["vocab", "--task", "wmt17_en_zh", "--data_dir", str(tmp_path), "--output", str(tmp_path / "v.model")]
+    assert main(arguments) == 2
+    assert f"run `{command}`" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_file_says_how_to_build_it_anew(built, tmp_path):
+    shutil.copytree(built, tmp_path / "tfds")
+    (file,) = (tmp_path / "tfds/wmt16_translate/ro-en").glob("*/*-train.tfrecord*")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(PadirError, match=r"wmt16_ro_en train: TFDS cannot read .*`tfds build .* --overwrite`"):
+        list(get_source("wmt16_ro_en", tmp_path / "tfds").pairs("train"))
+
+
+def test_wrong_names(built):
+    with pytest.raises(PadirError, match="wmt14_de_en has the splits train, validation, test, got 'dev'"):
+        get_source("wmt14_de_en", built).pairs("dev")
+    with pytest.raises(PadirError, match="unknown source 'wmt14': known are toy_de_en, .*wmt17_en_zh"):
+        get_source("wmt14")
+
+
+def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
+    vocab, output = tmp_path / "wmt14.model", tmp_path / "data"
+    task = ["--task", "wmt14_en_de", "--data_dir", str(built)]
+    assert main(["vocab", *task, "--size", "310", "--max_lines", "500", "--output", str(vocab)]) == 0
+    command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--records_per_shard", "100"]
+    assert main(command) == 0
+    manifest = load_manifest(output, verify=True)
+    info = manifest["splits"]["train"]
+    assert (info["read"], info["written"], len(info["shards"])) == (303, 303, 4)
+    assert manifest["source"] == {"name": "wmt14_en_de", "source_language": "en", "target_language": "de"}
+    assert sorted(pair[::-1] for pair in zip(*read_text(output, "test"), strict=True)) == expected("test")
+    batches = list(make_loader(output, Batching(rows=8, row_length=64), num_epochs=1))
+    assert sum(int(batch["target_segment_BL"].max(1).sum()) for batch in batches) == 303
+    made = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    assert main(command) == 0  # the same set again: nothing is written
+    assert made == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
+    capsys.readouterr()
+
+
+def test_pairs_are_read_one_by_one():
+    """Of a split that no memory could hold."""
+    import tensorflow_datasets as tfds
+
+    with tfds.testing.mock_data(num_examples=10**12):
+        assert len(list(itertools.islice(get_source("wmt17_zh_en").pairs("train"), 3))) == 3

@@ -1,0 +1,187 @@
+"""The causal model: cached and uncached, alone and in a batch, searching and scoring, agree."""
+
+import dataclasses
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, keys
+from support.tiny import pairs, rows_of, tiny_model
+
+from padir.decoding.autoregressive import generate, length_limits, score, translate
+from padir.decoding.search import Beam, Greedy, Sampling
+from padir.errors import PadirError
+from padir.models.layers import RelativePositionBias, relative_position_bucket
+from padir.models.transformer import ModelConfig, Transformer
+from padir.text.ids import EOS
+
+SEARCHES = [Greedy(), Beam(3), Sampling(size=2)]
+SOURCES = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7), (7, 7)], length_token=False)], 8, 8)
+LIMITS = jnp.array([12, 9, 16, 14])
+
+
+@pytest.fixture(scope="module")
+def causal():
+    model, params = tiny_model(causal=True)
+    # Sentences end at many lengths: some at their limits, some as soon as they can.
+    params["token_embedder"]["embedding"] = params["token_embedder"]["embedding"].at[EOS].multiply(0.9)
+    return model, params
+
+
+def memory(model, params, source_BS):
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
+    return bound, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
+
+
+def forced(model, params, batch):
+    bound, cross_kv, source_segment_BS = memory(model, params, batch.source_BS)
+    return bound.teacher_force(batch.target_BL, batch.target_segment_BL, cross_kv, source_segment_BS)
+
+
+class TestCache:
+    @pytest.mark.parametrize("search", SEARCHES, ids=str)
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_agrees_token_for_token_with_none(self, search, tied, causal):
+        model, params = causal if tied else tiny_model(causal=True, tied=False)
+        bound, cross_kv, source_segment_BS = memory(model, params, SOURCES.source_BS)
+
+        def uncached(tokens_BNL, slot_BNL, position, cache):
+            """The whole row again, for each of its positions."""
+            tokens_RL = tokens_BNL.reshape(-1, tokens_BNL.shape[-1])
+            logits_RLV = bound.teacher_force(tokens_RL, jnp.ones_like(tokens_RL), cross_kv, source_segment_BS)
+            return logits_RLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
+
+        number_B = jnp.arange(4, dtype=jnp.uint32)
+        with_cache, score_BN, passes_B = translate(
+            model, params, SOURCES.source_BS, number_B, LIMITS, search=search, max_length=16, seed=0
+        )
+        without, passes_without_B = generate(keys(4), uncached, (), LIMITS, search, max_length=16, ids=IDS)
+        np.testing.assert_array_equal(with_cache.tokens_BNL, without.tokens_BNL)
+        np.testing.assert_array_equal(passes_B, passes_without_B)
+        np.testing.assert_allclose(with_cache.log_prob_BN, without.log_prob_BN, rtol=1e-4)
+        if tied:
+            assert len(set(np.asarray(passes_B).tolist())) > 1
+
+    def test_of_bfloat16_is_close(self, causal):
+        model, params = causal
+        half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
+        arguments = (SOURCES.source_BS, jnp.arange(4, dtype=jnp.uint32), LIMITS)
+        rows, _, _ = translate(half, params, *arguments, search=Greedy(), max_length=16, seed=0)
+        present = np.asarray(rows.tokens_BNL[:, 0]) > 0
+        log_prob_BL = score(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
+        np.testing.assert_allclose(rows.log_prob_BN[:, 0], log_prob_BL.sum(-1), rtol=0.05)
+        assert present.any() and half.bind({"params": params}).empty_cache(1, 1, 4)[0][0].dtype == jnp.bfloat16
+
+    def test_bias_of_one_query_is_its_row_of_all(self):
+        bias = RelativePositionBias(2, bidirectional=False)
+        params = bias.init(jax.random.key(0), 40)
+        every = bias.apply(params, 40)
+        for position in (0, 17, 39):
+            np.testing.assert_array_equal(bias.apply(params, 40, jnp.int32(position))[:, :, 0], every[:, :, position])
+
+
+class TestHypotheses:
+    @pytest.mark.parametrize("search", SEARCHES, ids=str)
+    def test_have_the_log_probability_that_scoring_gives_them(self, search, causal):
+        model, params = causal
+        rows, score_BN, _ = translate(
+            model, params, SOURCES.source_BS, jnp.arange(4), LIMITS, search=search, max_length=16, seed=1
+        )
+        log_prob_RL = score(model, params, SOURCES.source_BS, rows.tokens_BNL.reshape(-1, 16))
+        log_prob_BN = log_prob_RL.sum(-1).reshape(rows.done_BN.shape)
+        done = np.asarray(rows.done_BN)
+        np.testing.assert_allclose(rows.log_prob_BN[done], log_prob_BN[done], rtol=1e-4)
+        np.testing.assert_array_equal(score_BN > -jnp.inf, done)
+
+    @pytest.mark.parametrize("search", SEARCHES, ids=str)
+    def test_do_not_depend_on_batch_bucket_or_padding(self, search, causal):
+        model, params = causal
+
+        def run(source_BS, numbers, max_length):
+            limits = LIMITS[jnp.asarray(numbers)]
+            number_B = jnp.asarray(numbers, jnp.uint32)
+            return translate(model, params, source_BS, number_B, limits, search=search, max_length=max_length, seed=0)
+
+        together, _, passes_B = run(SOURCES.source_BS, range(4), 16)
+        wide, _, _ = run(jnp.pad(SOURCES.source_BS, ((0, 0), (0, 8))), range(4), 24)
+        np.testing.assert_array_equal(wide.tokens_BNL[..., :16], together.tokens_BNL)
+        reverse, _, reverse_B = run(SOURCES.source_BS[::-1], range(3, -1, -1), 16)
+        np.testing.assert_array_equal(reverse.tokens_BNL[::-1], together.tokens_BNL)
+        np.testing.assert_array_equal(reverse_B[::-1], passes_B)
+        alone, _, _ = run(SOURCES.source_BS[2:3], [2], 16)
+        np.testing.assert_array_equal(alone.tokens_BNL[0], together.tokens_BNL[2])
+
+    def test_score_of_hypotheses_shares_the_memory_of_their_sentence(self, causal):
+        model, params = causal
+        target_RL = jnp.repeat(SOURCES.target_BL, 2, axis=0).at[1::2, 1].set(IDS.first_regular)
+        shared = score(model, params, SOURCES.source_BS, target_RL)
+        repeated = score(model, params, jnp.repeat(SOURCES.source_BS, 2, axis=0), target_RL)
+        np.testing.assert_allclose(shared, repeated, rtol=1e-4, atol=1e-4)
+
+
+class TestTeacherForcing:
+    def test_a_token_changes_what_comes_after_it_only(self, causal):
+        model, params = causal
+        before = forced(model, params, SOURCES)
+        changed = dataclasses.replace(SOURCES, target_BL=SOURCES.target_BL.at[:, 2].add(1))
+        moved_BL = jnp.abs(forced(model, params, changed) - before).max(-1) > 1e-6
+        assert not moved_BL[:, :3].any() and moved_BL[:, 3].all()
+
+    def test_what_a_target_holds_after_its_eos_changes_nothing(self, causal):
+        model, params = causal
+        other = jnp.where(SOURCES.target_segment_BL == 0, IDS.first_regular, SOURCES.target_BL)
+        present = np.asarray(SOURCES.target_segment_BL) > 0
+        one, two = (
+            forced(model, params, dataclasses.replace(SOURCES, target_BL=t)) for t in (SOURCES.target_BL, other)
+        )
+        np.testing.assert_array_equal(one[present], two[present])
+
+    def test_log_probabilities_add_up_to_one(self, causal):
+        model, params = causal
+        tokens = jnp.arange(IDS.vocab_size).at[0].set(7)  # 0 would be padding, and counts as none
+        target_RL = jnp.stack([tokens, jnp.full_like(tokens, EOS)], axis=1)
+        log_prob_RL = score(model, params, SOURCES.source_BS[:1], target_RL)
+        padding = forced(model, params, jax.tree.map(lambda x: x[:1], SOURCES))[0, 0]
+        without_padding = 1 - jax.nn.softmax(padding)[0]
+        np.testing.assert_allclose(jnp.exp(log_prob_RL[1:, 0]).sum(), without_padding, rtol=1e-4)
+
+
+class TestConfig:
+    def test_a_causal_model_has_neither_positions_nor_lengths(self):
+        config = ModelConfig(causal=True, positional_attention=True, length_head="token")
+        assert not config.positional_attention and not config.length_token
+        assert config == ModelConfig(causal=True) != ModelConfig()
+
+    def test_its_parameters_are_named_as_in_t5x(self):
+        _, params = tiny_model(causal=True)
+        names = {"/".join(path) for path in flax.traverse_util.flatten_dict(params)}
+        _, other = tiny_model()
+        extra = {"/".join(path) for path in flax.traverse_util.flatten_dict(other)} - names
+        assert {name.split("/")[-3] for name in extra} <= {
+            "positional_attention",
+            "decoder",
+            "layers_0",
+            "layers_1",
+        } | {"length_predictor"}
+        assert "decoder/relpos_bias/rel_embedding" in names and "decoder/layers_0/self_attention/key/kernel" in names
+        assert not any("pos_embed" in name or "positional" in name or "length" in name for name in names)
+
+    def test_each_kind_refuses_the_passes_of_the_other(self):
+        bound, cross_kv, segment_BS = memory(*tiny_model(causal=True), SOURCES.source_BS)
+        with pytest.raises(PadirError, match="a causal model writes from left to right and cannot decode a draft"):
+            bound.decode(SOURCES.target_BL, SOURCES.target_segment_BL, cross_kv, segment_BS)
+        model, params = tiny_model()
+        with pytest.raises(PadirError, match="only a causal model predicts from left to right"):
+            score(model, params, SOURCES.source_BS, SOURCES.target_BL)
+
+    def test_causal_buckets(self):
+        # 16 exact distances, then 16 + floor(16 * log(n / 16) / log(8)) up to 31; nothing to the right is told apart.
+        distances = np.array([-5, 0, 1, 15, 16, 20, 32, 64, 100, 127, 128, 500])
+        expected = [0, 0, 1, 15, 16, 17, 21, 26, 30, 31, 31, 31]
+        assert relative_position_bucket(-distances, bidirectional=False).tolist() == expected
+
+    def test_length_limits(self):
+        assert length_limits([1, 10, 60], max_length=128) == [18, 36, 128]

@@ -1,0 +1,77 @@
+"""Compiled programs are dropped when memory mappings run short, and only then."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from padir.benchmark import decoding as benchmark
+from padir.decoding.options import Decoding
+from padir.decoding.program_cache import Programs, mappings
+from padir.errors import PadirError
+
+
+@pytest.fixture
+def counted():
+    """A jitted function, and a number of mappings that a test sets."""
+    return jax.jit(lambda x: x + 1), {"now": 10}
+
+
+def test_programs_stay_while_there_is_room(counted):
+    function, number = counted
+    programs = Programs((function,), lambda: (number["now"], 100))
+    function(jnp.zeros(2))
+    programs.make_room()
+    assert function._cache_size() == 1 and programs.times_dropped == 0
+
+
+def test_they_go_when_there_is_none_and_come_back(counted):
+    function, number = counted
+    programs = Programs((function,), lambda: (number["now"], 100))
+    function(jnp.zeros(2))
+    number["now"] = 61
+    programs.make_room()
+    assert function._cache_size() == 0 and programs.times_dropped == 1
+    assert function(jnp.zeros(2)).tolist() == [1, 1]
+
+
+def test_nothing_is_counted_unless_something_was_compiled(counted):
+    function, _ = counted
+    asked = []
+    programs = Programs((function,), lambda: asked.append(1))
+    for _ in range(3):
+        function(jnp.zeros(2))
+        programs.make_room()
+    assert len(asked) == 1
+    function(jnp.zeros(3))
+    programs.make_room()
+    assert len(asked) == 2
+
+
+def test_dropping_frees_mappings():
+    before = mappings()
+    if before is None:
+        pytest.skip("only Linux says how many mappings a process has")
+    function = jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x.T, axis=0).sum())
+    programs = Programs((function,), lambda: (1, 1))
+    for n in range(2, 6):
+        function(jnp.ones((n, n)))
+    more = mappings()[0] - before[0]
+    assert more > 4
+    programs.make_room()
+    assert mappings()[0] - before[0] < more / 2
+    assert before[1] > 1_000
+
+
+def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
+    from support.small_corpus import small_tokenizer
+    from support.tiny_model import random_translator
+
+    translator = random_translator(small_tokenizer(tmp_path / "v"))
+    monkeypatch.setattr("padir.decoding.translator.PROGRAMS.mappings", lambda: (1, 1))
+    systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
+    batches = [benchmark.Batch(("one",)), benchmark.Batch(("one two three four five six seven eight nine ten",))]
+    with pytest.raises(PadirError, match="1 systems and 2 batches need more compiled programs"):
+        benchmark.measure(systems, batches, repeats=1)
+    monkeypatch.setattr("padir.decoding.translator.PROGRAMS.mappings", lambda: (1, 10))
+    for batch in batches:  # one after the other they fit: those of the first do not count for the second
+        assert benchmark.measure(systems, [batch], repeats=1)

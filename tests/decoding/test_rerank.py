@@ -1,0 +1,88 @@
+"""Rules of choice on hypotheses whose scores a person can add up."""
+
+import math
+
+import pytest
+
+from padir.decoding.rerank import Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.errors import PadirError
+
+# The short one has the better mean, the long one the more probable length.
+SHORT = Hypothesis("a b", log_prob=-2.0, tokens=2, length_log_prob=math.log(0.1))
+LONG = Hypothesis("a b c d", log_prob=-4.4, tokens=4, length_log_prob=math.log(0.8))
+
+
+def scores(rule, *hypotheses, source="quelle"):
+    (row,) = rule([source], [hypotheses], target_language="en")
+    return row
+
+
+def test_every_rule_is_a_frozen_rerank():
+    for rule in (OwnScore(), Rescore(lambda s, t: []), MinimumBayesRisk()):
+        assert isinstance(rule, Rerank) and hash(rule) is not None
+    assert not OwnScore.reads_text and Rescore.reads_text and MinimumBayesRisk.reads_text
+
+
+class TestOwnScore:
+    @pytest.mark.parametrize(
+        ("brevity", "expected"), [(1.0, [-1.0, -1.1]), (0.0, [-2.0, -4.4]), (0.5, [-1.4142, -2.2])]
+    )
+    def test_the_sum_over_a_power_of_the_length(self, brevity, expected):
+        assert scores(OwnScore(brevity), SHORT, LONG) == pytest.approx(expected, abs=1e-4)
+
+    def test_the_joint_log_probability_of_length_and_tokens(self):
+        joint = scores(OwnScore(brevity=0.0, length_weight=1.0), SHORT, LONG)
+        assert joint == pytest.approx([-2 + math.log(0.1), -4.4 + math.log(0.8)])
+
+    def test_the_length_may_turn_the_choice(self):
+        short, long = scores(OwnScore(length_weight=1.0), SHORT, LONG)
+        assert short == pytest.approx((-2 + math.log(0.1)) / 2) and long == pytest.approx((-4.4 + math.log(0.8)) / 4)
+        assert long > short
+
+    def test_a_hypothesis_without_tokens_is_not_divided_by_zero(self):
+        assert scores(OwnScore(), Hypothesis("", 0.0, 0)) == [0.0]
+
+    def test_a_length_head_without_probabilities(self):
+        nothing = SHORT._replace(length_log_prob=None)
+        assert scores(OwnScore(), nothing) == [-1.0]
+        with pytest.raises(PadirError, match="length_weight needs a length head that gives probabilities"):
+            scores(OwnScore(length_weight=0.5), nothing)
+
+    @pytest.mark.parametrize("settings", [{"brevity": -0.1}, {"length_weight": -1.0}])
+    def test_negative_numbers(self, settings):
+        with pytest.raises(PadirError, match="must be at least 0"):
+            OwnScore(**settings)
+
+
+class TestRescore:
+    def test_every_hypothesis_is_scored_with_its_source(self):
+        asked = []
+
+        def score_fn(sources, targets):
+            asked.extend(zip(sources, targets, strict=True))
+            return [(-float(len(target)), len(target.split()) + 1) for target in targets]
+
+        rows = Rescore(score_fn)(["eins", "zwei"], [[SHORT, LONG], [SHORT]], target_language="en")
+        assert asked == [("eins", "a b"), ("eins", "a b c d"), ("zwei", "a b")]
+        assert rows == [[-3 / 3, -7 / 5], [-3 / 3]]
+        assert Rescore(score_fn, brevity=0.0)(["eins"], [[SHORT, LONG]], target_language="en") == [[-3.0, -7.0]]
+
+
+class TestMinimumBayesRisk:
+    def test_the_text_that_most_agree_with_wins(self):
+        texts = ["the cat sat", "the cat sat down", "a dog"]
+        utility = scores(MinimumBayesRisk(), *(Hypothesis(text, 0.0, 1) for text in texts))
+        assert utility[1] > utility[2] and utility[0] > utility[2]
+        again = scores(MinimumBayesRisk(), *(Hypothesis(text, 0.0, 1) for text in [*texts, "a dog", "a dog"]))
+        assert again[2] == again[3] == max(again)  # three votes of five
+
+    def test_a_mean_of_sentence_bleu(self):
+        """chrF and BLEU of a text with itself are 100; 'x y z w' and 'x y z v' share 3, 2, 1 and 0 n-grams."""
+        texts = ["x y z w", "x y z v"]
+        shared = 100 * (3 / 4 * 2 / 3 * 1 / 2 * (1 / 2) / 1) ** 0.25  # exponential smoothing halves the missing count
+        utility = scores(MinimumBayesRisk("bleu"), *(Hypothesis(text, 0.0, 1) for text in texts))
+        assert utility == pytest.approx([(100 + shared) / 2] * 2)
+
+    def test_an_unknown_utility(self):
+        with pytest.raises(PadirError, match="utility must be chrf or bleu, got 'ter'"):
+            MinimumBayesRisk("ter")

@@ -1,0 +1,359 @@
+"""Text in, text out: order, empty lines, batches, lengths, candidates, traces, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from support.small_corpus import small_tokenizer
+from support.tiny_model import TINY, random_model_dir, random_translator
+
+from padir.decoding.options import Decoding, Prune
+from padir.decoding.refine_batch import refine_drafts
+from padir.decoding.rerank import OwnScore, Rescore
+from padir.decoding.translator import Translation, Translator, rescorer, without_repeats
+from padir.errors import PadirError
+from padir.models.length import LengthSearch
+from padir.refinement.canvas import Strategy
+from padir.refinement.corruption import Mask, MaskRange, Mixed
+from padir.refinement.strategies import (
+    BlockGibbs,
+    Constant,
+    EasyFirst,
+    IndependentParallel,
+    MaskPredict,
+    Padir,
+    Rejecter,
+)
+
+TEXTS = [
+    "eins",
+    "zwei drei vier fünf sechs sieben acht neun null eins zwei",
+    "acht acht",
+    "neun null",
+    "vier drei zwei eins",
+    "sieben sechs fünf vier drei zwei eins null",
+    "fünf",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("translate") / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return random_translator(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer):
+    return random_translator(tokenizer, length_head="oracle")
+
+
+def same(results, expected):
+    """Equal, but for the last bits of scores: batches of other shapes are other matrix products."""
+    assert [dataclasses.replace(r, score=0.0, trace=None) for r in results] == [
+        dataclasses.replace(r, score=0.0, trace=None) for r in expected
+    ]
+    assert [r.score for r in results] == pytest.approx([r.score for r in expected], abs=1e-4)
+
+
+def test_digits_and_bytes_may_repeat(tokenizer):
+    pieces = [*tokenizer.encode_batch(["1100 😀😀"])[0]]
+    assert without_repeats(np.array(pieces), np.ones(len(pieces), bool), tokenizer.copied) == pieces
+    two, twice = tokenizer.encode_batch(["zwei zwei"])[0], tokenizer.encode_batch(["zwei"])[0]
+    assert not set(twice) & tokenizer.copied and len(two) == 2 * len(twice)
+
+
+class TestSentences:
+    def test_each_has_its_translation_in_its_place(self, translator):
+        together = translator.translate(TEXTS)
+        for i, text in enumerate(TEXTS):
+            same(translator.translate([text], first_number=i), together[i : i + 1])
+        assert len({result.text for result in together}) > 1
+
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_do_not_depend_on_the_batch(self, translator, batch_size):
+        same(translator.translate(TEXTS, batch_size=batch_size), translator.translate(TEXTS))
+
+    def test_do_not_depend_on_their_neighbours(self, translator):
+        others = (
+            ["null"] * 2 + TEXTS[2:3] + ["eins zwei drei vier fünf sechs sieben acht neun null eins zwei drei vier"]
+        )
+        same(translator.translate(others)[2:3], translator.translate(TEXTS)[2:3])
+
+    @pytest.mark.parametrize("empty", ["", " ", "\t \u3000"])
+    def test_an_empty_line_stays_empty_and_moves_no_other(self, translator, empty):
+        results = translator.translate([TEXTS[0], empty, TEXTS[2]])
+        assert results[1] == Translation(text="", score=0.0, length=1, passes=0, hypotheses=0)
+        same([results[0], results[2]], [translator.translate(TEXTS)[i] for i in (0, 2)])
+
+    def test_none_give_none(self, translator):
+        assert translator.translate([]) == [] and translator.translate([""])[0].text == ""
+
+    def test_another_seed_is_another_draft(self, translator):
+        drafts = [translator.translate(TEXTS, seed=s, num_steps=1, trace=True)[1].trace[0] for s in (0, 0, 1)]
+        assert drafts[0] == drafts[1] != drafts[2]
+
+    def test_surrogates_are_refused(self, translator):
+        with pytest.raises(PadirError, match="without surrogates"):
+            translator.translate(["eins \udc80"])
+
+    @pytest.mark.parametrize("text", ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028"])
+    def test_any_text_gives_one_line(self, translator, text):
+        (result,) = translator.translate([text])
+        assert "\n" not in result.text
+
+
+class TestLongText:
+    def test_raises(self, translator):
+        with pytest.raises(PadirError, match="text 2 has 40 tokens, the model takes 23: split it, or .*truncate=True"):
+            translator.translate(["eins", "eins " * 39 + "eins"])
+
+    def test_or_is_cut(self, translator):
+        longest = " ".join(["eins"] * 23)
+        cut, whole = translator.translate([longest + " zwei" * 9, longest], truncate=True)
+        assert cut.truncated and not whole.truncated
+        same(
+            translator.translate([longest]), [dataclasses.replace(cut, truncated=False)]
+        )  # the same number, the same draft
+
+
+class TestLengths:
+    def test_the_oracle_head_needs_them(self, oracle):
+        with pytest.raises(PadirError, match="length head is 'oracle': give the target lengths"):
+            oracle.translate(TEXTS)
+
+    def test_given_lengths_are_kept(self, translator, oracle):
+        for model in (translator, oracle):
+            results = model.translate(["eins", "", "zwei"], target_lengths=[5, 1, 9], drop_repeats=False)
+            assert [r.length for r in results] == [5, 1, 9]
+
+    def test_there_must_be_one_for_each_text(self, translator):
+        with pytest.raises(PadirError, match="2 texts need as many target_lengths, got 1"):
+            translator.translate(["eins", "zwei"], target_lengths=[3])
+
+    def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
+        lengths = LengthSearch(offsets=(-1, 0, 1), draws=2)
+        (result,) = translator.translate(["eins"], target_lengths=[8], lengths=lengths)
+        assert result.hypotheses == 6 and result.length in (7, 8, 9)
+        (result,) = translator.translate(["eins"], target_lengths=[2], lengths=lengths)
+        assert result.hypotheses == 4  # a length of 1 would hold EOS alone, so 1 and 2 are one
+
+    def test_the_best_of_more_candidates_is_no_worse(self, translator):
+        scores = [
+            [r.score for r in translator.translate(TEXTS, lengths=lengths)]
+            for lengths in (LengthSearch(), LengthSearch(top_k=3), LengthSearch(top_k=3, draws=2))
+        ]
+        assert all(a <= b + 1e-4 <= c + 2e-4 for a, b, c in zip(*scores, strict=True))
+        assert sum(scores[2]) > sum(scores[0])
+
+    @pytest.mark.parametrize("head", ["affine", "fertility"])
+    def test_a_head_of_one_number_takes_offsets_only(self, tokenizer, head):
+        translator = random_translator(tokenizer, length_head=head)
+        (result,) = translator.translate(["eins zwei"], lengths=LengthSearch(offsets=(0, 1)))
+        assert result.hypotheses == 2
+        with pytest.raises(PadirError, match="predicts a single length, got top_k=2"):
+            translator.translate(["eins"], lengths=LengthSearch(top_k=2))
+
+
+class TestChoosing:
+    LENGTHS = LengthSearch(offsets=(-1, 0, 1))
+
+    @pytest.mark.parametrize("strategy", [Padir(), Padir(remask="logits")])
+    def test_pruning_to_as_many_as_there_are_changes_nothing(self, translator, strategy):
+        options = {"lengths": LengthSearch(top_k=3, draws=2), "strategy": strategy, "n_best": 6, "num_steps": 3}
+        whole = translator.translate(TEXTS, **options)
+        assert translator.translate(TEXTS, prune=Prune(keep=6), **options) == whole
+
+    @pytest.mark.parametrize("keep", [1, 2])
+    def test_pruning_after_the_last_step_keeps_the_best(self, translator, keep):
+        """Then nothing is left to change, and the rule of choosing is the one of pruning."""
+        options = {"lengths": LengthSearch(top_k=3, offsets=(0, 1)), "n_best": 6, "num_steps": 2}
+        whole = translator.translate(TEXTS, **options)
+        pruned = translator.translate(TEXTS, prune=Prune(keep, steps=2), **options)
+        same(
+            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in pruned],
+            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in whole],
+        )
+        for few, all_ in zip(pruned, whole, strict=True):
+            assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
+            assert few.candidate_lengths == all_.candidate_lengths[:keep] and few.candidate_lengths[0] == few.length
+
+    def test_pruning_adds_no_steps(self, translator):
+        for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):
+            assert result.passes == 1
+
+    def test_what_is_pruned_early_is_what_began_badly(self, translator):
+        options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
+        first = translator.translate(TEXTS, **options | {"num_steps": 1, "strategy": Constant(share=0.0)})
+        pruned = translator.translate(TEXTS, prune=Prune(keep=1), **options | {"strategy": Constant(share=0.0)})
+        assert [r.length for r in pruned] == [r.length for r in first]
+
+    def test_the_candidates_are_listed_best_first(self, translator):
+        for result in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=2):
+            assert len(result.candidates) == 2 and result.hypotheses == 3
+            assert result.candidates[0] == (result.text, result.score) and result.candidates[1][1] <= result.score
+        plain = translator.translate(TEXTS, lengths=self.LENGTHS)
+        assert all(result.candidates == () for result in plain)
+        assert [r.text for r in plain] == [r.text for r in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=3)]
+
+    def test_the_best_of_a_rule_wins_and_is_told_its_source(self, translator):
+        asked = {}
+
+        def longest(sources, targets):
+            for source, target in zip(sources, targets, strict=True):
+                asked.setdefault(source, set()).add(target)
+            return [(float(len(target)), 1) for target in targets]
+
+        results = translator.translate(TEXTS, lengths=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
+        assert set(asked) == set(TEXTS)
+        for text, result in zip(TEXTS, results, strict=True):
+            assert result.text in asked[text] and result.score == max(map(len, asked[text])) == len(result.text)
+
+    def test_own_scores_are_the_sums_over_a_power_of_the_length(self, translator):
+        mean, total = (
+            translator.translate(TEXTS, target_lengths=[6] * len(TEXTS), rerank=OwnScore(brevity))
+            for brevity in (1.0, 0.0)
+        )
+        for m, t in zip(mean, total, strict=True):
+            assert t.score == pytest.approx(5 * m.score, rel=1e-5)  # five tokens and EOS
+
+    def test_the_length_has_its_say(self, translator):
+        chosen = [
+            [r.length for r in translator.translate(TEXTS, lengths=LengthSearch(top_k=4), rerank=rule)]
+            for rule in (OwnScore(), OwnScore(length_weight=1e6))
+        ]
+        assert chosen[1] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)] != chosen[0]
+
+    def test_predicted_lengths_are_those_that_are_tried(self, translator):
+        predicted = translator.predict_lengths(TEXTS, 3, batch_size=2)
+        assert all(len(set(lengths)) == 3 for lengths in predicted)
+        assert [lengths[0] for lengths in predicted] == [r.length for r in translator.translate(TEXTS)]
+
+    def test_rescoring_needs_an_autoregressive_model(self, tmp_path):
+        with pytest.raises(PadirError, match="holds no autoregressive model"):
+            rescorer(str(random_model_dir(tmp_path)))
+
+
+class TestSteps:
+    @pytest.mark.parametrize("strategy", [Padir(), Padir(remask="start"), MaskPredict()])
+    def test_the_trace_ends_with_the_translation(self, translator, strategy):
+        assert isinstance(strategy, Strategy)
+        pieces = {piece: i for i, piece in enumerate(translator.tokenizer.pieces)}
+        for result in translator.translate(TEXTS, strategy=strategy, num_steps=3, trace=True, drop_repeats=False):
+            assert len(result.trace) == 4 and 1 <= result.passes <= 3
+            assert all(len(step) == len(scores) == result.length for step, scores in result.trace)
+            tokens, scores = result.trace[-1]
+            assert translator.tokenizer.decode([pieces[piece] for piece in tokens]) == result.text
+            assert tokens[-1] == "</s>" and scores[-1] is None  # EOS is given, not written
+            assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
+
+    def test_tracing_changes_nothing(self, translator):
+        same(translator.translate(TEXTS, trace=True), translator.translate(TEXTS))
+        assert translator.translate(TEXTS)[0].trace is None
+
+    def test_traces_of_other_numbers_of_steps_need_no_other_program(self, translator):
+        refine_drafts.clear_cache()
+        translator.translate(TEXTS[:1], num_steps=5, trace=True)
+        before = refine_drafts._cache_size()
+        for num_steps in (6, 8):
+            (result,) = translator.translate(TEXTS[:1], num_steps=num_steps, trace=True)
+            assert len(result.trace) == num_steps + 1
+            same([result], translator.translate(TEXTS[:1], num_steps=num_steps))
+        assert refine_drafts._cache_size() == before + 1  # the one without a trace
+
+    def test_mask_predict_makes_as_many_passes_as_it_has_positions_to_write(self, tokenizer):
+        # Of 1 free position none is hidden again after the first pass; of 7 some are until the last.
+        masked = random_translator(tokenizer, corruption=Mask())
+        results = masked.translate(["eins", "zwei"], target_lengths=[2, 8], strategy=MaskPredict(), num_steps=4)
+        assert [r.passes for r in results] == [1, 4]
+
+    @pytest.mark.parametrize(
+        ("strategy", "passes"),
+        # Of one position the draft is the conditional, which a sweep of one pass finds again.
+        [(BlockGibbs(temperature=0.0), [6, 6]), (IndependentParallel(temperature=0.0), [2, 6])],
+    )
+    def test_conditionals_are_those_of_a_model_that_knows_the_mask(self, tokenizer, strategy, passes):
+        masked = random_translator(tokenizer, corruption=Mask())
+        results = masked.translate(["eins", "zwei"], target_lengths=[2, 8], strategy=strategy, num_steps=6)
+        assert [r.passes for r in results] == passes
+        assert all(np.isfinite(r.score) and r.score < 0 for r in results)
+
+    def test_what_has_no_meaning_for_a_model_is_refused(self, translator):
+        for strategy in (EasyFirst(), Rejecter(), BlockGibbs(), IndependentParallel()):
+            with pytest.raises(PadirError, match="choose one of padir, mask_predict, constant, sundae, threshold"):
+                translator.translate(TEXTS, strategy=strategy)
+
+    def test_a_canvas_that_the_model_has_never_seen_is_refused(self, tokenizer, translator):
+        for canvas in (Mask(), MaskRange(), Mixed()):
+            with pytest.raises(PadirError, match="has never seen its noise: leave the canvas out"):
+                translator.translate(TEXTS, canvas=canvas)
+        masked = random_translator(tokenizer, corruption=Mask())
+        with pytest.raises(PadirError, match="has never seen its noise"):
+            masked.translate(TEXTS, canvas=MaskRange())
+
+    def test_a_masked_draft_holds_the_mask_id(self, tokenizer):
+        mixed = random_translator(tokenizer, corruption=Mixed())
+        (result,) = mixed.translate(["eins"], canvas=Mask(), target_lengths=[4], trace=True)
+        assert result.trace[0][0] == ("<extra_id_0>",) * 3 + ("</s>",)  # T5's first extra id is the last id
+
+    def test_the_models_own_strategy_and_canvas_are_the_default(self, tokenizer):
+        own = random_translator(tokenizer, corruption=Mask(0.5), strategy=MaskPredict())
+        same(own.translate(TEXTS), own.translate(TEXTS, strategy=MaskPredict(), canvas=Mask()))
+
+
+class TestRefused:
+    def test_draws_of_a_canvas_that_is_always_the_same(self, tokenizer):
+        masked = random_translator(tokenizer, corruption=Mask())
+        with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
+            masked.translate(TEXTS, lengths=LengthSearch(draws=2))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_steps": 0}, "num_steps must be at least 1, got 0: use 1 for one-shot decoding"),
+            ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ],
+    )
+    def test_numbers_below_one(self, translator, options, message):
+        with pytest.raises(PadirError, match=message):
+            Decoding(**options)
+        with pytest.raises(PadirError, match=message):
+            translator.translate(TEXTS, **options)
+
+    @pytest.mark.parametrize("options", [{"top_k": 0}, {"draws": 0}])
+    def test_no_hypotheses(self, options):
+        with pytest.raises(PadirError, match="number of hypotheses must be at least 1"):
+            LengthSearch(**options)
+
+
+class TestWithoutRepeats:
+    @pytest.mark.parametrize(
+        ("tokens", "free", "kept"),
+        [
+            ([7, 7, 7, 8, 8, 7, 1, 0], [1, 1, 1, 1, 1, 1, 0, 0], [7, 8, 7]),
+            ([7, 8, 1], [1, 1, 0], [7, 8]),
+            ([7, 1], [1, 0], [7]),
+            ([1, 0], [0, 0], []),
+        ],
+    )
+    def test_keeps_the_first_of_a_run(self, tokens, free, kept):
+        assert without_repeats(np.array(tokens), np.array(free, bool)) == kept
+
+    def test_is_for_padir_unless_asked_for(self, translator, monkeypatch):
+        calls = []
+        monkeypatch.setattr("padir.decoding.translator.without_repeats", lambda *a: calls.append(a) or [])
+        translator.translate(["eins"], strategy=MaskPredict())
+        translator.translate(["eins"], drop_repeats=False)
+        assert not calls
+        translator.translate(["eins"])
+        translator.translate(["eins"], strategy=MaskPredict(), drop_repeats=True)
+        assert len(calls) == 2
+
+
+def test_a_loaded_model_translates_as_the_saved_one(tmp_path, translator):
+    loaded = Translator.load(random_model_dir(tmp_path))
+    assert loaded.card.config == TINY
+    same(loaded.translate(TEXTS), translator.translate(TEXTS))

@@ -1,0 +1,274 @@
+"""Many devices, which the CPU pretends to be: they train, resume and translate as one does."""
+
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.many_devices import KINDS, MODEL, SETTINGS, environment_with, losses, on_devices, prepared, translate_as
+from support.tiny_model import random_model_dir
+
+from padir.distributed.processes import agreed, join
+from padir.errors import PadirError
+from padir.training.checkpoints import Checkpoints, load_model
+from padir.training.loop import train
+
+TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("devices"))
+
+
+@pytest.fixture(scope="module")
+def one(data, tmp_path_factory):
+    """Six steps on one device, with a checkpoint of the fourth."""
+    folder = tmp_path_factory.mktemp("one") / "model"
+    train(data, str(folder), **SETTINGS, num_steps=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def eight(data, tmp_path_factory):
+    """The same on eight devices, two that share rows and parameters times four that share the work on a row."""
+    folder = tmp_path_factory.mktemp("eight") / "model"
+    on_devices(8, "train", "2x4", data, folder, 6)
+    return folder
+
+
+def assert_same_losses(folder, other, steps):
+    found, expected = losses(folder), losses(other)
+    assert list(found) == list(expected) == list(range(1, steps + 1))
+    np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=TOLERANCE)
+
+
+def assert_same_params(params, expected):
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_eight_devices_that_share_everything_train_as_one(one, eight):
+    assert_same_losses(eight, one, 6)
+    # Not to the last bit, though, or they have not shared the work.
+    assert losses(eight) != losses(one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["data", "fsdp", "tensor", "4x2"])
+def test_eight_devices_train_as_one(data, one, tmp_path, kind):
+    on_devices(8, "train", kind, data, tmp_path / "model", 6)
+    assert_same_losses(tmp_path / "model", one, 6)
+
+
+def resumed_from_four(folder, tmp_path):
+    """The training as it was after its fourth step, when nothing but the checkpoint was there."""
+    shutil.copytree(folder / "checkpoints" / "4", tmp_path / "model" / "checkpoints" / "4")
+    rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "model" / "metrics.jsonl").write_text("".join(rows[:4]))
+    return tmp_path / "model"
+
+
+def test_one_device_goes_on_from_the_checkpoint_of_eight(data, one, eight, tmp_path):
+    folder = resumed_from_four(eight, tmp_path)
+    train(data, str(folder), **SETTINGS, num_steps=4)  # takes no step: it reads the state, and writes the model of it
+    assert_same_params(load_model(folder)[0], Checkpoints(eight / "checkpoints").params(4))
+    train(data, str(folder), **SETTINGS, num_steps=6)
+    assert_same_losses(folder, one, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "kind"), [(4, "data"), (4, "4x2"), (8, "tensor"), (8, "fsdp")])
+def test_more_devices_go_on_from_the_checkpoint_of_one(data, one, tmp_path, devices, kind):
+    folder = resumed_from_four(one, tmp_path)
+    on_devices(devices, "train", kind, data, folder, 4)
+    assert_same_params(load_model(folder)[0], Checkpoints(one / "checkpoints").params(4))
+    on_devices(devices, "train", kind, data, folder, 6)
+    assert_same_losses(folder, one, 6)
+
+
+@pytest.mark.slow
+def test_eight_devices_go_on_on_another_mesh(data, one, eight, tmp_path):
+    folder = resumed_from_four(eight, tmp_path)
+    on_devices(8, "train", "4x2", data, folder, 4)
+    assert_same_params(load_model(folder)[0], Checkpoints(eight / "checkpoints").params(4))
+    on_devices(8, "train", "4x2", data, folder, 6)
+    assert_same_losses(folder, one, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_eight_devices_translate_as_one(tmp_path, kind, causal):
+    sizes = {"heads": MODEL.heads, "head_dim": MODEL.head_dim, "causal": causal}
+    folder = random_model_dir(tmp_path, **sizes)
+    translate_as("data", str(folder), str(tmp_path / "one.json"))
+    on_devices(8, "translate", kind, folder, tmp_path / "eight.json")
+    found, expected = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("eight", "one"))
+    assert [row[:3] for row in found] == [row[:3] for row in expected]
+    assert len({text for text, *_ in found}) > 10  # not all the same
+    np.testing.assert_allclose([row[3] for row in found], [row[3] for row in expected], rtol=1e-4)
+
+
+class TestJoining:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("localhost:1234",), "needs --num_processes N and --process_id I"),
+            (("localhost:1234", 2, 2), r"--process_id must lie in 0 .. 1, got 2"),
+            (("localhost", 2, 0), "must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got 'localhost'"),
+            (("auto", 2, 0), "takes the processes from the environment"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments, message):
+        with pytest.raises(PadirError, match=message):
+            join(*arguments)
+
+    def test_numbers_without_a_place_to_meet(self, capsys):
+        from padir.__main__ import main
+
+        assert main(["train", "--data=x", "--model_dir=y", "--num_processes=2"]) == 2
+        assert "need --coordinator HOST:PORT" in capsys.readouterr().err
+
+
+class TestAgreeing:
+    """Of two processes one is played by what `_from_all` is made to give."""
+
+    def agreed(self, monkeypatch, make, other):
+        """What process 0 comes to, where process 1 says something or fails (None)."""
+        said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        monkeypatch.setattr(
+            "padir.distributed.processes._from_all", lambda mine: np.stack([mine, np.frombuffer(said, np.uint8)])
+        )
+        return agreed("the numbers", make)
+
+    def test_on_the_same(self, monkeypatch):
+        assert self.agreed(monkeypatch, lambda: 3, 3) == 3
+
+    def test_on_different_things(self, monkeypatch):
+        with pytest.raises(PadirError, match="the numbers must be the same .* got others in process 1 than"):
+            self.agreed(monkeypatch, lambda: 3, 4)
+
+    def test_the_other_one_fails(self, monkeypatch):
+        with pytest.raises(PadirError, match="process 1 stopped"):
+            self.agreed(monkeypatch, lambda: 3, None)
+
+    def test_this_one_fails(self, monkeypatch):
+        with pytest.raises(ZeroDivisionError):
+            self.agreed(monkeypatch, lambda: 1 // 0, 3)
+
+
+class Processes:
+    """Two processes of `padir train` with some devices each, that meet on this machine."""
+
+    def __init__(self, data, folder: Path, *bindings: str, devices: int = 1, second: tuple[str, ...] = ()):
+        """`second` are arguments that the second process alone is given, at the end."""
+        sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if type(value) in (int, float)}
+        bound = [f"ModelConfig.{name}={value}" for name, value in sizes.items()]
+        bound += ["Batching.rows=8", "Batching.row_length=32", "train.seed=3", "train.num_steps=6"]
+        bound += ["train.optimizer=@Adam()", "Adam.learning_rate=@Cosine()", "Cosine.peak=1e-2"]
+        bound += ["Cosine.warmup_steps=2", "Intervals.log=1", "Intervals.evaluate=3", "Intervals.checkpoint=4"]
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
+        command += ["--num_steps=2", "--num_processes=2", f"--coordinator=localhost:{port}"]
+        command += [f"--gin.{binding}" for binding in (*bound, *bindings)]
+        environment = environment_with(devices)
+        self.running = [
+            subprocess.Popen(
+                [*command, f"--process_id={i}", *second * i],
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            for i in range(2)
+        ]
+
+    def wait(self):
+        """The exit statuses and what was said on stderr."""
+        try:
+            errors = [process.communicate(timeout=400)[1] for process in self.running]
+        finally:
+            for process in self.running:
+                process.kill()
+        return [process.returncode for process in self.running], errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "bindings"),
+    [
+        (1, []),
+        (1, ["Sharding.model_parallel=2"]),
+        (2, []),
+        (2, ["Sharding.shard_parameters=True"]),
+        (2, ["Sharding.shard_parameters=True", "Sharding.model_parallel=2"]),
+    ],
+)
+def test_two_processes_train_as_one(data, one, tmp_path, devices, bindings):
+    folder = tmp_path / "model"
+    statuses, errors = Processes(data, folder, *bindings, devices=devices).wait()
+    assert statuses == [0, 0], errors
+    assert_same_losses(folder, one, 6)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
+    # One of them says it all.
+    assert f"{2 * devices} devices: " in errors[0] and "step 6/6" in errors[0] and "step" not in errors[1]
+    assert load_model(folder)[1].step == 6
+
+
+@pytest.mark.slow
+def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
+    """SIGTERM to the second one alone: both stop after the same step; the weights are those of a run that never did."""
+    settings = ("train.num_steps=200", "Intervals.evaluate=0", "Intervals.checkpoint=200")
+    statuses, errors = Processes(data, tmp_path / "straight", *settings, devices=2).wait()
+    assert statuses == [0, 0], errors
+    stopped = tmp_path / "stopped"
+    processes = Processes(data, stopped, *settings, devices=2)
+    deadline = time.monotonic() + 120
+    while not ((stopped / "metrics.jsonl").exists() and (stopped / "metrics.jsonl").read_text().count("\n") > 5):
+        assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
+        time.sleep(0.05)
+    processes.running[1].send_signal(signal.SIGTERM)
+    statuses, errors = processes.wait()
+    assert statuses == [130, 130], errors
+    steps = {re.search(r"saved step (\d+) of 200", error)[1] for error in errors}
+    assert len(steps) == 1 and [path.name for path in (stopped / "checkpoints").iterdir()] == [*steps]
+    statuses, errors = Processes(data, stopped, *settings, devices=2).wait()
+    assert statuses == [0, 0] and f"going on from step {steps.pop()}" in errors[0]
+    assert_same_params(load_model(stopped)[0], load_model(tmp_path / "straight")[0])
+
+
+@pytest.mark.slow
+def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
+    folder = shutil.copytree(one, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
+    statuses, errors = Processes(data, folder).wait()
+    assert statuses == [2, 2]
+    assert all("model_dir must be new" in error for error in errors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("second", "of_the_first", "of_the_second"),
+    [
+        ("--gin.train.seed=4", "the configurations must be the same", "the configurations must be the same"),
+        ("--data=nowhere", "process 1 stopped: see what it says", "nowhere"),
+    ],
+)
+def test_processes_that_do_not_go_together_stop_at_once(data, tmp_path, second, of_the_first, of_the_second):
+    statuses, errors = Processes(data, tmp_path / "model", second=(second,)).wait()
+    assert statuses == [2, 2]
+    assert of_the_first in errors[0] and of_the_second in errors[1]
+    assert not (tmp_path / "model").exists()

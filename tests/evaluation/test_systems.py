@@ -1,0 +1,141 @@
+"""Tables of systems: which rows there are, what they measure, and what a combination without a meaning says."""
+
+import dataclasses
+import types
+
+import pytest
+
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import MinimumBayesRisk
+from padir.decoding.translator import Translation, Translator
+from padir.errors import PadirError
+from padir.evaluation.evaluate import TestSet, length_recall
+from padir.evaluation.systems import evaluate_all
+from padir.metrics.scores import Score
+from padir.models.length import LengthSearch
+from padir.models.transformer import ModelConfig
+from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.strategies import MaskPredict, Padir
+from padir.training.checkpoints import Weights
+
+TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one two three four", "five"])
+
+
+class Fake(Translator):
+    """Writes the reference if it is given its length, and otherwise its first words, one more with each step."""
+
+    def __init__(self, causal=False, length_head="token", refuses=()):
+        config = ModelConfig(length_head=length_head, max_length=8, causal=causal)
+        self.card = types.SimpleNamespace(
+            config=config,
+            strategy=Padir(),
+            corruption=Uniform(0.5),
+            weights=Weights(steps=(7,)),
+            source_language="de",
+            target_language="en",
+        )
+        self.tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [text.split() for text in texts])
+        self.refuses, self.calls = refuses, []
+
+    def translate(self, texts, decoding=None, *, target_lengths=None, truncate=False, **changes):
+        decoding = dataclasses.replace(decoding, **changes)
+        if isinstance(decoding.strategy, self.refuses):
+            raise PadirError("it needs a rejecter head")
+        self.calls.append((decoding, target_lengths))
+        results = []
+        for i, reference in enumerate(TEST_SET.references):
+            words = reference.split()[: target_lengths[i] - 1 if target_lengths else decoding.num_steps]
+            results.append(
+                Translation(" ".join(words), -1.0, len(words) + 1, decoding.num_steps, decoding.lengths.top_k)
+            )
+        return results
+
+    def predict_lengths(self, texts, k=1, batch_size=32):
+        return [[4, 5, 2][:k], [3, 2, 9][:k]]
+
+
+def test_a_row_for_every_model_and_way():
+    models = [("a", Fake()), ("b", Fake())]
+    decodings = [Decoding(num_steps=n, lengths=LengthSearch(top_k=k)) for k in (1, 5) for n in (1, 2)]
+    rows = evaluate_all(models, TEST_SET, decodings)
+    ways = [(row.model, row.decoding.lengths.top_k, row.decoding.num_steps) for row in rows]
+    assert ways == [(m, k, n) for m in "ab" for k in (1, 5) for n in (1, 2)]
+    first = rows[0].evaluation
+    assert first.hypotheses == ["one", "five"] and first.passes == [1, 1]
+    assert rows[0].decoding.strategy == Padir() and rows[0].decoding.canvas == Uniform(1.0)
+    assert first.figures["length_ratio"] == pytest.approx(2 / 5)
+    assert "compile:no" in first.scores["seconds"].signature
+
+
+def test_each_way_is_compiled_once_by_one_step():
+    fake = Fake()
+    evaluate_all([("a", fake)], TEST_SET, [Decoding(num_steps=n) for n in (2, 4)])
+    assert [decoding.num_steps for decoding, _ in fake.calls] == [1, 2, 4]
+    fake.calls.clear()  # what another model reads has other shapes after other numbers of steps
+    evaluate_all([("a", fake)], TEST_SET, [Decoding(num_steps=n, rerank=MinimumBayesRisk()) for n in (2, 4)])
+    assert [decoding.num_steps for decoding, _ in fake.calls] == [2, 2, 4, 4]
+
+
+def test_models_are_told_apart_and_translate_the_languages_of_the_test_set():
+    with pytest.raises(PadirError, match="two models are called 'a': name them apart, as NAME=DIR"):
+        evaluate_all([("a", Fake()), ("b", Fake()), ("a", Fake())], TEST_SET, [Decoding()])
+    other = dataclasses.replace(TEST_SET, source_language="en", target_language="de")
+    with pytest.raises(PadirError, match="a translates de-en, and the test set is en-de"):
+        evaluate_all([("a", Fake())], other, [Decoding()])
+
+
+def test_reference_lengths_are_rows_of_their_own_and_a_gap():
+    decodings = [Decoding(num_steps=2, lengths=LengthSearch(top_k=k, offsets=(0, k))) for k in (1, 5)]
+    rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
+    assert rows[-1].decoding.lengths == LengthSearch()  # nothing is added to a true length
+    assert [(row.oracle_lengths, row.decoding.lengths.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
+    short, _, oracle = (row.evaluation.figures for row in rows)
+    assert oracle["exact_match"] == 100 and "oracle_gap" not in oracle
+    assert short["oracle_gap"] == pytest.approx(oracle["bleu"] - short["bleu"]) and short["oracle_gap"] > 10
+
+
+def test_a_model_that_predicts_no_lengths_has_only_those_rows():
+    (row,) = evaluate_all([("a", Fake(length_head="oracle"))], TEST_SET, [Decoding()])
+    assert row.oracle_lengths and not any(name.startswith("length_recall") for name in row.evaluation.scores)
+
+
+def test_length_recall():
+    """True lengths, EOS included: 5 and 2; the first is the second guess, the other, too."""
+    recall = {name: score.value for name, score in length_recall(Fake(), TEST_SET, ks=(1, 2, 3)).items()}
+    assert recall == {"length_recall_1": 0, "length_recall_2": 100, "length_recall_3": 100}
+    assert length_recall(Fake(length_head="affine"), TEST_SET) == {}
+    assert length_recall(Fake(causal=True), TEST_SET) == {}
+
+
+def test_an_autoregressive_model_has_neither_steps_nor_lengths():
+    decodings = [
+        Decoding(num_steps=n, strategy=s, lengths=LengthSearch(top_k=k))
+        for n in (1, 4)
+        for s in (None, MaskPredict())
+        for k in (1, 5)
+    ]
+    fake = Fake(causal=True)
+    (row,) = evaluate_all([("ar", fake)], TEST_SET, decodings, oracle_lengths=True)
+    assert row.causal and row.decoding == Decoding() and not row.oracle_lengths
+    assert [lengths for _, lengths in fake.calls] == [None, None]  # once to compile, once to time
+
+
+def test_a_combination_without_a_meaning_is_a_row_that_says_why():
+    decodings = [Decoding(strategy=MaskPredict(), canvas=Mask()), Decoding()]
+    said, good = evaluate_all([("a", Fake(refuses=MaskPredict))], TEST_SET, decodings)
+    assert said.evaluation is None and said.note == "it needs a rejecter head" and good.evaluation
+    with pytest.raises(PadirError, match="it needs a rejecter head"):
+        evaluate_all([("a", Fake(refuses=MaskPredict))], TEST_SET, decodings[:1])
+
+
+def test_further_metrics_and_progress():
+    done = []
+    metric = lambda hypotheses, references: Score("mine", float(len(hypotheses)), "by:me")  # noqa: E731
+    (row,) = evaluate_all([("a", Fake())], TEST_SET, [Decoding()], metrics=[metric], progress=done.append)
+    assert row.evaluation.scores["mine"] == Score("mine", 2.0, "by:me") and len(done) == 1
+
+
+def test_no_sentences():
+    empty = dataclasses.replace(TEST_SET, sources=[], references=[])
+    with pytest.raises(PadirError, match="expected at least one sentence"):
+        evaluate_all([("a", Fake())], empty, [Decoding()])

@@ -1,0 +1,151 @@
+"""Weights under the names of Hugging Face's T5: what is called how, and that they come back as they were."""
+
+import dataclasses
+import json
+import shutil
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+from support.small_corpus import small_tokenizer
+from support.tiny_model import TINY
+
+from padir.__main__ import main
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
+from padir.models.transformer import Transformer
+from padir.refinement.corruption import Uniform
+from padir.refinement.strategies import Padir
+from padir.storage.files import sealed
+from padir.training.checkpoints import ModelCard, save_model, write_manifest
+from padir.training.loop import init_params
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("names") / "vocab.model")
+
+
+def untrained(tokenizer, **sizes):
+    """A model of arbitrary numbers, which need no compilation."""
+    config = dataclasses.replace(TINY, **sizes)
+    shapes = jax.eval_shape(lambda: init_params(Transformer(config, tokenizer.ids), seed=0))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
+    corruption, strategy = (None, None) if config.causal else (Uniform(), Padir())
+    card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
+    return Translator(params, card, tokenizer)
+
+
+def arrays(translator):
+    return flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"causal": True, "encoder_layers": 2, "tied": False, "mlp_activations": ("gelu", "linear")},
+        {"rejecter": True, "length_head": "fertility", "decoder_layers": 3},
+        {"decontextualised": True},
+    ],
+)
+def test_they_come_back_as_they_were(tokenizer, tmp_path, sizes):
+    translator = untrained(tokenizer, **sizes)
+    write_weights(translator, tmp_path / "out")
+    back = read_weights(tmp_path / "out")
+    before, after = arrays(translator), arrays(back)
+    assert before.keys() == after.keys()
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+    assert back.card == translator.card and back.tokenizer.sha256 == tokenizer.sha256
+
+
+def t5_names(encoder_layers, decoder_layers, mlp=("wi", "wo")):
+    """Those of T5ForConditionalGeneration."""
+    names = {"shared.weight", "encoder.final_layer_norm.weight", "decoder.final_layer_norm.weight"}
+    for stack, layers, mlp_at in (("encoder", encoder_layers, 1), ("decoder", decoder_layers, 2)):
+        names.add(f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
+        for i in range(layers):
+            start = f"{stack}.block.{i}.layer"
+            names |= {f"{start}.{k}.layer_norm.weight" for k in range(mlp_at + 1)}
+            names |= {f"{start}.0.SelfAttention.{x}.weight" for x in "qkvo"}
+            names |= {f"{start}.{mlp_at}.DenseReluDense.{x}.weight" for x in mlp}
+            if stack == "decoder":
+                names |= {f"{start}.1.EncDecAttention.{x}.weight" for x in "qkvo"}
+    return names
+
+
+def test_an_autoregressive_model_is_a_t5(tokenizer):
+    translator = untrained(tokenizer, causal=True, encoder_layers=2)
+    assert {hugging_face_name(name)[0] for name in arrays(translator)} == t5_names(2, 1)
+    gated = untrained(tokenizer, causal=True, tied=False, mlp_activations=("gelu", "linear"))
+    names = {hugging_face_name(name)[0] for name in arrays(gated)}
+    assert names == t5_names(1, 1, ("wi_0", "wi_1", "wo")) | {"lm_head.weight"}
+
+
+def test_what_t5_lacks_keeps_its_name(tokenizer):
+    names = [hugging_face_name(name)[0] for name in arrays(untrained(tokenizer, rejecter=True))]
+    assert len(set(names)) == len(names)
+    own = {name for name in names if name.startswith("padir.")}
+    assert set(names) - own == t5_names(1, 1)
+    assert own == {
+        "padir.decoder.abs_pos_embed.embedding",
+        "padir.decoder.layers_0.pre_positional_attention_layer_norm.scale",
+        *(f"padir.decoder.layers_0.positional_attention.{x}.kernel" for x in ("query", "key", "value", "out")),
+        "padir.length_predictor.length_embed.embedding",
+        "padir.rejecter.binary_projection.kernel",
+    }
+
+
+def test_what_is_damaged_is_refused(tokenizer, tmp_path):
+    write_weights(untrained(tokenizer), tmp_path / "out")
+    for name, message in (("model.safetensors", "its sha256 differs"), ("names.json", "its sha256 differs")):
+        copy = shutil.copytree(tmp_path / "out", tmp_path / f"damaged {name}")
+        data = bytearray((copy / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (copy / name).write_bytes(data)
+        with pytest.raises(PadirError, match=message):
+            read_weights(copy)
+    names = json.loads((tmp_path / "out" / "names.json").read_text())
+    names.pop("token_embedder/embedding")
+    (tmp_path / "out" / "names.json").write_text(json.dumps(names))
+    write_manifest(tmp_path / "out")
+    with pytest.raises(PadirError, match=r"token_embedder/embedding must have the shape .*got no such array"):
+        read_weights(tmp_path / "out")
+
+
+@pytest.mark.parametrize("names", [[], None, {"token_embedder/embedding": 1}, {"a": {"name": "b"}}])
+def test_names_that_are_none_are_refused(tokenizer, tmp_path, names):
+    write_weights(untrained(tokenizer), tmp_path / "out")
+    (tmp_path / "out" / "names.json").write_text(json.dumps(names))
+    write_manifest(tmp_path / "out")
+    with pytest.raises(PadirError, match="holds no weights of `padir export --weights`"):
+        read_weights(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "names.json", "model.json", "vocab.model"])
+def test_what_the_manifest_does_not_name_is_not_read(tokenizer, tmp_path, name):
+    write_weights(untrained(tokenizer), tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    del manifest["files"][name]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    with pytest.raises(PadirError, match=f"does not name {name}"):
+        read_weights(tmp_path / "out")
+
+
+def test_8_bits_are_refused(tokenizer, tmp_path):
+    with pytest.raises(PadirError, match="other frameworks know no weights of padir's 8 bits"):
+        write_weights(untrained(tokenizer).quantised(), tmp_path / "out")
+
+
+def test_the_command(tokenizer, tmp_path, capsys):
+    translator = untrained(tokenizer, causal=True)
+    save_model(tmp_path / "model", translator.params, translator.card, translator.tokenizer, "")
+    arguments = ["export", "--weights", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert read_weights(tmp_path / "out").card == translator.card
+    assert main([*arguments, "--overwrite", "--platforms", "cpu"]) == 2
+    assert "--platforms is of programs, and --weights writes none" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+import importlib.util
+import itertools
+import sys
+
+import pytest
+from support.small_corpus import Listed, Numbers, small_tokenizer
+
+from padir.data.sources import SOURCES
+from padir.errors import PadirError
+from padir.interop import seqio_tasks as tasks
+
+needs_seqio = pytest.mark.skipif(
+    importlib.util.find_spec("seqio") is None, reason="seqio is not installed: pip install 'padir[data]'"
+)
+# TensorFlow's and seqio's own imports warn.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def vocab_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
+    small_tokenizer(path)
+    return path
+
+
+def test_without_seqio_the_extra_is_named(vocab_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "seqio", None)
+    with pytest.raises(PadirError, match=r"need the data extra .*pip install 'padir\[data\]'"):
+        tasks.register(vocab_path)
+
+
+@needs_seqio
+def test_every_source_is_a_task(vocab_path, tmp_path):
+    import seqio
+
+    for _ in range(2):  # again replaces
+        assert tasks.register(vocab_path, tmp_path) == (*SOURCES, *tasks.TFDS_SETS)
+    assert {*SOURCES, *tasks.TFDS_SETS} <= set(seqio.TaskRegistry.names())
+    toy = seqio.get_mixture_or_task("toy_de_en")
+    example = next(iter(toy.get_dataset(split="test", shuffle=False).as_numpy_iterator()))
+    assert example["inputs"][-1] == example["targets"][-1] == 1
+    with pytest.raises(Exception, match="github.com/multi30k/dataset"):  # TensorFlow wraps the generator's error
+        next(iter(seqio.get_mixture_or_task("multi30k_de_en").get_dataset(split="train", shuffle=False)))
+
+
+@needs_seqio
+def test_ids_are_those_of_the_tokenizer(vocab_path, tmp_path):
+    import seqio
+
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    awkward = (("  zwei  eins ", "a\tb"), ("", "x"), ("漢字 ü", "<0x41>"))
+    source = Listed((*itertools.islice(Numbers().pairs("train"), 20), *awkward))
+    tasks.register_source("listed", lambda: source, vocab_path, splits=source.splits)
+    task = seqio.get_mixture_or_task("listed")
+    examples = list(task.get_dataset(split="train", shuffle=False).as_numpy_iterator())
+    assert len(examples) == 23
+    for example, (source_text, target_text) in zip(examples, source.train, strict=True):
+        assert example["inputs"].tolist() == [*tokenizer.encode(source_text), 1]
+        assert example["targets"].tolist() == [*tokenizer.encode(target_text), 1]
+        assert example["targets_pretokenized"].decode() == target_text
+    assert task.output_features["inputs"].vocabulary.vocab_size == tokenizer.ids.vocab_size
+
+
+@needs_seqio
+def test_a_missing_vocabulary(tmp_path):
+    with pytest.raises(PadirError, match="cannot read the vocabulary"):
+        tasks.register(tmp_path / "nowhere.model")

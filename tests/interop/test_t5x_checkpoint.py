@@ -1,0 +1,233 @@
+"""T5X's format, read and written without T5X; the files here are made as T5X makes them, and not by padir."""
+
+import json
+import shutil
+
+import flax.serialization
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import tensorstore
+from support.faults import full_disk
+
+from padir.errors import PadirError
+from padir.interop.t5x.checkpoint import find, read, write
+
+RNG = np.random.default_rng(0)
+KERNEL = RNG.normal(size=(6, 4)).astype(np.float32)
+TABLE = RNG.normal(size=(10, 4)).astype(ml_dtypes.bfloat16)
+SCALE = np.ones(4, np.float32)
+BIAS = np.zeros(1, np.float32)
+EXPECTED = {
+    "encoder/layers_0/mlp/wi/kernel": KERNEL,
+    "token_embedder/embedding": TABLE.astype(np.float32),
+    "encoder/encoder_norm/scale": SCALE,
+    "length_predictor/len_bias": BIAS,
+}
+
+
+def zarr(folder, name, array, chunks):
+    """Writes one array, and gives the description that goes into the msgpack file."""
+    spec = {
+        "driver": "zarr",
+        "dtype": array.dtype.name,
+        "kvstore": {"driver": "file", "path": name},
+        "metadata": {"compressor": {"id": "gzip"}, "shape": list(array.shape), "chunks": chunks},
+    }
+    here = {**spec, "kvstore": {"driver": "file", "path": f"{folder}/{name}/"}}
+    tensorstore.open(here, create=True).result().write(array).result()
+    return spec
+
+
+def own_kind(model_dir, step=20, **changes):
+    """A checkpoint as T5X writes it without Orbax: a table in several chunks, a scale in the msgpack file itself."""
+    folder = model_dir / f"checkpoint_{step}"
+    folder.mkdir(parents=True)
+    layer = zarr(folder, "target.encoder.layers_0.mlp.wi.kernel", KERNEL, [3, 4])
+    target = {
+        "encoder": {"layers_0": {"mlp": {"wi": {"kernel": layer}}}, "encoder_norm": {"scale": SCALE}},
+        "token_embedder": {"embedding": zarr(folder, "target.token_embedder.embedding", TABLE, [5, 4])},
+        "length_predictor": {"len_bias": zarr(folder, "target.length_predictor.len_bias", BIAS, [1])},
+    }
+    state = {"step": np.int32(step), "param_states": {"encoder": {"m": None, "v": np.zeros(3, np.float32)}}}
+    contents = {"version": 3, "optimizer": {"target": target, "state": state}} | changes
+    (folder / "checkpoint").write_bytes(flax.serialization.msgpack_serialize(contents))
+    return folder
+
+
+def orbax_kind(model_dir, step=20):
+    """A checkpoint as T5X writes it with Orbax, without the data set's state."""
+    folder = model_dir / f"checkpoint_{step}"
+    target = flax.traverse_util.unflatten_dict({**EXPECTED, "token_embedder/embedding": TABLE}, sep="/")
+    state = {"step": np.int32(step), "param_states": {"encoder": {"v": np.zeros(3, np.float32)}}}
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save((folder / "state").absolute(), {"target": target, "state": state})
+    return folder
+
+
+@pytest.fixture(params=[own_kind, orbax_kind])
+def kind(request):
+    return request.param
+
+
+def assert_expected(params):
+    assert params.keys() == EXPECTED.keys()
+    for name, value in EXPECTED.items():
+        assert params[name].dtype == np.float32
+        np.testing.assert_array_equal(params[name], value)
+
+
+def test_reads_both_kinds(kind, tmp_path):
+    folder = kind(tmp_path)
+    checkpoint = read(folder)
+    assert (checkpoint.step, checkpoint.path) == (20, folder)
+    assert_expected(checkpoint.params)
+
+
+def test_a_model_dir_gives_its_last_step_or_the_one_asked_for(kind, tmp_path):
+    kind(tmp_path, 20)
+    kind(tmp_path, 100)
+    (tmp_path / "checkpoint_200.tmp-17").mkdir()  # half-written
+    assert read(tmp_path).step == 100
+    assert read(tmp_path, 20).step == 20
+    with pytest.raises(PadirError, match="checkpoints of steps 20, 100, got step 7"):
+        read(tmp_path, 7)
+    with pytest.raises(PadirError, match="is not the checkpoint of step 20"):
+        find(tmp_path / "checkpoint_100", 20)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [("nowhere", "there is no folder"), (".", "no checkpoint_<step> folder"), ("gs://bucket/run", "copy it here")],
+)
+def test_no_checkpoint(tmp_path, where, message):
+    with pytest.raises(PadirError, match=message):
+        read(where if "://" in where else tmp_path / where)
+
+
+def test_an_empty_checkpoint(tmp_path):
+    (tmp_path / "checkpoint_3").mkdir()
+    with pytest.raises(PadirError, match="it is no T5X checkpoint"):
+        read(tmp_path)
+
+
+def test_a_tensorflow_checkpoint_is_named(tmp_path):
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1000000"\n')
+    with pytest.raises(PadirError, match="is a TensorFlow checkpoint: convert it"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 1},
+        {"version": "three"},
+        {"optimizer": {"target": {}}},
+        {"optimizer": {"target": None, "state": {"step": 1}}},
+        {"optimizer": {"target": {}, "state": {"step": "one"}}},
+        {"optimizer": 7},
+    ],
+)
+def test_another_format(tmp_path, changes):
+    own_kind(tmp_path, **changes)
+    with pytest.raises(PadirError, match="version 1 of T5X's format|is not T5X's msgpack file"):
+        read(tmp_path)
+
+
+def test_a_truncated_msgpack_file(tmp_path):
+    path = own_kind(tmp_path) / "checkpoint"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(PadirError, match="damaged .*copy the checkpoint again"):
+        read(tmp_path)
+
+
+def test_a_missing_array(tmp_path):
+    shutil.rmtree(own_kind(tmp_path) / "target.token_embedder.embedding")
+    with pytest.raises(PadirError, match="target.token_embedder.embedding holds no readable zarr array"):
+        read(tmp_path)
+
+
+def test_a_missing_part_is_no_zeros(tmp_path):
+    """zarr reads what is not there as zeros."""
+    (own_kind(tmp_path) / "target.token_embedder.embedding" / "1.0").unlink()
+    with pytest.raises(PadirError, match="target.token_embedder.embedding is damaged"):
+        read(tmp_path)
+
+
+def test_a_damaged_part(tmp_path):
+    path = own_kind(tmp_path) / "target.encoder.layers_0.mlp.wi.kernel" / "0.0"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(PadirError, match="mlp.wi.kernel is damaged"):
+        read(tmp_path)
+
+
+def test_a_damaged_orbax_checkpoint(tmp_path):
+    folder = orbax_kind(tmp_path)
+    (folder / "state" / "_METADATA").write_text(json.dumps({"tree_metadata": {}}))
+    with pytest.raises(PadirError, match="is no checkpoint of T5X, or damaged"):
+        read(folder)
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", "a\0b", None])
+def test_an_array_outside_the_checkpoint_is_refused(tmp_path, path):
+    leaf = {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}
+    own_kind(tmp_path, optimizer={"target": {"scale": leaf}, "state": {"step": np.int32(1)}})
+    with pytest.raises(PadirError, match="where no array of a checkpoint lies"):
+        read(tmp_path)
+
+
+def test_no_address_in_a_checkpoint_is_followed(tmp_path):
+    """Of a bucket that the checkpoint was written to, nothing is asked: its arrays lie beside it."""
+    folder = tmp_path / "checkpoint_1"
+    folder.mkdir()
+    spec = zarr(folder, "target.scale", SCALE, [4])
+    spec["kvstore"] = {"driver": "gcs", "bucket": "t5x-dummy-bucket", "path": "target.scale"}
+    contents = {"version": 3, "optimizer": {"target": {"scale": spec}, "state": {"step": np.int32(1)}}}
+    (folder / "checkpoint").write_bytes(flax.serialization.msgpack_serialize(contents))
+    np.testing.assert_array_equal(read(folder).params["scale"], SCALE)
+
+
+def test_integers_are_no_parameters(tmp_path):
+    state = {"step": np.int32(1)}
+    own_kind(tmp_path, optimizer={"target": {"scale": np.arange(4)}, "state": state})
+    with pytest.raises(PadirError, match="must be floating-point numbers, got scale of int64"):
+        read(tmp_path)
+
+
+def test_what_is_written_is_read(tmp_path):
+    params = flax.traverse_util.unflatten_dict(EXPECTED, sep="/")
+    folder = write(tmp_path, params, 300)
+    assert folder == tmp_path / "checkpoint_300"
+    checkpoint = read(tmp_path)
+    assert checkpoint.step == 300
+    assert_expected(checkpoint.params)
+    with pytest.raises(PadirError, match="is there already"):
+        write(tmp_path, params, 300)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    params = {"a": np.random.default_rng(0).normal(size=(100, 100)).astype(np.float32)}
+    with full_disk(4_000), pytest.raises(PadirError, match=r"cannot write .*checkpoint_1.*: make room on its disk"):
+        write(tmp_path, params, 1)
+    assert not list(tmp_path.iterdir())
+    write(tmp_path, params, 1)
+
+
+def test_what_is_written_has_t5xs_layout(tmp_path):
+    """The keys by which T5X tells its own kind from others, and the names that it looks for."""
+    folder = write(tmp_path, flax.traverse_util.unflatten_dict(EXPECTED, sep="/"), 300)
+    contents = flax.serialization.msgpack_restore((folder / "checkpoint").read_bytes())
+    assert set(contents) == {"version", "optimizer"} and contents["version"] == 3
+    assert contents["optimizer"]["state"]["step"] == 300
+    spec = contents["optimizer"]["target"]["encoder"]["layers_0"]["mlp"]["wi"]["kernel"]
+    assert spec["driver"] == "zarr" and spec["kvstore"]["path"] == "target.encoder.layers_0.mlp.wi.kernel"
+    assert {"driver", "kvstore", "metadata"} <= set(spec)
+    description = json.loads((folder / spec["kvstore"]["path"] / ".zarray").read_text())
+    assert (description["zarr_format"], description["shape"], description["dtype"]) == (2, [6, 4], "<f4")
+
+
+def test_a_failed_write_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError):
+        write(tmp_path / "run", {"encoder": {"scale": np.array(["no number"])}}, 1)
+    assert list((tmp_path / "run").iterdir()) == []

@@ -1,0 +1,203 @@
+"""Models to and from T5X checkpoints, without T5X."""
+
+import dataclasses
+import json
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.small_corpus import small_tokenizer
+from support.tiny_model import TINY, prepared_numbers, random_model_dir, random_translator
+
+from padir.__main__ import main
+from padir.data.plan import Batching
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.interop.t5x.checkpoint import read, write
+from padir.interop.t5x.exchange import describe, export_model, fits, import_model, take
+from padir.models.transformer import Transformer, param_shapes
+from padir.training import loop as trainer
+from padir.training.checkpoints import Weights, load_model
+from padir.training.loop import Intervals, init_params
+from padir.training.objective import Sums
+
+SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
+GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]
+
+
+def flat(tree):
+    return {name: np.asarray(v) for name, v in flax.traverse_util.flatten_dict(jax.device_get(tree), sep="/").items()}
+
+
+def t5_checkpoint(folder, tokenizer, rows=0, step=1_000_000, **sizes):
+    """A checkpoint with the names and shapes of T5 1.1: gated, untied, a decoder from left to right, padded tables."""
+    config = dataclasses.replace(TINY, causal=True, mlp_activations=("gelu", "linear"), tied=False, **sizes)
+    ids = dataclasses.replace(tokenizer.ids, num_embeddings=tokenizer.ids.vocab_size + rows)
+    params = init_params(Transformer(config, ids), seed=5)
+    return write(folder, params, step), flat(params)
+
+
+def test_a_model_goes_to_t5x_and_back(tmp_path):
+    model_dir = random_model_dir(tmp_path / "random")
+    folder = export_model(model_dir, tmp_path / "run")
+    assert folder.name == "checkpoint_7"
+    assert main(["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]) == 0
+    before, after = load_model(model_dir), load_model(tmp_path / "back")
+    assert after[1] == dataclasses.replace(before[1], weights=Weights(steps=(7,)))
+    assert after[2].sha256 == before[2].sha256
+    assert flat(before[0]).keys() == flat(after[0]).keys()
+    for name, value in flat(before[0]).items():
+        np.testing.assert_array_equal(value, flat(after[0])[name], err_msg=name)
+    texts = ["eins zwei drei", "neun acht"]
+    assert Translator.load(tmp_path / "back").translate(texts) == Translator.load(model_dir).translate(texts)
+
+
+def test_a_checkpoint_of_a_described_model_needs_no_arguments_and_takes_none(tmp_path, capsys):
+    export_model(random_model_dir(tmp_path / "random"), tmp_path / "run")
+    command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
+    assert main([*command, "--languages", "de-en"]) == 2
+    assert "padir.json beside the checkpoint says what model it is" in capsys.readouterr().err
+    (tmp_path / "run" / "padir.json").write_text("{")
+    assert main(command) == 2
+    assert "padir.json is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "back").exists()
+
+
+def test_without_a_description_the_arguments_say_it(tmp_path, capsys):
+    model_dir = random_model_dir(tmp_path / "random")
+    params, card, tokenizer = load_model(model_dir)
+    write(tmp_path / "run", params, 40)
+    command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
+    assert main(command) == 2
+    assert "give --vocab FILE, --languages" in capsys.readouterr().err
+    arguments = ["--vocab", str(model_dir / "vocab.model"), "--languages", "de-en"]
+    assert main([*command, *arguments, *GIN, "--json", str(tmp_path / "report.json")]) == 0
+    imported = load_model(tmp_path / "back")
+    assert (imported[1].config, imported[1].step) == (card.config, 40)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["numbers"]["taken"] == report["numbers"]["model"] == sum(v.size for v in flat(params).values())
+    # Another size is refused whole, and nothing is written.
+    assert main([*command[:-1], str(tmp_path / "other"), *arguments, *GIN, "--gin.ModelConfig.mlp=64"]) == 2
+    assert "mlp/wi/kernel: expected (16, 64), got (16, 32)" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert main([*command, *arguments, *GIN]) == 2
+    assert "holds a model already" in capsys.readouterr().err
+
+
+def test_a_padded_table_comes_back_with_its_rows(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    card = random_translator(tokenizer).card
+    ids = dataclasses.replace(card.ids, num_embeddings=512)
+    write(tmp_path / "run", init_params(Transformer(card.config, ids), seed=0), 3)
+    import_model(tmp_path / "run", tmp_path / "model", card, tokenizer)
+    params, imported, _ = load_model(tmp_path / "model")
+    assert params["token_embedder"]["embedding"].shape == (512, 16) and imported.ids == ids
+    assert Translator.load(tmp_path / "model").translate(["eins"])[0].length > 0
+
+
+def test_what_fits_of_t5_is_taken_and_the_rest_is_told(tmp_path, capsys):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=28)
+    arguments = ["--vocab", str(tmp_path / "vocab.model"), "--languages", "de-en", "--partial", *GIN]
+    gated = ["--gin.ModelConfig.mlp_activations=('gelu', 'linear')", "--gin.ModelConfig.tied=False"]
+    command = ["t5x", "import", str(tmp_path / "t5"), "--output", str(tmp_path / "start"), *arguments, *gated]
+    assert main([*command, "--json", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    ours = flat(load_model(tmp_path / "start")[0])
+    for name, value in theirs.items():
+        if name == "decoder/relpos_bias/rel_embedding":
+            assert "writes from left to right" in report["fresh"][name]
+            assert not np.array_equal(ours[name], value)
+        elif name == "token_embedder/embedding":
+            assert report["taken"][name] == "the first 401 of its 429 rows"
+            np.testing.assert_array_equal(ours[name], value[:401])
+        elif name == "decoder/logits_dense/kernel":
+            np.testing.assert_array_equal(ours[name], value[:, :401])
+        else:
+            assert name in report["taken"]
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+    missing = {name for name in ours if name not in theirs}
+    assert missing == set(report["fresh"]) - {"decoder/relpos_bias/rel_embedding"}
+    assert any("positional_attention" in name for name in missing) and "decoder/abs_pos_embed/embedding" in missing
+    assert "checkpoint has none" in capsys.readouterr().err
+    # A plain block instead of a gated one, tied, and wider attention: less of it fits, and the reasons are told.
+    command[command.index(str(tmp_path / "start"))] = str(tmp_path / "plain")
+    assert main([*command[: -len(gated)], "--gin.ModelConfig.head_dim=4", "--json", str(tmp_path / "less.json")]) == 0
+    less = json.loads((tmp_path / "less.json").read_text())
+    assert less["unused"]["decoder/logits_dense/kernel"] == less["unused"]["encoder/layers_0/mlp/wi_0/kernel"]
+    assert "the checkpoint's is (16, 16), the model's (16, 8)" == less["fresh"]["encoder/layers_0/attention/key/kernel"]
+    assert less["numbers"]["taken"] < report["numbers"]["taken"]
+
+
+def test_a_causal_model_takes_a_causal_decoders_bias(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer)
+    _, report = take(dict(theirs), theirs, causal=True)
+    assert report.taken.keys() == theirs.keys() and not report.fresh and not report.unused
+    refining = flat(random_translator(tokenizer).params)
+    _, report = take(dict(theirs), refining, causal=True)
+    assert report.fresh["decoder/relpos_bias/rel_embedding"] == "the checkpoint's decoder sees both sides"
+
+
+def test_a_table_of_another_vocabulary_is_not_taken(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    ours = flat(random_translator(tokenizer).params)
+    _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=129)
+    _, report = take(ours, theirs, causal=False)
+    assert report.unused["token_embedder/embedding"] == "the checkpoint's is (530, 16), the model's (401, 16)"
+
+
+def test_nothing_fits(tmp_path):
+    with pytest.raises(PadirError, match="has a name and shape of the model's; it has a/b"):
+        take({"encoder/scale": np.ones(4)}, {"a/b": np.ones(4)}, causal=False)
+
+
+def test_fits_names_what_differs(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
+    params = flat(translator.params)
+    fits(params, translator.model, tmp_path)
+    shapes = param_shapes(translator.card.config, translator.card.ids)
+    assert shapes == {name: value.shape for name, value in params.items()}
+    del params["encoder/encoder_norm/scale"]
+    params["encoder/more"] = np.ones(3)
+    with pytest.raises(
+        PadirError, match=r"encoder_norm/scale: expected \(16,\), got none; encoder/more: expected none, got \(3,\)"
+    ):
+        fits(params, translator.model, tmp_path)
+
+
+def test_a_description_goes_with_every_checkpoint_of_a_run(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
+    for step in (10, 20):
+        write(tmp_path / "run", translator.params, step)
+    describe(tmp_path / "run", translator.card, translator.tokenizer)
+    for arguments, step in (([str(tmp_path / "run")], 20), ([str(tmp_path / "run" / "checkpoint_10")], 10)):
+        assert main(["t5x", "import", *arguments, "--output", str(tmp_path / str(step))]) == 0
+        assert load_model(tmp_path / str(step))[1].step == step
+
+
+def test_training_starts_from_imported_weights(tmp_path, monkeypatch):
+    """With a step that changes nothing, what is written is what the training started from."""
+    one = jnp.ones(())
+    sums = Sums(*[jnp.ones(1)] * 4, *[one] * 4)
+    still = lambda *_: lambda state, batch: (dataclasses.replace(state, step=state.step + 1), sums)  # noqa: E731
+    monkeypatch.setattr(trainer, "make_step", still)
+    data, start = prepared_numbers(tmp_path), random_model_dir(tmp_path / "random")
+    changed = dataclasses.replace(TINY, dropout_rate=0.3, dtype="bfloat16")  # no parameter depends on them
+    settings = dict(batching=Batching(rows=2, row_length=24), intervals=Intervals(evaluate=0), num_steps=1, seed=5)
+    trainer.train(str(data), str(tmp_path / "run"), model=changed, start_from=str(start), **settings)
+    before, after = flat(load_model(start)[0]), flat(load_model(tmp_path / "run")[0])
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    with pytest.raises(PadirError, match="start_from must be a model of the same ModelConfig"):
+        wider = dataclasses.replace(TINY, mlp=64)
+        trainer.train(str(data), str(tmp_path / "other"), model=wider, start_from=str(start), **settings)
+
+
+def test_the_checkpoint_says_its_steps(tmp_path):
+    folder = write(tmp_path, {"scale": np.ones(2)}, 12)
+    folder.rename(tmp_path / "renamed")
+    assert read(tmp_path / "renamed").step == 12

@@ -1,0 +1,378 @@
+"""Distillation: a teacher whose translations are known; what is dropped; that a stop changes no byte."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import tracemalloc
+import types
+from pathlib import Path
+
+import pytest
+from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers, small_tokenizer
+from support.tiny_model import TINY, random_model_dir
+
+from padir.data.loader import make_loader
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.prepare import prepare
+from padir.data.prepared import load_manifest, read_text
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import Rescore
+from padir.decoding.translator import Translation, Translator, rescorer
+from padir.errors import PadirError
+from padir.jobs.distill import CHUNK_BATCHES, Teacher, distill, to_json
+from padir.models.length import LengthSearch
+from padir.refinement.corruption import Mixed
+from padir.refinement.strategies import MaskPredict, Padir, Rejecter
+from padir.storage.files import only_writer
+from padir.storage.resumable import Chunks
+from padir.text.tokenizer import train
+
+TRAIN = (
+    ("eins zwei drei", "one"),
+    ("vier", "four four"),
+    ("", "dropped by prepare"),
+    ("sechs sechs", "six"),
+    ("null null null null", "zero"),
+)
+VALIDATION = (("eins zwei drei vier", "one two three four"),)
+DECODING = Decoding(num_steps=2, batch_size=1)
+
+
+class Dictionary(Translator):
+    """A teacher that looks every word up; it remembers what it was asked, and stops where it is told to."""
+
+    def __init__(self, tokenizer, words=None, limit=99, stop_at=None, languages=("de", "en"), length_head="token"):
+        self.words = dict(zip(GERMAN, ENGLISH, strict=True)) | (words or {})
+        self.tokenizer, self.limit, self.stop_at, self.calls = tokenizer, limit, stop_at, []
+        config = dataclasses.replace(TINY, length_head=length_head)
+        source, target = languages
+        self.card = types.SimpleNamespace(
+            config=config,
+            corruption=Mixed(),
+            strategy=Padir(),
+            source_language=source,
+            target_language=target,
+            task="words",
+            weights="of step 3",
+        )
+
+    def translate(self, texts, decoding, *, target_lengths=None, truncate=False, first_number=0):
+        assert truncate
+        self.calls.append((first_number, list(texts)))
+        if len(self.calls) == self.stop_at:
+            raise KeyboardInterrupt
+        return [
+            Translation(" ".join(self.words[w] for w in t.split()).strip(), 0.0, 1, 1, truncated=len(t) > self.limit)
+            for t in texts
+        ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+
+
+@pytest.fixture
+def data(tmp_path, tokenizer):
+    prepare(Listed(TRAIN, VALIDATION), tokenizer, tmp_path / "data", max_target_tokens=5, progress=False)
+    return tmp_path / "data"
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory, tokenizer):
+    """300 pairs in shards of 70."""
+    folder = tmp_path_factory.mktemp("numbers") / "data"
+    prepare(Numbers(), tokenizer, folder, records_per_shard=70, progress=False)
+    return folder
+
+
+def teacher(tokenizer, **changes):
+    return Teacher(Dictionary(tokenizer, **changes), "a" * 64)
+
+
+def run(teacher, data, out, decoding=DECODING, **arguments):
+    return distill(teacher, data, out, decoding, progress=False, **arguments)
+
+
+def pairs(folder, tokenizer):
+    """(source, target) of the training records, in order."""
+    batches = make_loader(folder, Batching(1, 8, source_row_length=8, max_segments=1), seed=None, num_epochs=1)
+    decode = tokenizer.decode
+    return [(decode(batch["source_BS"][0].tolist()), decode(batch["target_BL"][0].tolist())) for batch in batches]
+
+
+def sums(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_targets_are_the_teachers_and_all_else_stays(data, tmp_path, tokenizer):
+    manifest = run(teacher(tokenizer), data, tmp_path / "out")
+    assert pairs(tmp_path / "out", tokenizer) == [
+        ("eins zwei drei", "one two three"),
+        ("vier", "four"),
+        ("sechs sechs", "six six"),
+        ("null null null null", "zero zero zero zero"),
+    ]
+    assert load_manifest(tmp_path / "out", verify=True) == manifest
+    before = load_manifest(data)
+    assert manifest["splits"]["validation"] == before["splits"]["validation"]
+    assert (
+        read_text(tmp_path / "out", "validation")
+        == read_text(data, "validation")
+        == (["eins zwei drei vier"], ["one two three four"])
+    )
+    changed = {name for name in sums(data) if sums(data)[name] != sums(tmp_path / "out")[name]}
+    assert changed == {
+        "dropped-train.jsonl",  # line 3 of the text was dropped by prepare; of the records none is
+        "manifest.json",
+        "train-00000-of-00001.arrayrecord",
+        "train.lengths.npy",
+    }
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
+
+
+def test_the_manifest_says_how(data, tmp_path, tokenizer):
+    decoding = Decoding(num_steps=3, strategy=MaskPredict(), lengths=LengthSearch(offsets=(-1, 0)), seed=5)
+    manifest = run(teacher(tokenizer), data, tmp_path / "out", decoding)
+    distilled = manifest["distilled"]
+    assert distilled["teacher"] == {
+        "manifest": "a" * 64,
+        "vocabulary": tokenizer.sha256,
+        "task": "words",
+        "weights": "of step 3",
+    }
+    assert distilled["prepared"] == sums(data)["manifest.json"]
+    assert distilled["splits"] == ["train"]
+    assert distilled["validation"]["bleu"] == pytest.approx(100.0)  # the dictionary is right about it
+    assert distilled["validation"]["signature"].startswith("nrefs:1")
+    how = distilled["decoding"]
+    assert how["strategy"] == {"class": "MaskPredict"}
+    assert (how["num_steps"], how["seed"], how["lengths"]["offsets"]) == (3, 5, [-1, 0])
+    assert how == json.loads(json.dumps(to_json(decoding)))
+
+
+def test_the_longest_come_first_in_chunks_of_whole_batches(numbers, tmp_path, tokenizer):
+    one = teacher(tokenizer)
+    run(one, numbers, tmp_path / "out", Decoding(batch_size=2))
+    validation, *chunks = one.translator.calls
+    assert len(validation[1]) == 20
+    assert [first for first, _ in chunks] == list(range(0, 300, 2 * CHUNK_BATCHES))
+    lengths = [len(text.split()) for _, texts in chunks for text in texts]
+    assert len(lengths) == 300 and lengths == sorted(lengths, reverse=True)
+
+
+def test_what_the_teacher_did_badly_has_no_record(data, tmp_path, tokenizer):
+    words = {"vier": "", "sechs": "six six six", "null": "zero"}
+    manifest = run(teacher(tokenizer, words=words, limit=15), data, tmp_path / "out")
+    split = manifest["splits"]["train"]
+    assert pairs(tmp_path / "out", tokenizer) == [("eins zwei drei", "one two three")]
+    assert (split["read"], split["written"]) == (4, 1)
+    assert split["dropped"] == {"empty target": 1, "source too long": 1, "target too long": 1}
+    lines = (tmp_path / "out" / "dropped-train.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"line": 2, "reason": "empty target"},
+        {"line": 3, "reason": "target too long"},  # 6 tokens and EOS, 5 are allowed
+        {"line": 4, "reason": "source too long"},  # the teacher took 15 characters
+    ]
+
+
+def test_nothing_that_can_be_used(data, tmp_path, tokenizer):
+    with pytest.raises(PadirError, match=r"no translation can be used \({'empty target': 4}\)"):
+        run(teacher(tokenizer, words=dict.fromkeys(GERMAN, "")), data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_same_command_gives_the_same_bytes(numbers, tmp_path, tokenizer):
+    for name in ("a", "b"):
+        run(teacher(tokenizer), numbers, tmp_path / name)
+    assert sums(tmp_path / "a") == sums(tmp_path / "b")
+    assert len([name for name in sums(tmp_path / "a") if name.endswith(".arrayrecord")]) == 6  # 5 of train
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 5, 20], ids=["validation", "first chunk", "fourth", "last"])
+def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, stop_at):
+    run(teacher(tokenizer), numbers, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=stop_at), numbers, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    resumed = teacher(tokenizer)
+    run(resumed, numbers, tmp_path / "out")
+    # 300 sentences in chunks of 16 are 19 calls, and one for the validation split; none is made twice.
+    assert len(resumed.translator.calls) == 20 - (stop_at - 1)
+    assert sums(tmp_path / "out") == sums(tmp_path / "straight")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_two_at_once_are_refused(data, tmp_path, tokenizer):
+    with only_writer(tmp_path / ".out.unfinished", "distilled into"):
+        with pytest.raises(PadirError, match=r"must be distilled into by one process at a time, got process \d+"):
+            run(teacher(tokenizer), data, tmp_path / "out")
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
+
+
+def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=2), data, tmp_path / "out")
+    other = dataclasses.replace(DECODING, seed=1)
+    with pytest.raises(PadirError, match=r"\.out\.unfinished holds .* of another teacher.*: remove it, or --overwrite"):
+        run(teacher(tokenizer), data, tmp_path / "out", other)
+    manifest = run(teacher(tokenizer), data, tmp_path / "out", other, overwrite=True)
+    assert manifest["distilled"]["decoding"]["seed"] == 1
+
+
+def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(data, tmp_path, tokenizer):
+    first = run(teacher(tokenizer), data, tmp_path / "out")
+    again = teacher(tokenizer)
+    assert run(again, data, tmp_path / "out") == first and again.translator.calls == []
+    with pytest.raises(PadirError, match="out holds other pairs .*--overwrite"):
+        run(Teacher(again.translator, "b" * 64), data, tmp_path / "out")
+    second = run(Teacher(again.translator, "b" * 64), data, tmp_path / "out", overwrite=True)
+    assert second["distilled"]["teacher"]["manifest"] == "b" * 64
+    with pytest.raises(PadirError, match="data holds other pairs"):
+        run(again, data, data)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(PadirError, match="holds what padir did not make"):
+        run(again, data, tmp_path / "letters", overwrite=True)
+
+
+def test_a_whole_folder_of_the_same_is_kept_even_if_it_may_be_overwritten(data, tmp_path, tokenizer):
+    first = run(teacher(tokenizer), data, tmp_path / "out")
+    again = teacher(tokenizer)
+    assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls == []
+    (tmp_path / "out" / "train.lengths.npy").write_bytes(b"damaged")
+    with pytest.raises(PadirError, match="train.lengths.npy must have"):
+        run(again, data, tmp_path / "out")
+    assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls != []
+    assert load_manifest(tmp_path / "out", verify=True) == first
+
+
+def test_chunks_that_outlived_their_folder_go_with_the_next_call(data, tmp_path, tokenizer, monkeypatch):
+    """It was killed between giving the folder its name and removing the chunks."""
+    remove = shutil.rmtree
+
+    def killed(path, **arguments):
+        if Path(path).name == ".out.unfinished":
+            raise KeyboardInterrupt
+        remove(path, **arguments)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer), data, tmp_path / "out")
+    monkeypatch.undo()
+    assert (tmp_path / ".out.unfinished").exists()
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["data", "out"]
+
+
+def test_chunks_of_something_else_beside_a_whole_folder_stay(data, tmp_path, tokenizer):
+    run(teacher(tokenizer), data, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run(teacher(tokenizer, stop_at=2), data, tmp_path / "out", Decoding(seed=1), overwrite=True)
+    run(teacher(tokenizer), data, tmp_path / "out")
+    assert (tmp_path / ".out.unfinished").exists()
+
+
+def test_a_decoding_that_is_refused_is_in_nobodys_way(data, tmp_path, tokenizer):
+    with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
+        run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Rejecter()))
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    run(teacher(tokenizer), data, tmp_path / "out", Decoding(strategy=Padir()))
+
+
+def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, tokenizer):
+    folder = random_model_dir(tmp_path / "causal", causal=True)
+    decoding = Decoding(rerank=rescorer(str(folder), brevity=0.5))
+    first = run(teacher(tokenizer), data, tmp_path / "out", decoding)
+    manifest = folder / "manifest.json"
+    assert first["distilled"]["decoding"]["rerank"] == {
+        "class": "Rescore",
+        "name": str(folder),
+        "brevity": 0.5,
+        "sha256": hashlib.sha256(manifest.read_bytes()).hexdigest(),
+    }
+    again = teacher(tokenizer)
+    assert run(again, data, tmp_path / "out", decoding) == first and again.translator.calls == []
+    manifest.write_text(manifest.read_text() + "\n")  # as if it were trained anew
+    with pytest.raises(PadirError, match="holds other pairs"):
+        run(again, data, tmp_path / "out", decoding)
+    with pytest.raises(PadirError, match="the name of a Rescore must be its model's directory, got 'me'"):
+        to_json(Rescore(lambda sources, targets: [], name="me"))
+
+
+def test_teachers_that_cannot(data, tmp_path, tokenizer):
+    with pytest.raises(PadirError, match="the teacher translates en-de, but .*data is de-en"):
+        run(teacher(tokenizer, languages=("en", "de")), data, tmp_path / "out")
+    with pytest.raises(PadirError, match="its length head is 'oracle'"):
+        run(teacher(tokenizer, length_head="oracle"), data, tmp_path / "out")
+    bare = Listed(TRAIN, splits=("validation",))
+    prepare(bare, tokenizer, tmp_path / "bare", progress=False)
+    with pytest.raises(PadirError, match="has no training split"):
+        run(teacher(tokenizer), tmp_path / "bare", tmp_path / "out")
+
+
+def test_without_a_validation_split_there_is_no_bleu(tmp_path, tokenizer):
+    prepare(Listed(TRAIN, splits=("train",)), tokenizer, tmp_path / "data", progress=False)
+    assert run(teacher(tokenizer), tmp_path / "data", tmp_path / "out")["distilled"]["validation"] is None
+
+
+def test_raw_and_distilled_go_together(data, tmp_path, tokenizer):
+    run(teacher(tokenizer), data, tmp_path / "out")
+    mixed = Mixture((str(data), str(tmp_path / "out")))
+    batches = make_loader(mixed, Batching(1, 8, source_row_length=8, max_segments=1), num_epochs=1)
+    assert sum(1 for _ in batches) == 8
+
+
+def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
+    """Text changes hands: the teacher's ids mean nothing in the folder."""
+    other = train(["eins zwei drei vier one two three four"] * 9, tmp_path / "other.model", size=278)
+    prepare(Numbers(num_train=40), other, tmp_path / "data", max_target_tokens=100, progress=False)
+    model = random_model_dir(tmp_path / "teacher")
+    one = Teacher.load(model)
+    assert one.sha256 == hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
+    manifests = [run(one, tmp_path / "data", tmp_path / name, Decoding(num_steps=2)) for name in "ab"]
+    assert manifests[0] == manifests[1] and sums(tmp_path / "a") == sums(tmp_path / "b")
+    assert manifests[0]["distilled"]["teacher"]["vocabulary"] != manifests[0]["vocabulary"]["sha256"]
+    split = manifests[0]["splits"]["train"]
+    assert split["read"] == 40 and split["written"] + sum(split["dropped"].values()) == 40
+
+
+def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
+    """Of 900 more, of a kilobyte each, less than a third is in memory at any time."""
+    monkeypatch.setattr("padir.jobs.distill._ENCODE_BATCH", 64)
+    words = {"null": "zero " * 200, "eins": "one " * 250}
+    peaks = []
+    for count in (50, 300, 1_200):  # the first imports what is imported late
+        corpus = Listed(tuple(("null" if n % 2 else "eins", "one") for n in range(count)))
+        data, out = tmp_path / f"data{count}", tmp_path / f"out{count}"
+        prepare(corpus, tokenizer, data, progress=False)
+        tracemalloc.start()
+        manifest = run(teacher(tokenizer, words=words), data, out, Decoding(batch_size=4))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert manifest["splits"]["train"]["written"] == count
+    assert peaks[2] - peaks[1] < 300_000, peaks
+
+
+class TestChunks:
+    def test_are_made_once(self, tmp_path):
+        chunks = Chunks.open(tmp_path / "chunks", {"seed": 1}, overwrite=False)
+        assert chunks.once("a", lambda: ["ü", None]) == ["ü", None]
+        again = Chunks.open(tmp_path / "chunks", {"seed": 1}, overwrite=False)
+        assert again.once("a", lambda: pytest.fail("made twice")) == ["ü", None]
+
+    def test_a_damaged_one_is_named(self, tmp_path):
+        chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)
+        chunks.once("a", lambda: [1, 2])
+        (tmp_path / "chunks" / "a.json").write_text("[1,")
+        with pytest.raises(PadirError, match="a.json is damaged: remove it, and run the same command again"):
+            chunks.once("a", lambda: [3])
+
+    def test_one_that_failed_is_made_again(self, tmp_path):
+        chunks = Chunks.open(tmp_path / "chunks", {}, overwrite=False)
+        with pytest.raises(ZeroDivisionError):
+            chunks.once("a", lambda: 1 / 0)
+        assert chunks.once("a", lambda: 3) == 3

@@ -1,0 +1,63 @@
+"""The paired bootstrap test: what is plainly different, what is equal, and what is refused."""
+
+import random
+
+import pytest
+
+from padir.errors import PadirError
+from padir.metrics.significance import compare
+
+WORDS = "the a dog cat house runs sleeps on in old red sun".split()
+
+
+def sentences(seed, count=60):
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=8)) for _ in range(count)]
+
+
+REFERENCES = sentences(0)
+GOOD = [" ".join(line.split()[:-1] + ["x"]) for line in REFERENCES]
+POOR = [" ".join(line.split()[: 4 + i % 3] + ["x"] * (4 - i % 3)) for i, line in enumerate(REFERENCES)]
+
+
+def test_a_plain_difference_and_none():
+    systems = [("poor", POOR), ("good", GOOD), ("same", POOR)]
+    results = {(r.system, r.metric): r for r in compare(REFERENCES, systems, "en", samples=200)}
+    assert set(results) == {(name, metric) for name, _ in systems for metric in ("BLEU", "chrF2")}
+    for metric in ("BLEU", "chrF2"):
+        poor, good, same = (results[name, metric] for name, _ in systems)
+        assert poor.p_value is None
+        assert good.score > poor.score
+        assert good.p_value == pytest.approx(1 / 201)  # no resample of 200 says otherwise: the least there is
+        assert same.p_value == 1 and same.score == poor.score
+        assert abs(poor.mean - poor.score) < 2 and 0 < poor.interval < 20
+        assert "bs:200" in good.signature and "seed:" in good.signature
+
+
+def test_it_is_the_same_again():
+    systems = [("poor", POOR), ("good", GOOD)]
+    assert compare(REFERENCES, systems, "en", samples=100) == compare(REFERENCES, systems, "en", samples=100)
+
+
+def test_the_language_chooses_the_tokenizer():
+    systems = [("a", ["我们 去 公园"] * 2), ("b", ["我们 去 学校"] * 2)]
+    assert any("tok:zh" in r.signature for r in compare(["我们去公园"] * 2, systems, "zh", samples=100))
+
+
+@pytest.mark.parametrize(
+    ("systems", "samples", "message"),
+    [
+        ([("a", POOR)], 1000, "at least one other system, got 1"),
+        ([("a", POOR), ("a", GOOD)], 1000, "a name of its own"),
+        ([("a", POOR), ("b", GOOD[:-1])], 1000, "b has 59 lines but there are 60 references"),
+        ([("a", POOR), ("b", GOOD)], 10, "samples must be at least 100"),
+    ],
+)
+def test_refused(systems, samples, message):
+    with pytest.raises(PadirError, match=message):
+        compare(REFERENCES, systems, "en", samples)
+
+
+def test_no_references():
+    with pytest.raises(PadirError, match="at least one reference"):
+        compare([], [("a", []), ("b", [])], "en")

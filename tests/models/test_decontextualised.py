@@ -1,0 +1,144 @@
+"""DisCo's decoder: no output depends on its own input token, and nothing that is hidden is seen by anyone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, keys, moody
+from support.small_corpus import small_tokenizer
+from support.tiny import pairs, rows_of, tiny_model
+from support.tiny_model import random_translator
+
+from padir.errors import PadirError
+from padir.models.transformer import ModelConfig
+from padir.refinement.canvas import Output, draft, forbid, veil
+from padir.refinement.corruption import Mask
+from padir.refinement.strategies import STRATEGIES, get_strategy
+from padir.text.ids import positions_in_segment
+
+PAIRS = pairs([(4, 5), (6, 3), (3, 8)])
+PACKED = rows_of([PAIRS], 24, 20)
+tiny_disco = functools.partial(tiny_model, decontextualised=True)
+
+
+def decode(model, params, batch, tokens_BL, visible_BLL=None, packed=False):
+    """Logits of some tokens in the place of the batch's target, the source being that of the batch's first row."""
+
+    @jax.jit
+    def run(params, tokens_BL, visible_BLL):
+        bound, rows = model.bind({"params": params}), len(tokens_BL)
+        source_BS, segment_BS, segment_BL = (
+            jnp.repeat(x[:1], rows, 0) for x in (batch.source_BS, batch.source_segment_BS, batch.target_segment_BL)
+        )
+        encoded = bound.encode(source_BS, segment_BS, num_segments=3 if packed else 1)
+        position_BL = jnp.where(segment_BL > 0, positions_in_segment(segment_BL), 0) if packed else None
+        kv = bound.cross_kv(encoded.memory_BSD)
+        return bound.decode(
+            tokens_BL, segment_BL, kv, encoded.segment_BS, position_BL=position_BL, visible_BLL=visible_BLL
+        ).logits_BLV
+
+    return np.asarray(run(params, tokens_BL, visible_BLL))
+
+
+@pytest.mark.parametrize("visibility", ["all", "some"])
+def test_no_output_depends_on_its_own_token(visibility):
+    model, params = tiny_disco(decoder_layers=3)  # through others' hidden states it would take two
+    length = PACKED.target_BL.shape[1]
+    target_BL = jnp.repeat(PACKED.target_BL, length, 0)
+    changed_BL = target_BL + jnp.eye(length, dtype=jnp.int32)  # row n has another token at position n
+    visible_BLL = None
+    if visibility == "some":
+        visible_BLL = jnp.repeat(jax.random.bernoulli(jax.random.key(0), 0.5, (1, length, length)), length, 0)
+    before, after = (decode(model, params, PACKED, t, visible_BLL, packed=True) for t in (target_BL, changed_BL))
+    same_LL = (before == after).all(-1)  # [changed position, position]: to the bit
+    assert same_LL.diagonal().all()
+    segment_L = np.asarray(PACKED.target_segment_BL[0])
+    sees_LL = (segment_L[:, None] == segment_L) & ~np.eye(length, dtype=bool)  # [position, changed position]
+    if visible_BLL is not None:
+        sees_LL &= np.asarray(visible_BLL[0])
+    np.testing.assert_array_equal(same_LL[segment_L > 0].T, ~sees_LL[:, segment_L > 0])
+
+
+def test_the_ordinary_decoder_would_fail_that_test():
+    model, params = tiny_model(positional_attention=False)
+    changed_BL = PACKED.target_BL.at[0, 1].add(1)
+    before, after = (decode(model, params, PACKED, t, packed=True) for t in (PACKED.target_BL, changed_BL))
+    assert (before[0, 1] != after[0, 1]).any()
+
+
+def test_a_position_that_sees_nothing_is_finite_and_knows_no_token():
+    model, params = tiny_disco()
+    batch = rows_of([[PAIRS[0]]], 8, 8)
+    nothing_BLL = jnp.zeros((1, 8, 8), bool)
+    one = decode(model, params, batch, batch.target_BL, nothing_BLL)
+    two = decode(model, params, batch, jnp.full_like(batch.target_BL, IDS.mask), nothing_BLL)
+    assert np.isfinite(one).all()
+    np.testing.assert_array_equal(one[:, :5], two[:, :5])
+    assert (one[0, 0] != one[0, 1]).any()  # it still knows where it is
+
+    def total(params):
+        return jnp.square(jnp.asarray(_logits(model, params, batch, nothing_BLL))).sum()
+
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(total))(params)))
+
+
+def _logits(model, params, batch, visible_BLL):
+    bound = model.bind({"params": params})
+    encoded = bound.encode(batch.source_BS, batch.source_segment_BS)
+    kv = bound.cross_kv(encoded.memory_BSD)
+    args = (batch.target_BL, batch.target_segment_BL, kv, encoded.segment_BS)
+    return bound.decode(*args, visible_BLL=visible_BLL).logits_BLV
+
+
+def test_a_packed_row_gives_what_its_pairs_give_alone():
+    model, params = tiny_disco()
+    together, begin = decode(model, params, PACKED, PACKED.target_BL, packed=True), 0
+    for pair in PAIRS:
+        alone = rows_of([[pair]], 8, 12)
+        end = begin + len(pair[1])
+        logits = decode(model, params, alone, alone.target_BL)
+        np.testing.assert_allclose(together[0, begin:end], logits[0, : end - begin], rtol=1e-4, atol=1e-4)
+        begin = end
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_with_every_strategy_what_is_seen_was_written(name):
+    start = draft(keys(3), jnp.array([7, 4, 2]), 8, Mask(), IDS)
+    canvas, strategy = veil(start, start.free_BL), get_strategy(name)
+    logits_BLV = moody(canvas.segment_BL)(canvas.tokens_BL).at[:, :, 20].add(6.0)  # most of them stutter
+    output = Output(forbid(logits_BLV, IDS.special), jnp.zeros((3, 8)))
+    step_fn = jax.jit(
+        lambda canvas, memory, step: strategy.step(keys(3), canvas, output, memory, step=step, num_steps=4)
+    )
+    memory = strategy.init(keys(3), canvas)
+    for step in range(4):
+        canvas, memory = step_fn(canvas, memory, step)
+        seen_BL = np.asarray((canvas.visible_BLL & start.segment_BL[:, :, None].astype(bool)).any(1) & canvas.free_BL)
+        assert not (np.asarray(canvas.tokens_BL)[seen_BL] == IDS.mask).any(), f"step {step}"
+        assert not np.asarray(canvas.visible_BLL)[:, np.arange(8), np.arange(8)].any()
+        np.testing.assert_array_equal(canvas.visible_BLL[0, :6, 6], True)  # EOS is always seen
+    assert not (canvas.tokens_BL == IDS.mask).any()
+
+
+def test_translates_and_the_steps_see_what_was_written(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "v"), corruption=Mask(rate=0.0), decontextualised=True)
+    one, many = (
+        translator.translate(["1 2 3"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12])[0]
+        for n in (1, 6)
+    )
+    assert one.passes == 1 and many.passes == 6
+    assert one.text != many.text
+
+
+def test_it_has_no_positional_attention_and_no_rejecter():
+    assert not ModelConfig(decontextualised=True, positional_attention=True).positional_attention
+    with pytest.raises(PadirError, match="which a decontextualised decoder does not see"):
+        ModelConfig(decontextualised=True, rejecter=True)
+
+
+def test_visibility_is_for_it_alone():
+    model, params = tiny_model()
+    with pytest.raises(PadirError, match="needs a decontextualised decoder"):
+        decode(model, params, PACKED, PACKED.target_BL, jnp.ones((1, 20, 20), bool), packed=True)

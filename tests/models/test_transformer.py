@@ -1,0 +1,166 @@
+import dataclasses
+import functools
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS
+from support.tiny import pairs, rows_of, tiny_model
+
+from padir.errors import PadirError
+from padir.models.quantization import quantise
+from padir.models.transformer import ModelConfig, Transformer, count_parameters
+from padir.refinement.canvas import best_tokens, forbid
+from padir.text.ids import Ids, positions_in_segment
+
+PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
+APART = rows_of([[pair] for pair in PAIRS], 8, 8)
+PACKED = rows_of([PAIRS], 24, 20)
+
+
+def forward(model, params, batch, num_segments=1, packed=False):
+    variables = {"params": params}
+    encoded = model.apply(
+        variables, batch.source_BS, batch.source_segment_BS, num_segments=num_segments, method="encode"
+    )
+    cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
+    output = model.apply(
+        variables,
+        batch.target_BL,
+        batch.target_segment_BL,
+        cross_kv,
+        encoded.segment_BS,
+        position_BL=positions_in_segment(batch.target_segment_BL) if packed else None,
+        method="decode",
+    )
+    return output.logits_BLV, encoded
+
+
+@pytest.mark.parametrize("length_head", ["token", "affine", "fertility"])
+@pytest.mark.parametrize("positional", [True, False])
+def test_a_packed_row_gives_what_its_pairs_give_alone(positional, length_head):
+    model, params = tiny_model(positional_attention=positional, length_head=length_head)
+    alone, encoded_alone = forward(model, params, APART)
+    together, encoded_together = forward(model, params, PACKED, num_segments=4, packed=True)
+    begin = 0
+    for b, (_, target) in enumerate(PAIRS):
+        np.testing.assert_allclose(
+            together[0, begin : begin + len(target)], alone[b, : len(target)], rtol=1e-4, atol=1e-4
+        )
+        begin += len(target)
+        for name in ("logits_BGM", "mean_BG"):
+            one, two = getattr(encoded_alone.length, name), getattr(encoded_together.length, name)
+            if one is not None:
+                np.testing.assert_allclose(two[0, b], one[b, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_change_in_one_segment_stays_in_it():
+    model, params = tiny_model()
+    changed = dataclasses.replace(
+        PACKED,
+        source_BS=PACKED.source_BS.at[0, 2].set(7 + (PACKED.source_BS[0, 2] == 7)),
+        target_BL=PACKED.target_BL.at[0, 1].set(8 + (PACKED.target_BL[0, 1] == 8)),
+    )
+    before, after = (forward(model, params, batch, 4, packed=True)[0][0] for batch in (PACKED, changed))
+    moved_L = jnp.abs(after - before).max(-1) > 1e-6
+    present_L = np.asarray(PACKED.target_segment_BL[0]) > 0
+    np.testing.assert_array_equal(moved_L[present_L], (PACKED.target_segment_BL[0] == 1)[present_L])
+
+
+def test_hypotheses_share_the_memory_of_their_sentence():
+    model, params = tiny_model()
+    _, encoded = forward(model, params, APART)
+    variables = {"params": params}
+    cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
+    drafts_BNL = jax.random.randint(jax.random.key(1), (3, 2, 8), IDS.first_regular, IDS.end_regular)
+    segment_BNL = jnp.repeat(APART.target_segment_BL[:, None], 2, 1)
+    flat = (drafts_BNL.reshape(6, 8), segment_BNL.reshape(6, 8))
+    shared = model.apply(variables, *flat, cross_kv, encoded.segment_BS, method="decode").logits_BLV
+    repeated_kv = jax.tree.map(lambda x: jnp.repeat(x, 2, 0), cross_kv)
+    repeated_BS = jnp.repeat(encoded.segment_BS, 2, 0)
+    repeated = model.apply(variables, *flat, repeated_kv, repeated_BS, method="decode").logits_BLV
+    present = np.asarray(flat[1]) > 0
+    np.testing.assert_allclose(shared[present], repeated[present], rtol=1e-5, atol=1e-5)
+
+
+def test_cross_attention_does_not_see_the_length_token():
+    model, params = tiny_model()
+    variables = {"params": params}
+    _, encoded = forward(model, params, APART)
+    assert (encoded.segment_BS[:, 0] == 0).all() and (encoded.segment_BS[:, 1] == 1).all()
+    kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
+    other = model.apply(variables, encoded.memory_BSD.at[:, 0].add(5.0), method="cross_kv")
+    args = (APART.target_BL, APART.target_segment_BL)
+    one, two = (model.apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other))
+    present = np.asarray(APART.target_segment_BL) > 0
+    np.testing.assert_array_equal(one[present], two[present])
+
+
+def test_a_row_longer_than_the_position_table_is_refused():
+    model, params = tiny_model(max_length=6)
+    with pytest.raises(PadirError, match="max_length is 6, got rows of 8"):
+        forward(model, params, APART)
+
+
+def test_bfloat16_is_close_and_gives_float32_logits():
+    model, params = tiny_model()
+    expected, _ = forward(model, params, APART)
+    half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
+    logits, _ = forward(half, params, APART)
+    assert logits.dtype == jnp.float32
+    assert float(jnp.abs(logits - expected).mean()) < 0.05 * float(jnp.abs(expected).mean())
+
+
+def test_gated_mlp_has_t5_names():
+    _, params = tiny_model(mlp_activations=("gelu", "linear"))
+    names = {"/".join(path) for path in flax.traverse_util.flatten_dict(params)}
+    assert "encoder/layers_0/mlp/wi_0/kernel" in names and "encoder/layers_0/mlp/wi_1/kernel" in names
+    assert "encoder/layers_0/mlp/wi/kernel" not in names
+
+
+def test_the_paper_size_has_67_million_parameters():
+    model = Transformer(ModelConfig(), Ids(32_100))
+    ones = jnp.ones((1, 8), jnp.int32)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), ones, ones, ones, ones))
+    assert round(count_parameters(shapes["params"]) / 1e6) == 67
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (dict(width=0), "width must be at least 1, got 0"),
+        (dict(dropout_rate=1.0), "dropout_rate"),
+        (dict(dtype="float16"), "float32, bfloat16"),
+        (dict(mlp_activations=("rleu",)), "'rleu'"),
+        (dict(length_head="toekn"), "token, affine, fertility, oracle"),
+    ],
+)
+def test_wrong_configurations(wrong, message):
+    with pytest.raises(PadirError, match=message):
+        ModelConfig(**wrong)
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_best_tokens_are_found_without_logits(tied, quantised, monkeypatch):
+    monkeypatch.setattr("padir.models.transformer.MOST_LOGITS", 0)
+    ids = Ids(4_999)  # no multiple of a block
+    model, params = tiny_model(ids=ids, tied=tied)
+    params = quantise(params) if quantised else params
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def best(params, find_best):
+        bound = model.bind({"params": params})
+        encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+        batch = APART.target_BL, APART.target_segment_BL, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
+        output = bound.decode(*batch, find_best=find_best)
+        assert (output.found_BL is not None) == find_best
+        return output.best() if find_best else best_tokens(forbid(output.logits_BLV, ids.special))
+
+    (token_BL, score_BL), (expected_BL, expected_score_BL) = best(params, True), best(params, False)
+    np.testing.assert_array_equal(token_BL, expected_BL)
+    np.testing.assert_allclose(score_BL, expected_score_BL, atol=1e-5)
+    texts = [best.lower(params, find_best).compile().as_text() for find_best in (True, False)]
+    assert ["f32[3,8,4999]" in text for text in texts] == [False, True]

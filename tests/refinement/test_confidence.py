@@ -1,0 +1,128 @@
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, conditionals, keys, moody, output, unseen
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Output, draft
+from padir.refinement.corruption import Mask
+from padir.refinement.loop import refine
+from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+
+EOS, MASK = IDS.eos, IDS.mask
+
+
+def spread(*numbers):
+    """An output whose position i is uniform over `numbers[i]` tokens from 20 + i on: its entropy is log of that."""
+    logits_LV = np.full((len(numbers) + 1, IDS.vocab_size), -np.inf, np.float32)
+    for i, number in enumerate(numbers):
+        logits_LV[i, 20 + i : 20 + i + number] = 0.0
+    logits_LV[-1, EOS] = 0.0
+    return Output(jnp.asarray(logits_LV)[None])
+
+
+def first_step(strategy, out, free, num_steps=3, step=0):
+    before = canvas([MASK] * free)
+    after, hidden_BL = strategy.step(
+        keys(1), before, out, strategy.init(keys(1), before), step=step, num_steps=num_steps
+    )
+    np.testing.assert_array_equal(hidden_BL, (after.tokens_BL == MASK))
+    return after.tokens_BL[0, :-1].tolist(), bool(after.done_B[0])
+
+
+class TestThreshold:
+    def test_writes_what_is_above_it(self):
+        out = spread(1, 2, 4)  # probabilities 1, 1/2 and 1/4
+        assert first_step(Threshold(0.6), out, 3) == ([20, MASK, MASK], False)
+        assert first_step(Threshold(0.4), out, 3) == ([20, 21, MASK], False)
+        assert first_step(Threshold(0.2), out, 3) == ([20, 21, 22], True)
+        assert first_step(Threshold(0.5), out, 3) == ([20, MASK, MASK], False)  # not more than 1/2
+
+    def test_writes_the_best_if_none_is_above_it(self):
+        assert first_step(Threshold(0.9), spread(4, 2, 3), 3) == ([MASK, 21, MASK], False)
+        assert first_step(Threshold(1.0), spread(2, 2, 2), 3) == ([20, MASK, MASK], False)
+
+    def test_the_last_step_writes_everything(self):
+        assert first_step(Threshold(0.9), spread(4, 2, 3), 3, num_steps=1) == ([20, 21, 22], True)
+
+    def test_falls_linearly(self):
+        strategy, out = Threshold(0.9, final_tau=0.1), spread(2, 3, 4)  # 0.5, 0.33, 0.25
+        written = [sum(t != MASK for t in first_step(strategy, out, 3, 5, step)[0]) for step in range(5)]
+        assert written == [1, 1, 1, 2, 3]  # thresholds 0.9, 0.7, 0.5, 0.3, and the last
+
+    def test_one_position_a_step_at_most_confident_and_one_shot_at_0(self):
+        start = draft(keys(3), jnp.array([4, 6, 9]), 9, Mask(), IDS)
+        logits_fn = moody(start.segment_BL)
+        assert refine(keys(3), start, logits_fn, Threshold(1.0), num_steps=20).passes_B.tolist() == [3, 5, 8]
+        assert refine(keys(3), start, logits_fn, Threshold(0.0), num_steps=20).passes_B.tolist() == [1, 1, 1]
+
+    def test_wrong_numbers(self):
+        with pytest.raises(PadirError, match="tau must be a probability"):
+            Threshold(1.2)
+        with pytest.raises(PadirError, match=r"final_tau must lie in \[0, tau\] = \[0, 0.5\], got 0.6"):
+            Threshold(0.5, final_tau=0.6)
+
+
+class TestEntropyBound:
+    @pytest.mark.parametrize(
+        ("gamma", "expected"),
+        [
+            # Entropies log 2, log 4, log 2, log 8. In ascending order 20, 22, 21, 23 have before them 0, log 2, log 4
+            # and log 16.
+            (0.0, [20, MASK, MASK, MASK]),
+            (math.log(2) - 0.01, [20, MASK, MASK, MASK]),
+            (math.log(2) + 0.01, [20, MASK, 22, MASK]),
+            (math.log(4) + 0.01, [20, 21, 22, MASK]),
+            (math.log(16) + 0.01, [20, 21, 22, 23]),
+        ],
+    )
+    def test_writes_the_largest_set_within_the_bound(self, gamma, expected):
+        assert first_step(EntropyBound(gamma), spread(2, 4, 2, 8), 4)[0] == expected
+
+    def test_what_is_certain_costs_nothing(self):
+        assert first_step(EntropyBound(0.0), spread(1, 1, 3, 1), 4)[0] == [20, 21, 22, 23]  # 0 before the last of them
+        assert first_step(EntropyBound(0.0), spread(3, 1, 3, 1), 4)[0] == [20, 21, MASK, 23]
+
+    def test_the_last_step_writes_everything(self):
+        assert first_step(EntropyBound(0.0), spread(4, 2, 3), 3, num_steps=1) == ([20, 21, 22], True)
+
+    def test_wrong_gamma(self):
+        with pytest.raises(PadirError, match="gamma must be at least 0 nats, got -1.0"):
+            EntropyBound(-1.0)
+
+
+class TestEasyFirst:
+    def test_each_position_sees_those_that_were_easier_at_step_0(self):
+        strategy, start = EasyFirst(), unseen(canvas([MASK] * 3))
+        memory = strategy.init(keys(1), start)
+        one, memory = strategy.step(keys(1), start, output([20, 21, 22], [4.0, 9.0, 6.0]), memory, step=0, num_steps=4)
+        assert one.tokens_BL.tolist() == [[20, 21, 22, EOS]] and not one.done_B[0]
+        # The order is 21, 22, 20; all see EOS, as before.
+        expected = [[0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
+        assert one.visible_BLL[0, :3].astype(int).tolist() == expected
+        two, memory = strategy.step(keys(1), one, output([30, 21, 22], [9.0, 1.0, 1.0]), memory, step=1, num_steps=4)
+        assert two.tokens_BL.tolist() == [[30, 21, 22, EOS]] and not two.done_B[0]
+        assert two.visible_BLL[0, :3].astype(int).tolist() == expected  # later confidences change nothing
+        three, _ = strategy.step(keys(1), two, output([30, 21, 22], [1.0, 1.0, 1.0]), memory, step=2, num_steps=4)
+        assert three.done_B[0]
+
+    def test_the_limit_is_greedy_decoding_in_that_order(self):
+        """On an exact joint: the easiest by its marginal, the next given the first, the last given both."""
+        joint_VVV = jnp.asarray(np.random.RandomState(23).dirichlet(np.full(27, 0.3)).reshape(3, 3, 3), jnp.float32)
+        marginals = [joint_VVV.sum(axis=tuple({0, 1, 2} - {i})) for i in range(3)]
+        order = sorted(range(3), key=lambda i: -float(marginals[i].max()))
+        known, table = {}, np.asarray(joint_VVV)
+        for i in order:
+            given = table[tuple(slice(known[j], known[j] + 1) if j in known else slice(None) for j in range(3))]
+            known[i] = int(given.sum(axis=tuple({0, 1, 2} - {i})).argmax())
+        assert [known[i] for i in range(3)] != [int(m.argmax()) for m in marginals]  # else nothing is tested
+        start = unseen(draft(keys(1), jnp.array([4]), 4, Mask(), IDS))
+        refined = refine(keys(1), start, conditionals(joint_VVV, 10), EasyFirst(), num_steps=9)
+        assert (refined.tokens_BL[0, :3] - 10).tolist() == [known[i] for i in range(3)]
+        assert refined.passes_B[0] <= 4  # three to write, one to see that nothing changes
+
+    def test_an_ordinary_canvas_is_refused(self):
+        with pytest.raises(PadirError, match="use a model with decontextualised=True"):
+            EasyFirst().init(keys(1), canvas([MASK]))

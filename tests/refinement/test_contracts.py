@@ -1,0 +1,262 @@
+"""What every corruption and every strategy must do, whatever else it does."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, LENGTHS, clean, judging, keys, moody, oracle, unseen
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Corruption, Strategy, draft, forbid, from_tokens
+from padir.refinement.corruption import CORRUPTIONS, get_corruption
+from padir.refinement.loop import refine
+from padir.refinement.strategies import STRATEGIES, get_strategy
+
+EOS, PADDING = IDS.eos, IDS.padding
+
+
+@pytest.fixture(params=CORRUPTIONS)
+def corruption(request):
+    return get_corruption(request.param)
+
+
+def kinds_of_canvas(name):
+    """The canvases that a strategy must cope with.
+
+    A random one, on which a start token may be written, and one of masks, on which none may; or one that says what a
+    decontextualised decoder sees, which some need and another treats in its own way.
+    """
+    if "decontextualised" in getattr(STRATEGIES[name], "needs", ()):
+        return ["decontextualised"]
+    return ["uniform", "mask_range", *(["decontextualised"] if name == "independent_parallel" else [])]
+
+
+@pytest.fixture(params=[(name, kind) for name in STRATEGIES for kind in kinds_of_canvas(name)], ids="-".join)
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def strategy(case):
+    return get_strategy(case[0])
+
+
+@pytest.fixture
+def canvas_of(case):
+    """Makes a draft of given lengths."""
+
+    def make(length_B, max_length):
+        kind = "mask" if case[1] == "decontextualised" else case[1]
+        canvas = draft(keys(len(length_B)), length_B, max_length, get_corruption(kind), IDS)
+        return unseen(canvas) if case[1] == "decontextualised" else canvas
+
+    return make
+
+
+REFINED = {}
+
+
+@pytest.fixture
+def five_steps(case, strategy, canvas_of):
+    """All rows together, traced; refined once for all tests of a case."""
+    if case not in REFINED:
+        canvas = canvas_of(LENGTHS, 12)
+        decoder = judging(moody(canvas.segment_BL))
+        REFINED[case] = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True)
+    return REFINED[case]
+
+
+class TestCorruption:
+    def test_is_a_frozen_hashable_corruption(self, corruption):
+        assert isinstance(corruption, Corruption)
+        assert corruption == dataclasses.replace(corruption) and hash(corruption) == hash(
+            dataclasses.replace(corruption)
+        )
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            corruption.rate = 0.5
+
+    def test_changes_chosen_positions_only_and_those_are_free(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        noisy_BL, chosen_BL = corruption(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)
+        assert not (chosen_BL & ~free_BL).any()
+        np.testing.assert_array_equal(jnp.where(chosen_BL, 0, noisy_BL), jnp.where(chosen_BL, 0, tokens_BL))
+        assert noisy_BL.dtype == jnp.int32
+
+    def test_full_replaces_every_free_position(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        _, chosen_BL = corruption.full()(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)
+        np.testing.assert_array_equal(chosen_BL, free_BL)
+
+    def test_noise_is_regular_or_a_mask(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean(jnp.full(200, 12))
+        noisy_BL, chosen_BL = corruption.full()(keys(200), tokens_BL, free_BL, segment_BL, ids=IDS)
+        noise = np.asarray(noisy_BL)[np.asarray(chosen_BL)]
+        regular = (noise >= IDS.first_regular) & (noise < IDS.end_regular)
+        assert (regular | (noise == IDS.mask) | np.isin(noise, IDS.mask_range(12))).all()
+
+    def test_is_the_same_jitted_and_depends_on_the_key_alone(self, corruption):
+        inputs = clean()
+        plain = corruption(keys(4), *inputs, ids=IDS)
+        jitted = jax.jit(lambda key_B: corruption(key_B, *inputs, ids=IDS))(keys(4))
+        np.testing.assert_array_equal(plain[0], jitted[0])
+        np.testing.assert_array_equal(plain[1], jitted[1])
+        other = corruption(keys(4, seed=1), *inputs, ids=IDS)
+        assert (other[1] != plain[1]).any()
+
+    def test_full_is_deterministic_if_it_says_so(self, corruption):
+        inputs = clean()
+        one = corruption.full()(keys(4, seed=1), *inputs, ids=IDS)[0]
+        two = corruption.full()(keys(4, seed=2), *inputs, ids=IDS)[0]
+        assert bool((one == two).all()) == corruption.deterministic
+
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, corruption):
+        tokens_BL, free_BL, segment_BL = clean()
+        wide = [jnp.pad(x, ((0, 0), (0, 8))) for x in (tokens_BL, free_BL, segment_BL)]
+        together = corruption(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)[0]
+        wider = corruption(keys(4), *wide, ids=IDS)[0]
+        np.testing.assert_array_equal(wider[:, :12], together)
+        for b in range(4):
+            alone = corruption(keys(4)[b : b + 1], *(x[b : b + 1] for x in clean()), ids=IDS)[0]
+            np.testing.assert_array_equal(alone[0], together[b])
+
+    def test_corrupting_and_packing_commute(self, corruption):
+        (tokens_1L, free_1L, segment_1L), (tokens_2L, free_2L, segment_2L) = (clean([6], 6), clean([5], 5, seed=1))
+        key_B = keys(1)
+        apart = [
+            corruption(key_B, tokens_1L, free_1L, segment_1L, ids=IDS)[0],
+            corruption(key_B, tokens_2L, free_2L, 2 * segment_2L, ids=IDS)[0],
+        ]
+        packed = (jnp.concatenate(pair, 1) for pair in ((tokens_1L, tokens_2L), (free_1L, free_2L)))
+        packed_segment = jnp.concatenate([segment_1L, 2 * segment_2L], 1)
+        together = corruption(key_B, *packed, packed_segment, ids=IDS)[0]
+        np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
+
+
+class TestStrategy:
+    def test_is_a_frozen_hashable_strategy(self, strategy):
+        assert isinstance(strategy, Strategy)
+        assert strategy == dataclasses.replace(strategy) and hash(strategy) == hash(dataclasses.replace(strategy))
+
+    @pytest.mark.parametrize("num_steps", [1, 7])
+    def test_finds_the_answer_of_a_decoder_that_knows_it(self, strategy, canvas_of, num_steps):
+        answer_BL, free_BL, _ = clean()
+        refined = refine(keys(4), canvas_of(LENGTHS, 12), judging(oracle(answer_BL)), strategy, num_steps=num_steps)
+        np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
+        assert ((refined.canvas.score_BL > -1e-3) | ~free_BL).all()
+
+    @pytest.mark.parametrize("num_steps", [1, 4])
+    def test_leaves_padding_and_eos_and_no_hidden_position(self, strategy, canvas_of, num_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps, trace=True)
+        fixed_BL = ~np.asarray(canvas.free_BL)
+        for tokens_BL in refined.tokens_TBL:
+            np.testing.assert_array_equal(tokens_BL[fixed_BL], canvas.tokens_BL[fixed_BL])
+        written = np.asarray(refined.tokens_BL)[~fixed_BL]
+        assert not np.isin(written, IDS.special).any()
+        assert (np.asarray(refined.canvas.score_BL)[~fixed_BL] < 0).all()
+
+    def test_never_writes_forbidden_ids(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        wish = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
+        wishful = judging(lambda *seen: moody(canvas.segment_BL)(*seen) + wish)
+        refined = refine(keys(4), canvas, wishful, strategy, num_steps=3)
+        free = np.asarray(canvas.free_BL)
+        assert not np.isin(np.asarray(refined.tokens_BL)[free], IDS.special).any()
+        allowed = refine(keys(4), canvas, wishful, strategy, num_steps=3, banned_ids=())
+        assert np.isin(np.asarray(allowed.tokens_BL)[free], IDS.special).any()
+
+    def test_is_the_same_jitted_and_depends_on_the_key_alone(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+
+        def run(key_B):
+            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=4, trace=True)
+
+        with jax.disable_jit():
+            plain = run(keys(4))
+        jitted = jax.jit(run)(keys(4))
+        np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL)
+        np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
+        if getattr(strategy, "temperature", 0):
+            assert (run(keys(4, seed=1)).tokens_BL != plain.tokens_BL).any()
+
+    def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, five_steps):
+        def run(length_B, max_length, key_B):
+            canvas = canvas_of(length_B, max_length)
+            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
+
+        together, wider = five_steps, run(LENGTHS, 20, keys(4))
+        np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
+        np.testing.assert_array_equal(wider.passes_B, together.passes_B)
+        first = run(LENGTHS[:1], 12, keys(1))  # without the others, which halt later than it
+        np.testing.assert_array_equal(first.tokens_BL[0], together.tokens_BL[0])
+        assert first.passes_B[0] == together.passes_B[0]
+        canvas = jax.tree.map(lambda x: x[::-1], canvas_of(LENGTHS, 12))  # each row in another slot
+        reverse = refine(keys(4)[::-1], canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
+        np.testing.assert_array_equal(reverse.tokens_BL[::-1], together.tokens_BL)
+
+    def test_counts_passes_and_a_done_row_stays_as_it_is(self, strategy, canvas_of):
+        canvas = canvas_of(LENGTHS, 12)
+        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=9, trace=True)
+        assert ((refined.passes_B >= 1) & (refined.passes_B <= 9)).all()
+        for b, passes in enumerate(refined.passes_B):
+            after = np.asarray(refined.tokens_TBL[passes:, b])
+            assert (after == after[0]).all()
+            assert passes == 9 or refined.canvas.done_B[b]
+
+    def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of, five_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        decoder = judging(moody(canvas.segment_BL))
+        grouped = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True, rows_at_once=3)
+        np.testing.assert_array_equal(grouped.tokens_TBL, five_steps.tokens_TBL)
+        np.testing.assert_array_equal(grouped.passes_B, five_steps.passes_B)
+
+    def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of, five_steps):
+        canvas = canvas_of(LENGTHS, 12)
+        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(0, 2))
+        rows = jnp.array([3, 1])
+        key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
+        late = refine(
+            key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(2, 5), memory=memory
+        )
+        np.testing.assert_array_equal(late.tokens_BL, five_steps.tokens_BL[rows])
+        np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, five_steps.passes_B[rows])
+
+    def test_makes_a_step_between_two_training_stages(self, strategy, canvas_of):
+        """There the numbers of steps are Python's own."""
+        canvas = canvas_of(LENGTHS, 12)
+        output_fn = judging(moody(canvas.segment_BL))
+        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
+        output = output_fn(*seen)
+        output = output.replace(logits_BLV=forbid(output.logits_BLV, IDS.special))
+        key_B, memory = keys(4), strategy.init(keys(4), canvas)
+        plain, _ = strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)
+        traced, _ = jax.jit(lambda step, n: strategy.step(key_B, canvas, output, memory, step=step, num_steps=n))(0, 2)
+        np.testing.assert_array_equal(plain.tokens_BL, traced.tokens_BL)
+        np.testing.assert_array_equal(jnp.where(canvas.free_BL, 0, plain.tokens_BL - canvas.tokens_BL), 0)
+        assert (plain.tokens_BL != canvas.tokens_BL).any()
+
+    @pytest.mark.parametrize("seed", range(2))  # in some of them one segment halts before the other
+    def test_segments_of_a_packed_row_do_not_see_each_other(self, case, strategy, seed):
+        rows = [clean([n], n, seed=n + seed) for n in (3, 6)]
+        kind = "mask" if case[1] == "decontextualised" else case[1]
+        noisy = [get_corruption(kind).full()(keys(1, seed), *row, ids=IDS)[0] for row in rows]
+
+        def run(tokens_BL, free_BL, segment_BL):
+            canvas = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
+            canvas = unseen(canvas) if case[1] == "decontextualised" else canvas
+            return refine(keys(1), canvas, judging(moody(segment_BL, seed)), strategy, num_steps=5).tokens_BL
+
+        # A segment draws by its number, also alone in a row.
+        each = [(tokens, free, n * segment) for n, tokens, (_, free, segment) in zip((1, 2), noisy, rows, strict=True)]
+        apart = [run(*row) for row in each]
+        together = run(*(jnp.concatenate(parts, 1) for parts in zip(*each, strict=True)))
+        np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(PadirError, match="uniform, mask, mask_range, mixed, cmlm, sundae"):
+        get_corruption("unifrom")
+    with pytest.raises(PadirError, match="padir, mask_predict, constant"):
+        get_strategy("beam")

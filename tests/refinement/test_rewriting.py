@@ -1,0 +1,219 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, keys, moody, oracle, output
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Output, draft, from_tokens
+from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.loop import refine
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+
+EOS = IDS.eos
+
+
+class TestPadir:
+    def step(self, strategy, before, tokens, step=0, logits=None):
+        memory = strategy.init(keys(1), before)
+        return strategy.step(keys(1), before, logits or output(tokens), memory, step=step, num_steps=4)
+
+    def test_stutter_goes_back_to_the_previous_token(self):
+        after, _ = self.step(Padir(), canvas([10, 11, 12, 13]), [20, 20, 20, 23])
+        assert after.tokens_BL.tolist() == [[20, 11, 12, 23, EOS]]
+
+    def test_stutter_goes_back_to_the_start_token(self):
+        after, _ = self.step(Padir(remask="start"), canvas([10, 11, 12], start=[7, 8, 9]), [20, 20, 22])
+        assert after.tokens_BL.tolist() == [[20, 8, 22, EOS]]
+
+    def test_stutter_goes_to_the_argmax_of_summed_logits(self):
+        strategy = Padir(remask="logits")
+        before = canvas([10, 11, 12])
+        first, memory = self.step(strategy, before, [20, 21, 22])
+        weak = output([20, 20, 23], [9.0, 5.0, 9.0])
+        second, _ = strategy.step(keys(1), first, weak, memory, step=1, num_steps=4)
+        assert second.tokens_BL.tolist() == [[20, 21, 23, EOS]]  # 9 for 21 so far beats 5 for 20
+
+    def test_the_last_step_rewrites_nothing(self):
+        after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 20, 22], step=3)
+        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]
+
+    def test_the_first_position_does_not_stutter_with_the_last(self):
+        # The published test wraps around; the token before position 0 is none.
+        after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 21, 20])
+        assert after.tokens_BL.tolist() == [[20, 21, 20, EOS]]
+
+    def test_a_segment_does_not_stutter_with_the_one_before_it(self):
+        segment_BL = jnp.array([[1, 1, 2, 2]])
+        tokens_BL, free_BL = jnp.array([[10, EOS, 11, EOS]]), jnp.array([[True, False, True, False]])
+        before = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
+        logits = Output(9.0 * jnp.eye(IDS.vocab_size)[jnp.array([[20, EOS, EOS, EOS]])])
+        after, _ = self.step(Padir(), before, None, logits=logits)
+        assert after.tokens_BL.tolist() == [[20, EOS, EOS, EOS]]
+
+    def test_done_when_nothing_changes_and_the_argmax_then_stands(self):
+        after, _ = self.step(Padir(), canvas([20, 11, 22]), [20, 20, 22])
+        assert after.done_B.tolist() == [True]
+        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]  # as four steps would end: the last rewrites nothing
+        after, _ = self.step(Padir(), canvas([20, 11, 22]), [20, 21, 22])
+        assert after.done_B.tolist() == [False]
+
+    def test_unknown_remask(self):
+        with pytest.raises(PadirError, match="previous, start, logits"):
+            Padir(remask="mask")
+
+
+class TestMaskPredict:
+    @pytest.mark.parametrize("num_steps", [1, 2, 4, 5, 10, 13])
+    def test_hides_exactly_the_floor_of_the_linear_schedule(self, num_steps):
+        length_B = jnp.array([11, 4])  # 10 and 3 free positions
+        start = draft(keys(2), length_B, 11, Mask(), IDS)
+        answer_BL = jnp.where(start.free_BL, 20 + jnp.arange(11), start.tokens_BL)
+        refined = refine(keys(2), start, oracle(answer_BL), MaskPredict(), num_steps=num_steps, trace=True)
+        hidden_TB = (refined.tokens_TBL == IDS.mask).sum(-1)
+        for b, free in enumerate([10, 3]):
+            expected = [free * (num_steps - t) // num_steps for t in range(num_steps + 1)]
+            passes = next(t for t, n in enumerate(expected) if n == 0)
+            assert hidden_TB[:, b].tolist() == expected
+            assert refined.passes_B[b] == passes
+
+    def test_hides_the_least_confident_and_keeps_old_confidences(self):
+        strategy, start = MaskPredict(), canvas([63, 63, 63, 63])
+        memory, doubtful = strategy.init(keys(1), start), output([20, 21, 22, 23], [4.0, 9.0, 3.0, 8.0])
+        one, memory = strategy.step(keys(1), start, doubtful, memory, step=0, num_steps=2)
+        assert one.tokens_BL.tolist() == [[63, 21, 63, 23, EOS]]
+        two, _ = strategy.step(
+            keys(1), one, output([30, 31, 32, 33], [9.0, 9.0, 9.0, 9.0]), memory, step=1, num_steps=2
+        )
+        assert two.tokens_BL.tolist() == [[30, 21, 32, 23, EOS]]
+        np.testing.assert_array_equal(two.score_BL[0, [1, 3]], one.score_BL[0, [1, 3]])
+        assert two.done_B.tolist() == [True]
+
+    def test_ties_hide_the_leftmost(self):
+        strategy, start = MaskPredict(), canvas([63] * 5)
+        after, _ = strategy.step(
+            keys(1), start, output([20, 21, 22, 23, 24]), strategy.init(keys(1), start), step=0, num_steps=2
+        )
+        assert after.tokens_BL.tolist() == [[63, 63, 22, 23, 24, EOS]]
+
+    def test_a_random_canvas_hides_with_its_own_random_tokens(self):
+        start = draft(keys(1), jnp.array([5]), 5, Uniform(), IDS)
+        answer_BL = jnp.array([[20, 21, 22, 23, EOS]])
+        refined = refine(keys(1), start, oracle(answer_BL), MaskPredict(), num_steps=2, trace=True)
+        assert refined.tokens_TBL[1, 0].tolist() == [*start.tokens_BL[0, :2].tolist(), 22, 23, EOS]
+
+
+def all_steps(start, logits_fn, share, remask, num_steps):
+    """The constant schedule row by row, without a stop."""
+    tokens, free = np.array(start.tokens_BL), np.array(start.free_BL)
+    hidden, scores = free.copy(), np.zeros(tokens.shape)
+    for step in range(num_steps):
+        before = tokens.copy()
+        logits = np.array(logits_fn(jnp.asarray(tokens)))
+        logits[..., list(IDS.special)] = -np.inf
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        tokens, scores = np.where(hidden, logits.argmax(-1), tokens), np.where(hidden, log_probs.max(-1), scores)
+        if step < num_steps - 1:
+            hidden[:] = False
+            for b in range(len(tokens)):
+                positions = np.flatnonzero(free[b])
+                order = positions[np.argsort(scores[b, positions], kind="stable")]
+                hidden[b, order[: int(np.ceil(share * len(positions)))]] = True
+            tokens = np.where(hidden, np.array(start.start_BL) if remask == "start" else before, tokens)
+    return tokens
+
+
+class TestConstant:
+    def test_takes_back_the_same_number_after_every_step_but_the_last(self):
+        start = draft(keys(2), jnp.array([11, 4]), 11, Mask(), IDS)  # 10 and 3 free positions
+
+        def moving(tokens_BL):  # never at rest: written positions differ from step to step
+            wish_BL = 10 + (tokens_BL.sum(-1, keepdims=True) + jnp.arange(11)) % 20
+            return 9.0 * jnp.eye(IDS.vocab_size)[wish_BL]
+
+        for strategy, expected in [(Constant(share=0.3), (3, 1)), (Constant(count=2), (2, 2))]:
+            refined = refine(keys(2), start, moving, strategy, num_steps=4, trace=True)
+            hidden_TB = (refined.tokens_TBL == IDS.mask).sum(-1)
+            for b, free in enumerate([10, 3]):
+                # At rest early: what is taken back is the same, and then it is written for good.
+                assert hidden_TB[0, b] == free and hidden_TB[-1, b] == 0
+                assert hidden_TB[1, b] == expected[b]
+                assert set(hidden_TB[1:-1, b].tolist()) <= {expected[b], 0}
+
+    def steps(self, strategy, *outputs, start=(63, 63, 63)):
+        state = canvas(start)
+        memory = strategy.init(keys(1), state)
+        for step, out in enumerate(outputs):
+            state, memory = strategy.step(keys(1), state, out, memory, step=step, num_steps=4)
+        return state
+
+    def test_takes_back_the_least_confident_and_keeps_old_confidences(self):
+        one = output([20, 21, 22], [4.0, 3.0, 9.0])
+        two = output([30, 31, 32], [9.0, 9.0, 1.0])
+        assert self.steps(Constant(count=1), one).tokens_BL.tolist() == [[20, 63, 22, EOS]]
+        # 31 is written with confidence 9; of 4, 9 and 9 the 4 is worst; what pass two says of 22 does not count.
+        assert self.steps(Constant(count=1), one, two).tokens_BL.tolist() == [[63, 31, 22, EOS]]
+
+    @pytest.mark.parametrize(("remask", "token"), [("start", 9), ("previous", 20), ("logits", 30)])
+    def test_what_a_taken_back_position_gets(self, remask, token):
+        strategy = Constant(count=1, remask=remask)
+        one, two = output([20, 21, 22], [6.0, 3.0, 9.0]), output([30, 31, 32], [8.0, 9.0, 1.0])
+        after = self.steps(strategy, one, two, start=(9, 9, 9))
+        # After pass two the worst is position 0, where 20 stood (6), and the logits sum up to 6 for 20, 8 for 30.
+        assert after.tokens_BL.tolist() == [[token, 31, 22, EOS]]
+
+    def test_halts_when_nothing_is_taken_back(self):
+        start = draft(keys(1), jnp.array([6]), 6, Uniform(), IDS)
+        answer_BL = jnp.where(start.free_BL, 20, start.tokens_BL)
+        refined = refine(keys(1), start, oracle(answer_BL), Constant(share=0.0), num_steps=5)
+        assert refined.passes_B.tolist() == [1]
+        np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
+
+    @pytest.mark.parametrize("remask", ["previous", "start"])
+    def test_halting_gives_what_all_steps_would_have_given(self, remask):
+        halted = 0
+        for seed in range(4):
+            start = draft(keys(6, seed), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
+            logits_fn = moody(start.segment_BL, seed)
+            refined = refine(keys(6), start, logits_fn, Constant(0.3, remask=remask), num_steps=12)
+            np.testing.assert_array_equal(refined.tokens_BL, all_steps(start, logits_fn, 0.3, remask, 12))
+            halted += int((refined.passes_B < 12).sum())
+        assert halted > 0
+
+    def test_wrong_numbers(self):
+        for wrong, message in [
+            ({"share": 1.5}, r"share must lie in \[0, 1\]"),
+            ({"count": -1}, "count must be at least 0"),
+            ({"remask": "mask"}, "previous, start, logits"),
+        ]:
+            with pytest.raises(PadirError, match=message):
+                Constant(**wrong)
+
+
+class TestRejecter:
+    def step(self, strategy, before, tokens, keep, step):
+        out = output(tokens)
+        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, 9.0]]))
+        return strategy.step(keys(1), before, out, strategy.init(keys(1), before), step=step, num_steps=4)[0]
+
+    def test_the_first_step_writes_everything(self):
+        after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], [5.0, 5.0, -5.0], 0)
+        assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]] and after.done_B.tolist() == [False]
+
+    def test_later_ones_write_what_is_rejected(self):
+        # Probabilities to keep: 0.62, 0.50, 0.38.
+        after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], [0.5, 0.0, -0.5], 1)
+        assert after.tokens_BL.tolist() == [[10, 11, 22, EOS]] and after.done_B.tolist() == [False]
+        after = self.step(Rejecter(0.55), canvas([10, 11, 12]), [20, 21, 22], [0.5, 0.0, -0.5], 1)
+        assert after.tokens_BL.tolist() == [[10, 21, 22, EOS]]
+
+    def test_done_when_nothing_is_rejected_or_the_argmax_is_the_same(self):
+        after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 12], [5.0, 5.0, -5.0], 1)
+        assert after.tokens_BL.tolist() == [[10, 11, 12, EOS]] and after.done_B.tolist() == [True]
+
+    def test_a_decoder_without_the_head_is_refused(self):
+        with pytest.raises(PadirError, match="needs keep logits"):
+            self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], None, 0)
+
+    def test_wrong_threshold(self):
+        with pytest.raises(PadirError, match="threshold must be at least 0, got -1.0"):
+            Rejecter(-1.0)

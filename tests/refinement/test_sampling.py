@@ -1,0 +1,227 @@
+"""Samplers: what a step does, and that chains have the distributions that they should have."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, conditionals, keys, moody, output, unseen
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Output, draft, forbid, write
+from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.loop import refine
+from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens
+
+EOS, MASK, FIRST = IDS.eos, IDS.mask, 10
+ROWS = 6_000
+
+# Two thirds of the mass lie on the states of three equal tokens: far from the product of the marginals.
+JOINT_VVV = np.random.RandomState(0).dirichlet(np.ones(27)).reshape(3, 3, 3) / 3
+JOINT_VVV[range(3), range(3), range(3)] += np.array([3, 2, 1]) / 9
+EXACT = conditionals(jnp.asarray(JOINT_VVV), FIRST)
+
+
+def drafts(rows=ROWS):
+    return draft(keys(rows), jnp.full(rows, 4), 4, Mask(), IDS)
+
+
+def histogram(tokens_BL):
+    """How often each state of three tokens occurs, [3, 3, 3]."""
+    counts_VVV = np.zeros((3, 3, 3))
+    np.add.at(counts_VVV, tuple((np.asarray(tokens_BL)[:, :3] - FIRST).T), 1)
+    return counts_VVV / len(tokens_BL)
+
+
+def distance(p, q):
+    """Total variation."""
+    return 0.5 * np.abs(p - q).sum()
+
+
+def product_of_marginals(joint_VVV):
+    a, b, c = (joint_VVV.sum(axis=tuple({0, 1, 2} - {i})) for i in range(3))
+    return np.einsum("a,b,c->abc", a, b, c)
+
+
+def after_a_sweep(before_VVV):
+    """The product of the leave-one-out conditionals of JOINT_VVV, given states that are distributed like that."""
+    one, two, three = (JOINT_VVV / JOINT_VVV.sum(axis=i, keepdims=True) for i in range(3))
+    return np.einsum("abc,xbc,ayc,abz->xyz", before_VVV, one, two, three)
+
+
+# 6,000 exact draws from 27 states are off by 0.5 * sum of E|error| <= 0.5 * sqrt(2 / pi * 27 / 6000) = 0.027 or less.
+NOISE = 0.04
+
+
+def test_the_joint_of_these_tests_is_far_from_what_it_must_be_told_from():
+    assert distance(JOINT_VVV, product_of_marginals(JOINT_VVV)) > 0.2
+    assert distance(after_a_sweep(product_of_marginals(JOINT_VVV)), JOINT_VVV) > 0.1
+    assert distance(after_a_sweep(product_of_marginals(JOINT_VVV)), product_of_marginals(JOINT_VVV)) > 0.1
+
+
+class TestSampleTokens:
+    def test_follows_the_distribution_at_its_temperature(self):
+        prob = np.array([0.6, 0.3, 0.1])
+        logits_BLV = jnp.broadcast_to(jnp.log(jnp.asarray(prob, jnp.float32)), (ROWS, 1, 3))
+        for temperature in (1.0, 0.5):
+            token_BL, score_BL = sample_tokens(keys(ROWS), logits_BLV, jnp.ones((ROWS, 1), int), temperature)
+            share = np.bincount(np.asarray(token_BL)[:, 0], minlength=3) / ROWS
+            expected = prob ** (1 / temperature) / (prob ** (1 / temperature)).sum()
+            np.testing.assert_allclose(share, expected, atol=4 * np.sqrt(0.25 / ROWS))
+            np.testing.assert_allclose(jnp.exp(score_BL), prob[np.asarray(token_BL)], rtol=1e-5)
+
+    def test_temperature_0_is_the_argmax_and_what_is_forbidden_is_never_drawn(self):
+        logits_BLV = jnp.broadcast_to(jnp.array([1.0, 2.0, -jnp.inf]), (ROWS, 1, 3))
+        segment_BL = jnp.ones((ROWS, 1), int)
+        assert (sample_tokens(keys(ROWS), logits_BLV, segment_BL, 0.0)[0] == 1).all()
+        assert set(np.unique(sample_tokens(keys(ROWS), logits_BLV, segment_BL, 5.0)[0])) == {0, 1}
+
+    @pytest.mark.parametrize("cls", [SundaeSampling, BlockGibbs, IndependentParallel])
+    @pytest.mark.parametrize("temperature", [-0.1, float("inf"), float("nan")])
+    def test_wrong_temperatures(self, cls, temperature):
+        with pytest.raises(PadirError, match="temperature must be a number from 0"):
+            cls(temperature=temperature)
+
+
+class TestSundaeSampling:
+    def test_writes_everything_and_then_the_share(self):
+        strategy = SundaeSampling(share=0.3, temperature=1.0)
+        before = canvas([10] * 10)
+        for step, written in [(0, 10), (1, 3), (2, 3), (3, 10)]:  # the last writes the argmax everywhere
+            after, _ = strategy.step(keys(1, step), before, output([20] * 10, [50.0] * 10), (), step=step, num_steps=4)
+            assert (after.tokens_BL[0] == 20).sum() == written
+        after, _ = SundaeSampling(share=0.3, argmax_last=False).step(
+            keys(1), before, output([20] * 10, [50.0] * 10), (), step=3, num_steps=4
+        )
+        assert (after.tokens_BL[0] == 20).sum() == 3
+
+    def test_every_position_is_as_likely_to_be_drawn(self):
+        before = draft(keys(ROWS), jnp.full(ROWS, 5), 5, Mask(), IDS)
+        out = Output(jnp.broadcast_to(50.0 * jnp.eye(IDS.vocab_size)[20], (ROWS, 5, IDS.vocab_size)))
+        after, _ = SundaeSampling(share=0.5).step(keys(ROWS), before, out, (), step=1, num_steps=4)
+        np.testing.assert_allclose((after.tokens_BL == 20).mean(0)[:4], 0.5, atol=4 * np.sqrt(0.25 / ROWS))
+
+    def test_the_argmax_unroll_of_everything_is_the_argmax_of_the_argmax(self):
+        start = draft(keys(3), jnp.array([4, 6, 9]), 9, Uniform(), IDS)
+        logits_fn = moody(start.segment_BL)
+        tokens_BL = start.tokens_BL
+        for _ in range(3):
+            tokens_BL = jnp.where(start.free_BL, forbid(logits_fn(tokens_BL), IDS.special).argmax(-1), tokens_BL)
+        refined = refine(keys(3), start, logits_fn, SundaeSampling(share=1.0, temperature=0.0), num_steps=3)
+        np.testing.assert_array_equal(refined.tokens_BL, tokens_BL)
+
+    def test_the_uncertain_share_is_what_was_written_with_the_lowest_probability(self):
+        before = write(
+            canvas([10] * 4),
+            jnp.ones((1, 5), bool),
+            canvas([10] * 4).tokens_BL,
+            jnp.log(jnp.array([[0.9, 0.2, 0.8, 0.1, 1.0]])),
+        )
+        strategy = SundaeSampling(share=0.5, temperature=0.0, order="uncertain")
+        after, _ = strategy.step(keys(1), before, output([20] * 4), (), step=1, num_steps=4)
+        assert after.tokens_BL.tolist() == [[10, 20, 10, 20, EOS]]
+
+    def test_at_temperature_0_it_halts_where_the_argmax_agrees(self):
+        strategy = SundaeSampling(share=0.3, temperature=0.0)
+        after, _ = strategy.step(keys(1), canvas([20, 21, 22]), output([20, 21, 22]), (), step=1, num_steps=9)
+        assert after.done_B.tolist() == [True]
+        after, _ = strategy.step(keys(1), canvas([20, 21, 12]), output([20, 21, 22]), (), step=1, num_steps=9)
+        assert after.done_B.tolist() == [False]  # whether or not this step was to write the 22
+
+    def test_wrong_share(self):
+        with pytest.raises(PadirError, match=r"share must lie in \(0, 1\]"):
+            SundaeSampling(share=0.0)
+        with pytest.raises(PadirError, match="order must be random or uncertain, got 'margin'"):
+            SundaeSampling(order="margin")
+
+
+class TestBlockGibbs:
+    def run(self, strategy, num_steps):
+        refined = refine(keys(ROWS), drafts(), EXACT, strategy, num_steps=num_steps)
+        assert (refined.passes_B == num_steps).all()
+        return histogram(refined.tokens_BL)
+
+    def test_the_first_step_draws_the_product_of_the_marginals(self):
+        assert distance(self.run(BlockGibbs(), 1), product_of_marginals(JOINT_VVV)) < NOISE
+
+    @pytest.mark.parametrize(("block", "num_steps"), [(1, 41), (2, 21), (3, 4)])
+    def test_one_after_the_other_its_distribution_is_the_joint(self, block, num_steps):
+        """A chain that forgets its start and ends in the joint leaves it invariant."""
+        assert distance(self.run(BlockGibbs(block=block), num_steps), JOINT_VVV) < NOISE
+
+    def test_the_parallel_block_is_an_approximation(self):
+        drawn_VVV = self.run(BlockGibbs(block=3, parallel=True), 4)
+        assert distance(drawn_VVV, product_of_marginals(JOINT_VVV)) < NOISE  # so it is at every step
+        assert distance(self.run(BlockGibbs(block=2, parallel=True), 15), JOINT_VVV) > 2 * NOISE
+
+    def test_hides_a_block_and_writes_it_from_left_to_right(self):
+        strategy = BlockGibbs(block=2, order="margin", temperature=0.0)
+        state, num_steps = canvas([MASK] * 4), 9
+        memory = strategy.init(keys(1), state)
+        margins = [9.0, 2.0, 9.0, 1.0]
+        seen = []
+        for step, tokens in enumerate([[20, 21, 22, 23], [30, 31, 32, 33], [40, 41, 42, 43]]):
+            state, memory = strategy.step(
+                keys(1), state, output(tokens, margins), memory, step=step, num_steps=num_steps
+            )
+            seen.append(state.tokens_BL[0, :4].tolist())
+        # Each pass writes one; after the second of a block the next one is hidden, without the positions of this one.
+        assert seen == [[20, MASK, 22, MASK], [20, 31, 22, MASK], [MASK, 31, MASK, 43]]
+
+    def test_what_is_hidden_at_the_last_step_gets_the_argmax(self):
+        strategy = BlockGibbs(block=3)
+        before = canvas([MASK, 21, MASK, MASK])
+        hidden_BL = jnp.array([[True, False, True, True, False]])
+        out = output([30, 31, 32, 33], [50.0] * 4)
+        after, (hidden_BL, _) = strategy.step(keys(1), before, out, (hidden_BL, hidden_BL), step=4, num_steps=5)
+        assert after.tokens_BL.tolist() == [[30, 21, 32, 33, EOS]] and not hidden_BL.any()
+        assert (after.score_BL[0, [0, 2, 3]] < 0).all()
+
+    def test_wrong_numbers(self):
+        with pytest.raises(PadirError, match="block must be at least 1 position, got 0"):
+            BlockGibbs(block=0)
+        with pytest.raises(PadirError, match="order must be random or margin, got 'left'"):
+            BlockGibbs(order="left")
+
+
+class TestIndependentParallel:
+    def run(self, start, num_steps):
+        refined = refine(keys(ROWS), start, EXACT, IndependentParallel(), num_steps=num_steps)
+        return histogram(refined.tokens_BL)
+
+    def test_a_sweep_draws_the_product_of_the_leave_one_out_conditionals(self):
+        drawn_VVV = product_of_marginals(JOINT_VVV)
+        assert distance(self.run(drafts(), 1), drawn_VVV) < NOISE
+        assert distance(self.run(drafts(), 4), after_a_sweep(drawn_VVV)) < NOISE  # 3 passes for 3 positions
+        assert distance(self.run(drafts(), 7), after_a_sweep(after_a_sweep(drawn_VVV))) < NOISE
+
+    def test_an_unfinished_sweep_changes_nothing(self):
+        whole, cut = (
+            refine(keys(20), drafts(20), EXACT, IndependentParallel(), num_steps=1, trace=True),
+            refine(keys(20), drafts(20), EXACT, IndependentParallel(), num_steps=3, trace=True),
+        )
+        np.testing.assert_array_equal(whole.tokens_BL, cut.tokens_BL)
+        hidden_TBL = np.asarray(cut.tokens_TBL == MASK)
+        assert hidden_TBL[1, :, 0].all() and hidden_TBL[1].sum() == 20  # after the draft, position 0 alone
+        assert hidden_TBL[2, :, 1].all() and hidden_TBL[2].sum() == 20
+
+    def test_a_decontextualised_decoder_takes_one_pass_a_sweep(self):
+        drawn_VVV = product_of_marginals(JOINT_VVV)
+        assert distance(self.run(unseen(drafts()), 1), drawn_VVV) < NOISE
+        assert distance(self.run(unseen(drafts()), 2), after_a_sweep(drawn_VVV)) < NOISE
+        refined = refine(
+            keys(1),
+            unseen(canvas([MASK] * 3)),
+            EXACT,
+            IndependentParallel(),
+            num_steps=2,
+        )
+        assert refined.canvas.visible_BLL[0, :3].astype(int).tolist() == [[0, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 1]]
+
+    @pytest.mark.parametrize(("seen", "passes"), [(False, 4), (True, 2)])
+    def test_at_temperature_0_it_halts_after_a_sweep_that_changes_nothing(self, seen, passes):
+        answer = output([20, 21, 22]).logits_BLV
+        start = canvas([MASK] * 3)
+        start = unseen(start) if seen else start
+        refined = refine(
+            keys(1), start, lambda tokens_BL, *visible_BLL: answer, IndependentParallel(temperature=0.0), num_steps=20
+        )
+        assert refined.passes_B.tolist() == [passes] and refined.tokens_BL.tolist() == [[20, 21, 22, EOS]]

@@ -1,0 +1,196 @@
+import types
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
+
+from padir.errors import PadirError
+from padir.refinement.canvas import draft
+from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform
+from padir.refinement.loop import refine
+from padir.refinement.strategies import (
+    STRATEGIES,
+    BlockGibbs,
+    Constant,
+    EasyFirst,
+    EntropyBound,
+    IndependentParallel,
+    Lifted,
+    MaskPredict,
+    Padir,
+    Rejecter,
+    SundaeSampling,
+    Threshold,
+    check_strategy,
+    get_strategy,
+    parse_strategy,
+)
+
+EOS = IDS.eos
+ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)
+DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
+JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
+
+
+class TestEquivalences:
+    """Strategies that must agree where their differences have no effect."""
+
+    def tokens(self, strategy, corruption, num_steps):
+        start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS)
+        if isinstance(strategy, EasyFirst):
+            start = unseen(start)
+            start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
+            contextualised = moody(start.segment_BL)
+            logits_fn = judging(lambda tokens_BL, visible_BLL: contextualised(tokens_BL))
+        else:
+            logits_fn = judging(moody(start.segment_BL))
+        refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
+        return refined.tokens_BL, refined.canvas.score_BL
+
+    @pytest.mark.parametrize(
+        "strategy",
+        [
+            MaskPredict(),
+            Constant(),
+            EasyFirst(),
+            SundaeSampling(),
+            Rejecter(),
+            Threshold(),
+            EntropyBound(),
+            BlockGibbs(temperature=0.0),
+            IndependentParallel(temperature=0.0),
+        ],
+        ids=lambda strategy: type(strategy).__name__,
+    )
+    @pytest.mark.parametrize("corruption", [Uniform(), Mask()], ids=["uniform", "mask"])
+    def test_one_step_is_the_argmax_of_the_draft_for_all(self, strategy, corruption):
+        expected = self.tokens(Padir(), corruption, 1)
+        for got, wanted in zip(self.tokens(strategy, corruption, 1), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+    @pytest.mark.parametrize(
+        "strategy",
+        [
+            Threshold(0.0),
+            EntropyBound(1e6),
+            Constant(share=0.0),
+            BlockGibbs(block=12, parallel=True, temperature=0.0),
+        ],
+        ids=lambda strategy: type(strategy).__name__,
+    )
+    def test_some_are_one_shot_at_the_end_of_their_range(self, strategy):
+        one_shot_BL, _ = self.tokens(Padir(), Uniform(), 1)
+        np.testing.assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
+
+    def test_a_rejecter_that_keeps_nothing_is_the_argmax_unroll(self):
+        unroll = SundaeSampling(share=1.0, temperature=0.0)
+        for got, wanted in zip(
+            self.tokens(Rejecter(1.1), Uniform(), 4), self.tokens(unroll, Uniform(), 4), strict=True
+        ):
+            np.testing.assert_array_equal(got, wanted)
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("padir", Padir()),
+            ("padir:remask=start", Padir("start")),
+            ("padir:remask='logits'", Padir("logits")),
+            ("threshold:tau=0.8,final_tau=0.5", Threshold(0.8, 0.5)),
+            ("threshold:tau=1", Threshold(1.0)),
+            ("threshold:final_tau=None", Threshold()),
+            ("constant:count=3", Constant(count=3)),
+            ("block_gibbs:block=3, order=margin, parallel=True", BlockGibbs(3, "margin", parallel=True)),
+            ("mask_predict:", MaskPredict()),
+        ],
+    )
+    def test_hyperparameters(self, text, expected):
+        assert parse_strategy(text) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("guess:tau=1", "no strategy is called 'guess': choose one of padir"),
+            ("threshold:tua=1", r"no hyperparameter 'tua': it has tau: float = 0.9, final_tau: float \| None = None"),
+            ("mask_predict:tau=1", "no hyperparameter 'tau': it has none"),
+            ("threshold:tau=high", "tau='high' is of the wrong type"),
+            ("threshold:tau=True", "tau=True is of the wrong type"),
+            ("constant:count=1.5", r"count=1.5 is of the wrong type for constant: it has .*count: int \| None"),
+            ("block_gibbs:parallel=1", "parallel=1 is of the wrong type"),
+            ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=1)+(2", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=2.0", "tau must be a probability"),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, text, message):
+        with pytest.raises(PadirError, match=message):
+            parse_strategy(text)
+
+
+class TestNeeds:
+    """Which strategies run on which models."""
+
+    def check(self, name, *, canvas=None, trained=None, config=ORDINARY):
+        trained = trained or Uniform()
+        check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
+
+    @pytest.mark.parametrize("name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound"])
+    def test_most_run_on_all(self, name):
+        for trained in (Uniform(), Mask(), MaskRange(), Mixed()):
+            self.check(name, trained=trained)
+
+    @pytest.mark.parametrize("name", ["block_gibbs", "independent_parallel"])
+    def test_conditionals_need_a_mask(self, name):
+        self.check(name, trained=Mask())
+        self.check(name, trained=MaskRange())
+        self.check(name, trained=Mixed(), canvas=Mask())
+        self.check(name, trained=Uniform(), config=DISCO)
+        with pytest.raises(PadirError, match=rf"{name} .*trained with Uniform.*choose one of padir, mask_predict"):
+            self.check(name, canvas=Mask())
+        with pytest.raises(PadirError, match=r"canvas is of Mixed.*Decoding.canvas = @Mask\(\)"):
+            self.check(name, trained=Mixed())
+        with pytest.raises(PadirError, match="canvas is of Uniform"):
+            self.check(name, trained=Mask(), canvas=Uniform())
+
+    def test_easy_first_needs_a_decontextualised_decoder(self):
+        self.check("easy_first", config=DISCO)
+        for config in (ORDINARY, JUDGING):
+            with pytest.raises(PadirError, match="easy_first needs a decontextualised decoder"):
+                self.check("easy_first", trained=Mask(), config=config)
+
+    def test_rejecter_needs_its_head(self):
+        self.check("rejecter", config=JUDGING)
+        for config in (ORDINARY, DISCO):
+            with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
+                self.check("rejecter", config=config)
+
+    def test_a_strategy_of_ones_own_needs_nothing_unless_it_says_so(self):
+        class Own(MaskPredict):
+            pass
+
+        check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
+        Own.needs = frozenset({"rejecter"})
+        with pytest.raises(PadirError, match="Own needs a rejecter head"):
+            check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
+
+    def test_every_need_is_one_that_is_checked(self):
+        assert all(
+            getattr(cls, "needs", set()) <= {"mask", "rejecter", "decontextualised"} for cls in STRATEGIES.values()
+        )
+
+
+def test_lifted_is_the_first_of_two_steps():
+    before = canvas([10, 11, 12])
+    chosen_BL = jnp.array([[True, False, False, False]])
+    inputs = (before.tokens_BL, chosen_BL)
+    between, chosen_next_BL = Lifted(Padir())(keys(1), before, output([20, 20, 22]), *inputs, progress=0.0)
+    assert chosen_next_BL is chosen_BL
+    assert between.tokens_BL.tolist() == [[20, 11, 22, EOS]]
+    doubtful = output([20, 21], [3.0, 9.0])
+    between, _ = Lifted(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
+    assert between.tokens_BL.tolist() == [[63, 21, EOS]]

@@ -1,0 +1,174 @@
+"""What stands between two training stages, on canvases and decoders that a person can check."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, clean, keys, moody
+
+from padir.errors import PadirError
+from padir.refinement.canvas import Between, Output, forbid, from_tokens
+from padir.refinement.corruption import Cmlm
+from padir.refinement.strategies import Lifted, MaskPredict
+from padir.refinement.transitions import Glat, SampledUnroll, Smart
+
+EOS, MASK = IDS.eos, IDS.mask
+BETWEENS = [Lifted(), Lifted(MaskPredict()), Smart(), Glat(), SampledUnroll()]
+
+
+def row(tokens, start=None, rows=1):
+    """Rows of free tokens and EOS."""
+    tokens_BL = jnp.array([[*tokens, EOS]] * rows)
+    free_BL = jnp.array([[True] * len(tokens) + [False]] * rows)
+    start_BL = tokens_BL if start is None else jnp.array([[*start, EOS]] * rows)
+    return from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+
+
+def guess(tokens, rows=1):
+    """A decoder's output whose argmax is `tokens`."""
+    return Output(9.0 * jax.nn.one_hot(jnp.array([[*tokens, EOS]] * rows), IDS.vocab_size))
+
+
+@pytest.fixture(params=BETWEENS, ids=str)
+def between(request):
+    return request.param
+
+
+class TestContract:
+    def run(self, between, tokens_BL, free_BL, segment_BL):
+        noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, free_BL, segment_BL, ids=IDS)
+        start_BL = jnp.where(free_BL, MASK, tokens_BL)
+        canvas = from_tokens(noisy_BL, start_BL, free_BL, segment_BL, IDS)
+        output = Output(forbid(moody(segment_BL)(noisy_BL), IDS.special))
+        return between(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
+
+    def test_is_a_frozen_hashable_between(self, between):
+        assert isinstance(between, Between)
+        assert between == dataclasses.replace(between) and hash(between) == hash(dataclasses.replace(between))
+
+    def test_leaves_eos_and_padding_and_chooses_free_positions(self, between):
+        tokens_BL, free_BL, segment_BL = clean()
+        canvas, chosen_BL = self.run(between, tokens_BL, free_BL, segment_BL)
+        np.testing.assert_array_equal(canvas.tokens_BL[~free_BL], tokens_BL[~free_BL])
+        assert chosen_BL.any() and not (chosen_BL & ~free_BL).any()
+
+    def test_is_the_same_jitted(self, between):
+        inputs = clean()
+        plain, jitted = self.run(between, *inputs), jax.jit(lambda: self.run(between, *inputs))()
+        np.testing.assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
+        np.testing.assert_array_equal(plain[1], jitted[1])
+
+    def test_a_longer_row_changes_nothing(self, between):
+        inputs = clean()
+        short = self.run(between, *inputs)
+        long = self.run(between, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
+        np.testing.assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
+        np.testing.assert_array_equal(long[1][:, :12], short[1])
+
+    def test_segments_of_a_packed_row_do_not_see_each_other(self, between):
+        rows = [clean([n], n, seed=n) for n in (4, 7)]
+        second = (*rows[1][:2], 2 * rows[1][2])
+        apart = [self.run(between, *rows[0]), self.run(between, *second)]
+        packed = [jnp.concatenate(pair, 1) for pair in zip(rows[0], second, strict=True)]
+        together = self.run(between, *packed)
+        for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
+            np.testing.assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
+
+
+class TestSmart:
+    def test_fills_only_the_masks_and_hides_a_random_number(self):
+        canvas = row([MASK, 11, MASK, 13], start=[MASK] * 4, rows=2_000)
+        chosen_BL = canvas.tokens_BL == MASK
+        after, hidden_BL = Smart()(
+            keys(2_000), canvas, guess([20, 21, 22, 23], 2_000), canvas.tokens_BL, chosen_BL, progress=0.0
+        )
+        # 11 and 13 were the target's and stay, whatever the decoder thinks of them.
+        np.testing.assert_array_equal(after.tokens_BL, jnp.where(hidden_BL, MASK, jnp.array([20, 11, 22, 13, EOS])))
+        numbers = np.bincount(np.asarray(hidden_BL.sum(-1)), minlength=5)
+        assert numbers[0] == 0 and np.square(numbers[1:] - 500).sum() / 500 < 21.1  # chi-squared, p = 1e-4
+        np.testing.assert_allclose(hidden_BL[:, :4].mean(0), 10 / 16, atol=0.045)
+
+    def test_is_decoded_by_mask_predict(self):
+        assert Smart().strategy == MaskPredict() and dataclasses.asdict(Smart()) == {}
+
+
+class TestGlat:
+    @pytest.mark.parametrize(
+        "wrong, ratio, shown", [(0, 0.5, 0), (1, 0.5, 0), (5, 0.5, 2), (6, 0.5, 3), (10, 0.3, 3), (10, 1.0, 10)]
+    )
+    def test_reveals_the_ratio_of_the_distance(self, wrong, ratio, shown):
+        target = list(range(10, 20))
+        target_BL = jnp.array([[*target, EOS]])
+        output = guess([30] * wrong + target[wrong:])
+        canvas = row([MASK] * 10)
+        after, chosen_BL = Glat(ratio, ratio)(
+            keys(1), canvas, output, target_BL, canvas.free_BL, progress=jnp.float32(0.7)
+        )
+        assert int((~chosen_BL & canvas.free_BL).sum()) == shown
+        np.testing.assert_array_equal(after.tokens_BL, jnp.where(chosen_BL, MASK, target_BL))
+
+    def test_reveals_right_guesses_as_often_as_wrong_ones(self):
+        target = [10, 11, 12, 13]
+        target_BL, canvas = jnp.array([[*target, EOS]] * 2_000), row([MASK] * 4, rows=2_000)
+        output = guess([10, 11, 30, 31], 2_000)
+        _, chosen_BL = Glat(0.5, 0.5)(keys(2_000), canvas, output, target_BL, canvas.free_BL, progress=0.0)
+        np.testing.assert_allclose(chosen_BL[:, :4].mean(0), 0.75, atol=4 * np.sqrt(0.75 * 0.25 / 2_000))
+
+    def test_what_the_corruption_had_kept_is_hidden_again(self):
+        canvas = row([10, MASK, 12], start=[MASK] * 3)
+        target_BL = jnp.array([[10, 11, 12, EOS]])
+        after, chosen_BL = Glat()(keys(1), canvas, guess([10, 11, 12]), target_BL, canvas.free_BL, progress=0.0)
+        assert after.tokens_BL.tolist() == [[MASK, MASK, MASK, EOS]]
+        assert chosen_BL.tolist() == [[True, True, True, False]]
+
+    def test_each_segment_has_its_own_distance(self):
+        target_BL = jnp.array([[10, 11, EOS, 12, 13, 14, 15, EOS]])
+        segment_BL = jnp.array([[1, 1, 1, 2, 2, 2, 2, 2]])
+        free_BL = target_BL != EOS
+        canvas = from_tokens(jnp.where(free_BL, MASK, EOS), jnp.where(free_BL, MASK, EOS), free_BL, segment_BL, IDS)
+        output = Output(9.0 * jax.nn.one_hot(jnp.array([[10, 11, EOS, 30, 30, 30, 30, EOS]]), IDS.vocab_size))
+        _, chosen_BL = Glat(0.5, 0.5)(keys(1), canvas, output, target_BL, free_BL, progress=0.0)
+        assert chosen_BL[0, :2].all() and int(chosen_BL[0, 3:7].sum()) == 2
+
+    def test_the_ratio_is_annealed(self):
+        glat = Glat()
+        assert [glat.ratio(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.4, 0.3])
+        target_BL, canvas = jnp.array([[10] * 10 + [EOS]]), row([MASK] * 10)
+        run = jax.jit(lambda p: glat(keys(1), canvas, guess([30] * 10), target_BL, canvas.free_BL, progress=p)[1])
+        assert [10 - int(run(p).sum()) for p in (0.0, 0.25, 0.75, 0.999)] == [5, 4, 3, 3]
+
+    def test_wrong_ratios(self):
+        with pytest.raises(PadirError, match="got 1.5 and 0.3"):
+            Glat(start=1.5)
+
+
+class TestSampledUnroll:
+    def frequencies(self, temperature):
+        logits_V = jnp.full(IDS.vocab_size, -jnp.inf).at[6:9].set(jnp.log(jnp.array([0.6, 0.3, 0.1])))
+        canvas = row([10] * 20, rows=500)
+        output = Output(jnp.broadcast_to(logits_V, (500, 21, IDS.vocab_size)))
+        after, _ = SampledUnroll(temperature)(keys(500), canvas, output, canvas.tokens_BL, canvas.free_BL, progress=0.0)
+        tokens = np.asarray(after.tokens_BL)[:, :20]
+        assert (after.tokens_BL[:, 20] == EOS).all() and len({tuple(each) for each in tokens}) > 450
+        expected = np.log([0.6, 0.3, 0.1])[tokens - 6]  # of the model, whatever the temperature
+        np.testing.assert_allclose(after.score_BL[:, :20], expected, rtol=1e-5)
+        return np.bincount(tokens.ravel(), minlength=9)[6:] / tokens.size
+
+    def test_samples_every_free_position_from_the_model(self):
+        np.testing.assert_allclose(self.frequencies(1.0), [0.6, 0.3, 0.1], atol=0.02)
+
+    def test_the_temperature_sharpens(self):
+        # At 1/2 the probabilities are squared: 0.36, 0.09, 0.01 of 0.46.
+        np.testing.assert_allclose(self.frequencies(0.5), np.array([36, 9, 1]) / 46, atol=0.02)
+
+    def test_chosen_positions_stay_what_the_corruption_chose(self):
+        canvas = row([10, 11])
+        chosen_BL = jnp.array([[False, True, False]])
+        after = SampledUnroll()(keys(1), canvas, guess([20, 21]), canvas.tokens_BL, chosen_BL, progress=0.0)
+        assert after[1] is chosen_BL
+
+    def test_wrong_temperature(self):
+        with pytest.raises(PadirError, match="above 0, got 0"):
+            SampledUnroll(temperature=0.0)

@@ -1,0 +1,1 @@
+"""What tests share: fake decoders, tiny models, corpora, faults, servers."""

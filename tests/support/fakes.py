@@ -1,0 +1,124 @@
+"""Decoders whose answer is known, for tests of what acts on a canvas."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.refinement.canvas import Canvas, Output, from_tokens
+from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
+
+IDS = Ids(vocab_size=64, num_sentinels=32, first_regular=6)  # ids 3, 4 and 5 play the byte pieces
+
+
+def keys(count, seed=0):
+    """One key per row, made from the row's number."""
+    return jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(jnp.arange(count))
+
+
+def canvas(tokens, start=None):
+    """One row of free tokens and IDS.eos."""
+    tokens_BL = jnp.array([[*tokens, IDS.eos]])
+    start_BL = jnp.array([[*(start or tokens), IDS.eos]])
+    free_BL = jnp.array([[True] * len(tokens) + [False]])
+    return from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+
+
+def output(tokens, confidence=None):
+    """Logits whose argmax is `tokens`, with the given margins."""
+    margin_BL = jnp.array([[*(confidence or [9.0] * len(tokens)), 9.0]])
+    return Output(jnp.eye(IDS.vocab_size)[jnp.array([[*tokens, IDS.eos]])] * margin_BL[..., None])
+
+
+def oracle(answer_BL):
+    """A decoder that always knows the answer."""
+    return lambda tokens_BL, visible_BLL=None: 20.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)
+
+
+def moody(segment_BL, seed=0):
+    """A decoder whose logits change with each token, its left neighbour and its place in the segment.
+
+    A position's logits depend on nothing else, so rows, buckets and segments cannot leak into each other through it.
+    Told which positions it sees, it is decontextualised: it does not look at its own token.
+    """
+    rng = np.random.RandomState(seed)
+    own_VV, left_VV, place_LV = (jnp.asarray(rng.normal(size=(n, IDS.vocab_size)), jnp.float32) for n in (64, 64, 64))
+    position_BL = positions_in_segment(segment_BL)
+
+    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
+        left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)))[:, :-1]
+        place_BL = position_BL if rows is None else position_BL.at[rows].get(mode="clip")
+        sees_left_BL = place_BL > 0
+        own_BLV = own_VV[tokens_BL]
+        if visible_BLL is not None:
+            sees_left_BL &= jnp.pad(jnp.diagonal(visible_BLL, -1, axis1=1, axis2=2), ((0, 0), (1, 0)))
+            own_BLV = 0.0
+        left_BL = jnp.where(sees_left_BL, left_BL, 0)
+        return own_BLV + left_VV[left_BL] + 2 * place_LV[place_BL]
+
+    return logits_fn
+
+
+def judging(logits_fn):
+    """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest."""
+
+    def output_fn(tokens_BL, *visible_BLL, **rows):
+        logits_BLV = logits_fn(tokens_BL, *visible_BLL, **rows)
+        at_token_BL = jnp.take_along_axis(logits_BLV, tokens_BL[..., None], axis=-1)[..., 0]
+        return Output(logits_BLV, at_token_BL - logits_BLV.max(-1) + 2.0)
+
+    return output_fn
+
+
+def unseen(canvas: Canvas) -> Canvas:
+    """The canvas for a decontextualised decoder: before anything is written, only what is fixed is seen."""
+    length = canvas.free_BL.shape[1]
+    return canvas.replace(visible_BLL=jnp.repeat(~canvas.free_BL[:, None, :], length, 1))
+
+
+def conditionals(joint_VVV, first_id):
+    """A decoder of rows of three free positions and EOS that knows every conditional of a joint distribution exactly.
+
+    Token v of the joint is the id first_id + v. A mask, or a position that is not seen, is not conditioned on; nor is
+    a position's own token. All other ids have -inf.
+    """
+    choices = joint_VVV.shape[0]
+    state_K3 = jnp.stack(jnp.meshgrid(*[jnp.arange(choices)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    prob_K = joint_VVV.reshape(-1)
+
+    def logits_fn(tokens_BL, visible_BLL=None):
+        given_B3 = tokens_BL[:, :3] - first_id
+        sees_B33 = (tokens_BL[:, None, :3] != IDS.mask) & ~jnp.eye(3, dtype=bool)
+        if visible_BLL is not None:
+            sees_B33 &= visible_BLL[:, :3, :3]
+        agrees_B3K = ((given_B3[:, None, :, None] == state_K3.T) | ~sees_B33[..., None]).all(2)
+        is_VK3 = state_K3 == jnp.arange(choices)[:, None, None]
+        weight_B3V = jnp.einsum("bik,k,vki->biv", agrees_B3K.astype(jnp.float32), prob_K, is_VK3.astype(jnp.float32))
+        logits_BLV = jnp.full((*tokens_BL.shape, IDS.vocab_size), -jnp.inf)
+        logits_BLV = logits_BLV.at[:, 3:, IDS.eos].set(0.0)
+        return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
+
+    return logits_fn
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1.0
+        return self.now
+
+
+LENGTHS = jnp.array([2, 5, 9, 12])
+
+
+def clean(lengths=LENGTHS, max_length=12, seed=0):
+    """Rows of regular pieces: (tokens_BL, free_BL, segment_BL)."""
+    rng = np.random.RandomState(seed)
+    tokens = rng.randint(IDS.first_regular, IDS.end_regular, size=(len(lengths), 64))[:, :max_length]
+    place = np.arange(max_length)
+    lengths = np.asarray(lengths)[:, None]
+    tokens = np.where(place < lengths - 1, tokens, np.where(place == lengths - 1, EOS, PADDING))
+    return jnp.asarray(tokens, jnp.int32), jnp.asarray(place < lengths - 1), jnp.asarray(place < lengths, jnp.int32)

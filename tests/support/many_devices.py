@@ -1,0 +1,86 @@
+"""What the tests of many devices run in processes of their own: `python many_devices.py WHAT ...`."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support.small_corpus import Numbers, number_lines
+from support.tiny_model import TINY
+
+from padir.data.plan import Batching
+from padir.data.prepare import prepare
+from padir.distributed.sharding import Sharding
+from padir.text.tokenizer import train as train_tokenizer
+from padir.training.loop import Intervals, train
+from padir.training.objective import Objective
+from padir.training.optimizer import Adam, Cosine
+
+# Eight heads, and a vocabulary of 400 ids: eight devices can share them.
+MODEL = dataclasses.replace(TINY, heads=8, head_dim=2, max_length=32)
+SETTINGS = {
+    "model": MODEL,
+    "objective": Objective(),
+    "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
+    "batching": Batching(rows=8, row_length=32),
+    "intervals": Intervals(log=1, evaluate=0, checkpoint=4),
+    "seed": 3,
+}
+KINDS = {
+    "data": Sharding(),
+    "fsdp": Sharding(shard_parameters=True),
+    "tensor": Sharding(model_parallel=8),
+    "2x4": Sharding(model_parallel=4, shard_parameters=True),
+    "4x2": Sharding(model_parallel=2),
+}
+
+
+def prepared(folder: Path) -> str:
+    """The corpus of counted words with a vocabulary that eight devices can share."""
+    tokenizer = train_tokenizer(number_lines(), folder / "vocab.model", size=300)
+    prepare(Numbers(), tokenizer, folder / "data", progress=False)
+    return str(folder / "data")
+
+
+def environment_with(devices: int) -> dict[str, str]:
+    """The environment of a process that is to believe that it has so many devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return {**os.environ, "XLA_FLAGS": flags}
+
+
+def on_devices(count: int, *arguments: str) -> None:
+    """Runs this file in a process that believes to have so many devices."""
+    command = [sys.executable, "-m", "support.many_devices", *map(str, arguments)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[1], env=environment_with(count))
+
+
+def losses(folder: Path) -> dict[int, float]:
+    rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+def train_as(kind: str, data: str, folder: str, num_steps: str) -> None:
+    train(data, folder, **SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind])
+
+
+def translate_as(kind: str, model_dir: str, output: str) -> None:
+    """Translates with the model of a directory, on all devices; writes what comes out as JSON."""
+    from padir.decoding.options import Decoding
+    from padir.decoding.search import Sampling
+    from padir.decoding.translator import Translator
+    from padir.models.length import LengthSearch
+
+    translator = Translator.load(model_dir, sharding=KINDS[kind])
+    lines = number_lines()[:44:2]  # German ones; the last batch is not full
+    if translator.card.config.causal:  # untrained, it would write the same letters for most sentences, if not drawn
+        decoding = Decoding(batch_size=8, search=Sampling())
+    else:
+        decoding = Decoding(batch_size=8, num_steps=3, lengths=LengthSearch(top_k=3))
+    results = translator.translate(lines, decoding)
+    Path(output).write_text(json.dumps([[r.text, r.length, r.passes, r.score] for r in results]))
+
+
+if __name__ == "__main__":
+    {"train": train_as, "translate": translate_as}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,71 @@
+"""A server on a free port of this machine, as uvicorn runs it, and models that wait or fail as a test wants."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import httpx
+import uvicorn
+
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
+from padir.serve.app import make_app
+from padir.serve.engine import Engine
+from padir.serve.request import Limits
+
+
+class Gated(Translator):
+    """A translator that waits for its gate before each batch, and fails where a source has `bad_length` tokens."""
+
+    def __init__(self, translator, bad_length=None):
+        super().__init__(translator.params, translator.card, translator.tokenizer)
+        self.gate, self.entered, self.bad_length = threading.Event(), threading.Semaphore(0), bad_length
+        self.batches = []
+        self.gate.set()
+
+    def encode(self, sources, batch_size):
+        self.entered.release()
+        assert self.gate.wait(30)
+        self.batches.append(len(sources))
+        if self.bad_length in map(len, sources):
+            raise RuntimeError("out of memory")
+        return super().encode(sources, batch_size)
+
+
+def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **options):  # noqa: B008
+    return Engine(translator, decoding, limits, **{"warm_up": 0, **options})
+
+
+@contextlib.contextmanager
+def running(engine, wait=True):
+    """A client of the engine's server, whose `uvicorn` is the server and `port` the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(make_app(engine, "tiny"), lifespan="on", ws="none", log_level="critical")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    port = listener.getsockname()[1]
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            client.uvicorn, client.port = server, port
+            until(lambda: client.get("/health").status_code == 200 if wait else server.started)
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def until(condition, seconds=30):
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def figure(client, name):
+    """One of the server's figures, 0 where there is none yet."""
+    lines = client.get("/metrics").text.splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"padir_{name} ")), 0.0)

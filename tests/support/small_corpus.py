@@ -1,0 +1,52 @@
+"""A parallel corpus of counted words, small enough to check by hand, for the tests of preparing and loading."""
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+from padir.text.tokenizer import Tokenizer, train
+
+GERMAN = "null eins zwei drei vier fünf sechs sieben acht neun".split()
+ENGLISH = "zero one two three four five six seven eight nine".split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Numbers read out digit by digit: 1 to `longest` words a side."""
+
+    num_train: int = 300
+    longest: int = 12
+    name: str = "numbers_de_en"
+    source_language: str = "de"
+    target_language: str = "en"
+    splits: tuple[str, ...] = ("train", "validation")
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        rng = random.Random(split)
+        for _ in range(self.num_train if split == "train" else 20):
+            digits = [rng.randrange(10) for _ in range(rng.randint(1, self.longest))]
+            yield " ".join(GERMAN[d] for d in digits), " ".join(ENGLISH[d] for d in digits)
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """The pairs that a test lists."""
+
+    train: tuple[tuple[str, str], ...]
+    validation: tuple[tuple[str, str], ...] = (("eins", "one"),)
+    name: str = "listed"
+    source_language: str = "de"
+    target_language: str = "en"
+    splits: tuple[str, ...] = ("train", "validation")
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        return iter(getattr(self, split))
+
+
+def small_tokenizer(path) -> Tokenizer:
+    """One piece for each word of the corpus, so that a sentence has as many tokens as words."""
+    return train(number_lines(), path, size=301)
+
+
+def number_lines() -> list[str]:
+    return [line for pair in Numbers(num_train=2000).pairs("train") for line in pair]

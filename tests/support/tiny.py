@@ -1,0 +1,48 @@
+"""A model of a few thousand parameters and batches for it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.fakes import IDS
+
+from padir.models.transformer import ModelConfig, Transformer
+from padir.training.loop import init_params
+from padir.training.objective import Batch
+
+
+def tiny_model(ids=IDS, **changes):
+    """A Transformer of width 16 and its parameters."""
+    settings = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=2, decoder_layers=2, max_length=32)
+    model = Transformer(ModelConfig(**{**settings, **changes}), ids)
+    params = init_params(model, seed=0)
+    # Untrained attention hardly tells positions apart: larger kernels make leaks visible.
+    return model, jax.tree.map(lambda x: 3.0 * x if x.ndim == 2 else x, params)
+
+
+def pairs(lengths, seed=0, length_token=True):
+    """Random (source, target) token lists: sources [LENGTH] + pieces + EOS, targets pieces + EOS."""
+    rng = np.random.RandomState(seed)
+
+    def pieces(n):
+        return rng.randint(IDS.first_regular, IDS.end_regular, n).tolist()
+
+    prefix = [IDS.length] if length_token else []
+    return [([*prefix, *pieces(s), IDS.eos], [*pieces(t), IDS.eos]) for s, t in lengths]
+
+
+def rows_of(rows, source_length, target_length):
+    """A batch of rows, each a list of (source, target) pairs."""
+    arrays = np.zeros((4, len(rows), max(source_length, target_length)), np.int32)
+    for b, row in enumerate(rows):
+        s = t = 0
+        for segment, (source, target) in enumerate(row, 1):
+            arrays[0, b, s : s + len(source)], arrays[1, b, s : s + len(source)] = source, segment
+            arrays[2, b, t : t + len(target)], arrays[3, b, t : t + len(target)] = target, segment
+            s, t = s + len(source), t + len(target)
+    source, source_segment, target, target_segment = jnp.asarray(arrays)
+    return Batch(
+        source[:, :source_length],
+        source_segment[:, :source_length],
+        target[:, :target_length],
+        target_segment[:, :target_length],
+    )

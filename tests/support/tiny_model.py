@@ -1,0 +1,39 @@
+"""A model so small that a test can train it, or decode with it, in a second."""
+
+import dataclasses
+from pathlib import Path
+
+from support.small_corpus import Numbers, small_tokenizer
+
+from padir.data.prepare import prepare
+from padir.decoding.translator import Translator
+from padir.models.transformer import ModelConfig, Transformer
+from padir.refinement.corruption import Uniform
+from padir.refinement.strategies import Padir
+from padir.training.checkpoints import ModelCard, save_model
+from padir.training.loop import init_params
+
+TINY = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=24)
+
+
+def prepared_numbers(folder: Path) -> Path:
+    """The corpus of counted words, prepared with its vocabulary."""
+    prepare(Numbers(), small_tokenizer(folder / "vocab.model"), folder / "data", progress=False)
+    return folder / "data"
+
+
+def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes) -> Translator:  # noqa: B008
+    """A translator that has learned nothing: what it writes depends on its input all the same."""
+    config = dataclasses.replace(TINY, **sizes)
+    if config.causal:
+        corruption = strategy = None
+    card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
+    return Translator(init_params(Transformer(config, tokenizer.ids), seed=0), card, tokenizer)
+
+
+def random_model_dir(folder: Path, **sizes) -> Path:
+    """`random_translator` as a model directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    translator = random_translator(small_tokenizer(folder / "vocabulary"), **sizes)
+    save_model(folder / "model", translator.params, translator.card, translator.tokenizer, "train.num_steps = 7\n")
+    return folder / "model"

@@ -1,0 +1,42 @@
+"""A training of six steps, and comparisons of what it leaves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from support.tiny_model import TINY
+
+from padir.training.checkpoints import load_model
+from padir.training.loop import Batching, Intervals
+from padir.training.objective import Objective
+from padir.training.optimizer import Adam, Cosine
+
+SETTINGS = {
+    "model": TINY,
+    "objective": Objective(),
+    "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
+    "batching": Batching(rows=4, row_length=32),
+    "intervals": Intervals(log=2, evaluate=3, checkpoint=4),
+    "num_steps": 6,
+    "seed": 3,
+}
+
+
+def assert_same_params(folder, other):
+    jax.tree.map(np.testing.assert_array_equal, load_model(folder)[0], load_model(other)[0])
+
+
+def state_at(step):
+    return {
+        "step": jnp.int32(step),
+        "params": {"kernel": jnp.full((64, 32), step + 0.5), "bias": jnp.arange(5.0) * step},
+    }
+
+
+def assert_equal(tree, expected):
+    jax.tree.map(np.testing.assert_array_equal, tree, expected)
+
+
+def save_all(checkpoints, *steps):
+    for step in steps:
+        checkpoints.save(step, state_at(step), {"epoch": 0, "batch": step})
+    checkpoints.wait()

@@ -1,0 +1,176 @@
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.small_corpus import ENGLISH, GERMAN, number_lines, small_tokenizer
+
+from padir.errors import PadirError
+from padir.text.tokenizer import Tokenizer, train
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
+    small_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_path):
+    return Tokenizer.load(model_path)
+
+
+def test_ids_lie_as_t5s_do(tokenizer):
+    ids = tokenizer.ids
+    assert (ids.vocab_size, ids.mask, ids.bos, ids.length, ids.end_regular) == (401, 400, 399, 398, 301)
+    assert ids.first_regular == 259  # 3 control ids and 256 bytes
+    assert tokenizer.pieces[:4] == ("<pad>", "</s>", "<unk>", "<0x00>")
+    assert (tokenizer.pieces[301], tokenizer.pieces[400]) == ("<extra_id_99>", "<extra_id_0>")
+    assert len(tokenizer.pieces) == ids.vocab_size
+
+
+def test_a_word_of_the_corpus_is_one_piece(tokenizer):
+    assert [tokenizer.pieces[i] for i in tokenizer.encode(" ".join(GERMAN + ENGLISH))] == [
+        f"▁{word}" for word in GERMAN + ENGLISH
+    ]
+
+
+def test_digits_are_single_pieces(tmp_path):
+    lines = [f"im Jahr {year}" for year in range(1000, 2000)]
+    tokenizer = train(lines, tmp_path / "v.model", size=276)
+    assert [tokenizer.pieces[i] for i in tokenizer.encode("1999")][-4:] == ["1", "9", "9", "9"]
+
+
+LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581\n"), max_size=30)
+AWKWARD = st.text(
+    st.sampled_from(" \t\r\0</s><unk><extra_id_0><0x41>\x0b\x85\u2028\ufeff\u3000\u0301\u202e\u200d👩é漢")
+)
+
+
+@settings(deadline=None)
+@given(LINES | AWKWARD)
+def test_a_line_comes_back_as_it_went_in(tokenizer, line):
+    assert tokenizer.decode(tokenizer.encode(line)) == line
+
+
+def test_every_character_comes_back_except_newline_and_the_space_mark(tokenizer):
+    # All of the basic plane and every 97th beyond it: all 17 planes would take 12 s.
+    characters = [chr(c) for c in (*range(0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 97))]
+    encoded = tokenizer.encode_batch([f"a{c}" for c in characters])
+    decoded = [tokenizer.decode(ids) for ids in encoded]
+    changed = {c: text for c, text in zip(characters, decoded, strict=True) if text != f"a{c}"}
+    assert changed == {"\n": "a ", "\u2581": "a "}
+
+
+@pytest.mark.parametrize("text", ["", " ", "  two  spaces  ", "</s>", "<pad>", "<extra_id_0>", "<0x41>", "<unk>", "⁇"])
+def test_text_that_looks_special_is_text(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert not set(ids) & set(tokenizer.ids.special)
+    assert tokenizer.decode(ids) == text
+
+
+def test_special_ids_give_no_text(tokenizer):
+    one, two = tokenizer.encode("one two")
+    ids = tokenizer.ids
+    assert tokenizer.decode([one, ids.padding, ids.mask, ids.eos, ids.length, two, ids.vocab_size, 10**6]) == "one two"
+    assert tokenizer.decode([]) == ""
+    assert "⁇" in tokenizer.decode([one, ids.unk])
+
+
+def test_half_a_character_in_bytes_is_a_replacement_character(tokenizer):
+    assert tokenizer.decode([3 + 0xE6]) == "\ufffd"
+
+
+def test_batch_equals_one_by_one(tokenizer):
+    lines = ["eins zwei", "", "  drei", "漢字"]
+    assert tokenizer.encode_batch(lines) == [tokenizer.encode(line) for line in lines]
+
+
+def test_surrogates_are_refused(tokenizer):
+    with pytest.raises(PadirError, match="read the text as UTF-8"):
+        tokenizer.encode("caf\udce9")
+
+
+def test_training_is_deterministic_and_saved_whole(tmp_path, tokenizer, capfd):
+    again = small_tokenizer(tmp_path / "a.model")
+    assert again.sha256 == tokenizer.sha256
+    again.save(tmp_path / "deep" / "b.model")
+    assert Tokenizer.load(tmp_path / "deep" / "b.model", 10).ids.vocab_size == 311
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["a.model", "b.model"]  # nothing partial
+    assert capfd.readouterr().err == ""  # SentencePiece's log
+
+
+def test_a_sample_of_a_larger_corpus(tmp_path):
+    sampled = [train(number_lines(), tmp_path / f"{i}.model", size=290, max_lines=500).sha256 for i in range(2)]
+    assert sampled[0] == sampled[1]
+    assert sampled[0] != train(number_lines(), tmp_path / "all.model", size=290).sha256
+
+
+@pytest.mark.parametrize(
+    ("lines", "size", "message"),
+    [
+        (["a b c", "hello world"], 5000, r"at most 270 pieces, got size 5000: use --size 270"),
+        (["a b c", "hello world"], 260, r"needs more than 2\d\d pieces .* got size 260: use a larger --size"),
+        ([], 300, "got no lines"),
+    ],
+)
+def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
+    with pytest.raises(PadirError, match=message):
+        train(lines, tmp_path / "v.model", size=size)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"size": 0}, "size must be at least 1, got 0"),
+        ({"max_lines": 100}, "max_lines must be above 100, got 100"),
+        ({"character_coverage": 0.9}, "character_coverage must be between 0.98 and 1, got 0.9"),
+    ],
+)
+def test_arguments_out_of_range(tmp_path, wrong, message):
+    with pytest.raises(PadirError, match=message):
+        train(number_lines(), tmp_path / "vocab.model", **wrong)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_character_beyond_the_coverage_is_spelt_in_bytes(tmp_path):
+    lines = [*number_lines(), "eins 漢 zwei"]
+    wide, narrow = (train(lines, tmp_path / "v.model", size=295, character_coverage=c) for c in (1.0, 0.9995))
+    assert len(wide.encode("漢")) < len(narrow.encode("漢"))
+    assert wide.decode(wide.encode("漢")) == narrow.decode(narrow.encode("漢")) == "漢"
+
+
+def test_not_a_vocabulary(tmp_path):
+    with pytest.raises(PadirError, match="cannot read the vocabulary .*padir vocab"):
+        Tokenizer.load(tmp_path / "missing.model")
+    (tmp_path / "text.model").write_text("hello")
+    with pytest.raises(PadirError, match="text.model is not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "text.model")
+    (tmp_path / "empty.model").write_bytes(b"")
+    with pytest.raises(PadirError, match="empty.model"):
+        Tokenizer.load(tmp_path / "empty.model")
+
+
+def test_foreign_control_ids(tmp_path):
+    with (tmp_path / "foreign.model").open("wb") as file:  # SentencePiece's own defaults
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["hello world", "a b c"]), model_writer=file, vocab_size=14, minloglevel=2
+        )
+    with pytest.raises(PadirError, match=r"padding 0, EOS 1, unk 2 and no BOS \(-1\), got \(-1, 2, 0, 1\)"):
+        Tokenizer.load(tmp_path / "foreign.model")
+
+
+def test_a_vocabulary_without_bytes_has_regular_pieces_from_3_on(tmp_path):
+    with (tmp_path / "t5.model").open("wb") as file:  # as T5's own
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["hello world", "a b c"]),
+            model_writer=file,
+            vocab_size=14,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            minloglevel=2,
+        )
+    assert Tokenizer.load(tmp_path / "t5.model").ids.first_regular == 3

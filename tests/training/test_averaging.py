@@ -1,0 +1,338 @@
+"""Averages of weights: values to check by hand, which checkpoints stay, and that resuming changes nothing."""
+
+import dataclasses
+import functools
+import json
+import signal
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from safetensors.numpy import load_file
+from support.tiny_model import TINY, prepared_numbers, random_model_dir
+
+from padir.errors import PadirError
+from padir.training.averaging import Averaging, average_run, best_steps, mean, mean_of_checkpoints, with_moving_average
+from padir.training.checkpoints import Checkpoints, ModelCard, Weights, load_model, save_model
+from padir.training.loop import Batching, Intervals, train
+from padir.training.objective import Objective
+from padir.training.optimizer import Adam, Cosine
+
+SETTINGS = {
+    "model": dataclasses.replace(TINY, dropout_rate=0.0),
+    "objective": Objective(stage_weights=("all",)),
+    "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
+    "batching": Batching(rows=4, row_length=32),
+    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, keep=1),
+    "num_steps": 5,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(prepared_numbers(tmp_path_factory.mktemp("averaging")))
+
+
+def assert_same(tree, other):
+    jax.tree.map(np.testing.assert_array_equal, tree, other)
+
+
+KERNEL = {"kernel": np.zeros((2, 3), np.float32)}
+
+
+def save_three(folder, params):
+    """Checkpoints of such parameters that are all 1, 2 and 6, and a line of metrics for each."""
+    checkpoints = Checkpoints(folder / "checkpoints", keep=3)
+    for step, value in ((10, 1.0), (20, 2.0), (30, 6.0)):
+        filled = jax.tree.map(lambda leaf, value=value: np.full_like(leaf, value), params)
+        state = {"params": filled, "opt_state": np.arange(step)}
+        checkpoints.save(step, state, {})
+    checkpoints.wait()
+    rows = [{"step": 10, "validation_bleu": 9.0}, {"step": 20, "validation_bleu": 3.0}, {"step": 30, "loss": 0.5}]
+    rows += [{"step": 30, "validation_bleu": 5.0}, {"step": 40, "validation_bleu": 99.0}]  # without a checkpoint
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3')
+    return checkpoints
+
+
+class TestMovingAverage:
+    def test_a_series_by_hand(self):
+        """The parameter goes 0, 1, 2, 3; the average is drawn to it with 1 - 1/10, 1 - 2/11, 1 - 3/12 at first."""
+        optimizer = with_moving_average(optax.sgd(1.0), decay=0.999)
+        params = {"x": jnp.float32(0)}
+        state = optimizer.init(params)
+        expected = 0.0
+        for value, decay in ((1, 1 / 10), (2, 2 / 11), (3, 3 / 12)):
+            updates, state = optimizer.update({"x": jnp.float32(-1)}, state, params)
+            params = optax.apply_updates(params, updates)
+            expected = decay * expected + (1 - decay) * value
+            assert float(params["x"]) == value
+            assert float(state.average["x"]) == pytest.approx(expected, rel=1e-6)
+        assert expected == pytest.approx(0.25 * (2 / 11 * 0.9 + 9 / 11 * 2) + 0.75 * 3)
+
+    def test_the_decay_is_the_limit(self):
+        optimizer = with_moving_average(optax.sgd(1.0), decay=0.05)
+        state = optimizer.init({"x": jnp.float32(0)})
+        _, state = optimizer.update({"x": jnp.float32(-1)}, state, {"x": jnp.float32(0)})
+        assert float(state.average["x"]) == pytest.approx(0.95)
+
+    def test_is_float32_and_no_alias_of_the_parameters(self):
+        params = {"x": jnp.ones(3, jnp.bfloat16), "y": jnp.ones(3)}
+        average = with_moving_average(optax.sgd(1.0), 0.9).init(params).average
+        assert {leaf.dtype for leaf in jax.tree.leaves(average)} == {jnp.dtype("float32")}
+        assert average["y"].unsafe_buffer_pointer() != params["y"].unsafe_buffer_pointer()
+
+    def test_without_one_the_optimizer_is_as_it_was(self):
+        optimizer = optax.sgd(1.0)
+        assert Averaging().transformation(optimizer) is optimizer
+        assert Averaging("last").transformation(optimizer) is optimizer
+
+
+class TestMean:
+    def test_of_three_checkpoints(self, tmp_path):
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "last", 3)
+        assert params["kernel"].tolist() == [[3.0] * 3] * 2 and params["kernel"].dtype == np.float32
+        assert weights == Weights("last", (10, 20, 30))
+
+    def test_of_the_last_two(self, tmp_path):
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "last", 2)
+        assert params["kernel"][0, 0] == 4.0 and weights.steps == (20, 30)
+
+    def test_of_the_best_two(self, tmp_path):
+        params, weights = mean_of_checkpoints(save_three(tmp_path, KERNEL), "best", 2)
+        assert params["kernel"][0, 0] == 3.5 and weights == Weights("best", (10, 30))
+
+    def test_is_summed_in_float64(self):
+        """In float32 the ones would be lost beside 2^25."""
+        values = (2.0**25, 1.0, 1.0, -(2.0**25))
+        assert mean([{"x": np.float32([value])} for value in values])["x"].tolist() == [0.5]
+
+    def test_holds_one_tree_at_a_time(self):
+        seen = []
+
+        def array(value):
+            fresh = np.full(3, value, np.float32)
+            seen.append(weakref.ref(fresh))
+            return fresh
+
+        def trees():
+            for value in (1, 2, 6):
+                assert not [reference for reference in seen if reference() is not None]
+                yield {"x": array(value)}
+
+        assert mean(trees())["x"].tolist() == [3.0] * 3 and len(seen) == 3
+
+    def test_a_damaged_checkpoint_is_not_averaged(self, tmp_path):
+        checkpoints = save_three(tmp_path, KERNEL)
+        (tmp_path / "checkpoints" / "20" / "loader.json").write_text("{} ")
+        with pytest.raises(PadirError, match="loader.json was changed or damaged"):
+            mean_of_checkpoints(checkpoints, "last", 2)
+
+    def test_nothing_to_average(self, tmp_path):
+        with pytest.raises(PadirError, match="has no checkpoint: nothing to average"):
+            mean_of_checkpoints(Checkpoints(tmp_path / "checkpoints"), "last", 1)
+        checkpoints = save_three(tmp_path, KERNEL)
+        (tmp_path / "metrics.jsonl").unlink()
+        with pytest.raises(PadirError, match="no checkpoint with a validation_bleu"):
+            mean_of_checkpoints(checkpoints, "best", 1)
+
+    def test_of_equals_the_latest_are_the_best(self):
+        rows = [{"step": step, "validation_bleu": bleu} for step, bleu in ((1, 5.0), (2, 7.0), (3, 5.0), (4, 4.0))]
+        assert best_steps(rows, 2) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("averaging", "evaluate", "message"),
+    [
+        (Averaging("best"), 0, "must be a multiple of Intervals.checkpoint, 10, got 0"),
+        (Averaging("best"), 15, "must be a multiple of Intervals.checkpoint, 10, got 15"),
+        (Averaging("best", count=6), 20, "count is 6, but 100 steps make 5 such checkpoints"),
+        (Averaging("last", count=11), 20, "count is 11, but 100 steps make 10 such checkpoints"),
+    ],
+)
+def test_intervals_that_give_no_such_average(averaging, evaluate, message):
+    with pytest.raises(PadirError, match=message):
+        averaging.check(100, evaluate, 10)
+
+
+def test_intervals_that_do():
+    for averaging in (Averaging(), Averaging("ema"), Averaging("last", count=10), Averaging("best", count=5)):
+        averaging.check(100, 20, 10)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "mean"}, "must be one of none, ema, last, best, got 'mean'"),
+        ({"decay": 1.0}, r"must lie in \[0, 1\), got 1.0"),
+        ({"count": 0}, "must be at least 1, got 0"),
+    ],
+)
+def test_numbers_without_sense(wrong, message):
+    with pytest.raises(PadirError, match=message):
+        Averaging(**wrong)
+
+
+class TestTraining:
+    """BLEU is what the tests say, so that it is known which checkpoints are the best."""
+
+    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
+
+    def evaluate_fn(self, stop_at=None):
+        seen = []
+
+        def evaluate(params, card, tokenizer):
+            seen.append((card.step, params))
+            if card.step == stop_at and sum(step == stop_at for step, _ in seen) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return {"validation_bleu": self.BLEU[card.step]}
+
+        evaluate.seen = seen
+        return evaluate
+
+    @pytest.mark.parametrize(
+        "averaging",
+        [
+            pytest.param(Averaging("ema", decay=0.5), id="ema"),
+            pytest.param(Averaging("last", count=3), id="last", marks=pytest.mark.slow),
+            pytest.param(Averaging("best", count=2), id="best"),
+        ],
+    )
+    def test_stopped_and_resumed_gives_the_same_weights(self, data, tmp_path, averaging):
+        settings = SETTINGS | {"averaging": averaging}
+        straight = self.evaluate_fn()
+        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=straight)
+        # The signal comes while step 3 is measured, so it is saved and not measured before the stop.
+        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 5"):
+            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn(stop_at=3))
+        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
+        params, card, _ = load_model(tmp_path / "straight")
+        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
+        assert_same(resumed, params)
+        assert resumed_card == card
+        expected = {"ema": Weights("ema", (5,), 0.5), "last": Weights("last", (3, 4, 5))}
+        assert card.weights == expected.get(averaging.kind, Weights("best", (2, 4)))
+        # What was measured last is what the directory holds.
+        assert straight.seen[-1][0] == 5
+        assert_same(straight.seen[-1][1], params)
+
+    @pytest.mark.parametrize("stop_at", [3, pytest.param(5, marks=pytest.mark.slow)])
+    def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, tmp_path, stop_at):
+        intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
+        settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
+        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
+        stopping = self.evaluate_fn(stop_at=stop_at)
+        with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
+            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
+        assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
+        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
+        params, card, _ = load_model(tmp_path / "straight")
+        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
+        assert resumed_card == card and card.weights == Weights("last", (2, 4, 6))
+        assert_same(resumed, params)
+        assert Checkpoints(tmp_path / "stopped" / "checkpoints").steps() == [2, 4, 6]
+        average_run(tmp_path / "stopped", tmp_path / "mean", kind="last", count=3)
+        assert_same(load_model(tmp_path / "mean")[0], params)
+
+    def test_an_average_is_not_the_last_weights(self, data, tmp_path):
+        train(data, str(tmp_path / "plain"), **SETTINGS | {"intervals": Intervals(evaluate=0, checkpoint=1, keep=5)})
+        plain, card, _ = load_model(tmp_path / "plain")
+        assert card.weights == Weights("none", (5,))
+        average_run(tmp_path / "plain", tmp_path / "last", kind="last", count=3)
+        params, card, _ = load_model(tmp_path / "last")
+        saved = [Checkpoints(tmp_path / "plain" / "checkpoints").params(step) for step in (3, 4, 5)]
+        by_hand = jax.tree.map(lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), *saved)
+        assert_same(params, by_hand)
+        assert_same(plain, saved[-1])
+        assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(plain), strict=True))
+        assert card.weights == Weights("last", (3, 4, 5)) and card.step == 5 and card.metrics == {}
+
+    def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, data, tmp_path):
+        """They are what BLEU was measured with."""
+        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=5)
+        settings = SETTINGS | {"averaging": Averaging("ema", decay=0.5), "intervals": intervals}
+        measure = self.evaluate_fn()
+        train(data, str(tmp_path / "run"), **settings, evaluate_fn=measure)
+        card = average_run(tmp_path / "run", tmp_path / "best", kind="best", count=2)
+        assert card.weights == Weights("best", (2, 4), 0.5)
+        assert str(card.weights) == "mean of moving averages (decay 0.5) of the best 2 checkpoints, steps 2, 4"
+        measured = dict(measure.seen)
+        by_hand = jax.tree.map(
+            lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), measured[2], measured[4]
+        )
+        assert_same(load_model(tmp_path / "best")[0], by_hand)
+        raw, weights = mean_of_checkpoints(Checkpoints(tmp_path / "run" / "checkpoints"), "last", 1, decay=0.5)
+        assert_same(raw, Checkpoints(tmp_path / "run" / "checkpoints").params(5))
+        assert weights == Weights("last", (5,))
+
+    def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, tmp_path):
+        settings = SETTINGS | {"intervals": Intervals(evaluate=0), "num_steps": 1}
+        train(data, str(tmp_path / "model"), **settings)
+        with pytest.raises(PadirError, match="of another model or optimizer .*moving average .*first step"):
+            train(data, str(tmp_path / "model"), **settings | {"num_steps": 2, "averaging": Averaging("ema")})
+
+    def test_the_best_without_a_validation_split(self, data, tmp_path):
+        with pytest.raises(PadirError, match='"best" needs a validation split'):
+            train(data, str(tmp_path / "model"), **SETTINGS | {"averaging": Averaging("best", count=1)})
+
+
+class TestAverageRun:
+    @pytest.fixture
+    def run(self, tmp_path):
+        """A model directory with the checkpoints of `save_three`."""
+        params, card, tokenizer = load_model(random_model_dir(tmp_path / "other"))
+        save_model(tmp_path / "run", params, card, tokenizer, "train.seed = 3\n")
+        save_three(tmp_path / "run", params)
+        return tmp_path / "run"
+
+    def test_writes_the_mean_and_says_so(self, run, tmp_path):
+        average_run(run, tmp_path / "out", kind="best", count=2)
+        params, card, _ = load_model(tmp_path / "out")
+        assert all((leaf == 3.5).all() for leaf in jax.tree.leaves(params))
+        assert json.loads((tmp_path / "out" / "model.json").read_text())["weights"] == {
+            "kind": "best",
+            "steps": [10, 30],
+            "decay": None,
+        }
+        assert (tmp_path / "out" / "config.gin").read_text() == "train.seed = 3\n"
+        assert str(card.weights) == "mean of the best 2 checkpoints, steps 10, 30"
+
+    def test_bfloat16_takes_half_the_room_and_comes_back_as_float32(self, run, tmp_path):
+        for dtype in ("float32", "bfloat16"):
+            average_run(run, tmp_path / dtype, kind="best", count=2, dtype=dtype)
+        (whole, _, _), (rounded, _, _) = (load_model(tmp_path / dtype) for dtype in ("float32", "bfloat16"))
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2**-8), rounded, whole)
+        assert {leaf.dtype for leaf in jax.tree.leaves(rounded)} == {np.dtype(np.float32)}
+        stored = {dtype: load_file(tmp_path / dtype / "weights.safetensors") for dtype in ("float32", "bfloat16")}
+        assert all(stored["float32"][name].nbytes == 2 * array.nbytes for name, array in stored["bfloat16"].items())
+
+    def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
+        params, card, tokenizer = load_model(run)
+        save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
+        with pytest.raises(PadirError, match="10 holds no moving average.*: average the --last ones"):
+            average_run(run, tmp_path / "out", kind="best", count=2)
+
+    def test_what_it_refuses(self, run, tmp_path):
+        with pytest.raises(PadirError, match=r"has 3 checkpoints to average \(10, 20, 30\), got --last 4"):
+            average_run(run, tmp_path / "out", kind="last", count=4)
+        with pytest.raises(PadirError, match="must be at least 1, got 0"):
+            average_run(run, tmp_path / "out", kind="last", count=0)
+        with pytest.raises(PadirError, match="dtype must be one of float32, bfloat16, got 'int8'"):
+            average_run(run, tmp_path / "out", kind="last", count=1, dtype="int8")
+        with pytest.raises(PadirError, match="is not an empty folder"):
+            average_run(run, run, kind="last", count=1)
+        (run / "manifest.json").unlink()
+        with pytest.raises(PadirError, match="its training has not finished"):
+            average_run(run, tmp_path / "out", kind="last", count=1)
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_model_directory_from_before_holds_the_weights_of_its_step(tmp_path):
+    card = load_model(random_model_dir(tmp_path))[1].to_json()
+    del card["weights"]
+    assert ModelCard.from_json(card).weights == Weights("none", (7,))
+    assert str(Weights("none", (7,))) == "of step 7"
+    assert str(Weights("ema", (7,), 0.999)) == "moving average (decay 0.999) up to step 7"

@@ -1,0 +1,342 @@
+"""Disks fill up, files get damaged, processes die: each ends in a message that helps, with nothing lost."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.faults import DAMAGES, damaged, files_in, flip_a_bit, full_disk, open_folder, read_only  # noqa: F401
+from support.small_corpus import Numbers, number_lines, small_tokenizer
+from support.tiny_model import prepared_numbers, random_model_dir, random_translator
+from support.training import SETTINGS, assert_equal, assert_same_params, save_all, state_at
+
+from padir.data.loader import make_loader
+from padir.data.plan import Batching
+from padir.data.prepare import prepare
+from padir.data.prepared import load_manifest, load_tokenizer, read_text
+from padir.errors import PadirError
+from padir.storage.files import LOCK, only_writer, whole_folder
+from padir.text.tokenizer import Tokenizer
+from padir.text.tokenizer import train as train_vocabulary
+from padir.training.checkpoints import MANIFEST, Checkpoints, check_manifest, load_model, save_model, write_manifest
+from padir.training.log import TrainingLog
+from padir.training.loop import train
+
+ORBAX_LEAVES_COROUTINES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+class TestEveryFile:
+    def test_of_a_prepared_folder(self, tmp_path, damage):
+        folder = prepared_numbers(tmp_path)
+        names = []
+        for path in damaged(folder, damage):
+            with pytest.raises(PadirError, match=rf"{path.name} .*(give|run) ") as error:
+                train(str(folder), str(tmp_path / "model"), **SETTINGS)
+            assert len(str(error.value).splitlines()) == 1
+            names.append(path.name)
+        assert {"manifest.json", "vocab.model", "train.lengths.npy", "train-00000-of-00001.arrayrecord"} < {*names}
+        assert not (tmp_path / "model").exists()
+        load_manifest(folder, verify=True)
+
+    def test_of_a_checkpoint(self, tmp_path, damage, capsys):
+        checkpoints = Checkpoints(tmp_path / "all")
+        save_all(checkpoints, 1, 2)
+        shutil.copytree(tmp_path / "all", tmp_path / "copy")
+        names = []
+        for path in damaged(tmp_path / "copy" / "2", damage):
+            folder = shutil.copytree(tmp_path / "copy", tmp_path / "now")
+            state, loader_state = Checkpoints(folder).restore_latest(state_at(0))
+            assert_equal(state, state_at(1))
+            assert loader_state["batch"] == 1
+            assert re.search(rf"skipping the checkpoint of step 2: .*{path.name} (was|is) ", capsys.readouterr().err)
+            assert sorted(each.name for each in folder.iterdir()) == ["1", "2.damaged"]
+            shutil.rmtree(folder)
+            names.append(path.name)
+        assert len(names) > 5 and {"manifest.json", "loader.json"} < {*names}
+        assert_equal(checkpoints.restore_latest(state_at(0))[0], state_at(2))
+
+    def test_of_a_model_directory(self, tmp_path, damage):
+        folder = random_model_dir(tmp_path)
+        names = []
+        for path in damaged(folder, damage):
+            with pytest.raises(PadirError, match=f"{path.name} (was changed or|is) damaged.*: restore the folder"):
+                load_model(folder)
+            names.append(path.name)
+        assert names == ["config.gin", "manifest.json", "model.json", "vocab.model", "weights.safetensors"]
+        load_model(folder)
+
+    def test_that_a_translation_is_scored_with(self, tmp_path, damage):
+        folder = prepared_numbers(tmp_path)
+        for path in damaged(folder, damage):
+            if path.name in ("validation.de.txt", "validation.en.txt", "manifest.json"):
+                with pytest.raises(PadirError, match=path.name):
+                    read_text(folder, "validation")
+            if path.name == "vocab.model":
+                with pytest.raises(PadirError, match=path.name):
+                    load_tokenizer(folder)
+
+    def test_of_records_that_were_not_verified(self, tmp_path, damage):
+        folder = prepared_numbers(tmp_path)
+        for path in damaged(folder, damage):
+            if path.name.startswith("train") and path.name != "train.lengths.npy":
+                with pytest.raises(PadirError, match="--overwrite"):
+                    list(make_loader(folder, Batching(4, 32), num_epochs=1))
+
+
+class TestEveryBit:
+    """A manifest has the sums of the other files, and its own."""
+
+    def test_of_a_manifest(self, tmp_path):
+        (tmp_path / "file").write_text("text")
+        write_manifest(tmp_path)
+        path = tmp_path / MANIFEST
+        whole = path.read_bytes()
+        for bit in range(0, 8 * len(whole), 5):  # every place within a byte
+            flip_a_bit(path, bit)
+            with pytest.raises(PadirError):
+                check_manifest(tmp_path)
+            path.write_bytes(whole)
+        for size in range(0, len(whole) - 1, 5):  # the last byte is a newline
+            path.write_bytes(whole[:size])
+            with pytest.raises(PadirError):
+                check_manifest(tmp_path)
+        path.write_bytes(whole)
+        check_manifest(tmp_path)
+
+    def test_of_a_prepared_folders_manifest(self, tmp_path):
+        folder = prepared_numbers(tmp_path)
+        whole = (folder / MANIFEST).read_bytes()
+        for bit in range(0, 8 * len(whole), 29):
+            flip_a_bit(folder / MANIFEST, bit)
+            with pytest.raises(PadirError):
+                load_manifest(folder)
+            (folder / MANIFEST).write_bytes(whole)
+        load_manifest(folder)
+
+    def test_manifests_from_before_they_had_one_are_read(self, tmp_path):
+        model = random_model_dir(tmp_path)
+        folder = prepared_numbers(tmp_path)
+        for path, version in ((model / MANIFEST, "format"), (folder / MANIFEST, "version")):
+            manifest = json.loads(path.read_text())
+            assert len(manifest.pop("manifest_sha256")) == 64 and manifest[version] == 2
+            path.write_text(json.dumps({**manifest, version: 1}))
+        load_model(model)
+        load_manifest(folder, verify=True)
+
+
+class TestFullDisk:
+    def test_vocabulary(self, tmp_path):
+        with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*vocab.model \(File too large\): raise"):
+            train_vocabulary(number_lines(), tmp_path / "vocab.model", size=301)
+        assert not files_in(tmp_path)
+
+    @pytest.mark.parametrize("most", [100, 3000, 9000])
+    def test_prepared_folder(self, tmp_path, most):
+        tokenizer = small_tokenizer(tmp_path / "vocab.model")
+        with full_disk(most), pytest.raises(PadirError, match="cannot write .*data"):
+            prepare(Numbers(), tokenizer, tmp_path / "data", progress=False)
+        assert [path.name for path in tmp_path.iterdir()] == ["vocab.model"]
+
+    @ORBAX_LEAVES_COROUTINES
+    def test_checkpoint(self, tmp_path):
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 1)
+        with full_disk(300), pytest.raises(PadirError, match="checkpoint of step 2 could not be written: .*room in"):
+            save_all(checkpoints, 2)
+        assert [path.name for path in tmp_path.iterdir()] == ["1"]
+        assert_equal(checkpoints.restore_latest(state_at(0))[0], state_at(1))
+        save_all(checkpoints, 2)
+        assert checkpoints.steps() == [1, 2]
+
+    @ORBAX_LEAVES_COROUTINES
+    def test_training_goes_on_when_there_is_room(self, data, straight, finished):  # noqa: F811
+        shutil.rmtree(finished / "checkpoints" / "6")
+        (finished / MANIFEST).unlink()
+        with full_disk(20_000), pytest.raises(PadirError, match="step 6 could not be written: .*File too large"):
+            train(data, str(finished), **SETTINGS)
+        assert [path.name for path in (finished / "checkpoints").iterdir()] == ["4"]
+        train(data, str(finished), **SETTINGS)
+        assert_same_params(finished, straight[0])
+
+    def test_model_directory(self, tmp_path):
+        folder = random_model_dir(tmp_path)
+        before = {path: path.read_bytes() for path in files_in(folder)}
+        translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), width=8, heads=1)
+        with full_disk(10_000), pytest.raises(PadirError, match="cannot write"):
+            save_model(folder, translator.params, translator.card, translator.tokenizer, "")
+        assert {path: path.read_bytes() for path in files_in(folder)} == before
+
+    def test_exported_folder(self, tmp_path):
+        with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*out \(File too large\): raise"):
+            with whole_folder(tmp_path / "out", "kind", overwrite=False) as folder:
+                (folder / "kind").write_bytes(bytes(2000))
+        assert not list(tmp_path.iterdir())
+
+    def test_figures(self, tmp_path):
+        with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log:
+            log._files._history.close()
+            log._files._history = open("/dev/full", "w")
+            with pytest.raises(PadirError, match=r"cannot write .*No space left on device\): make room on its disk"):
+                log.write(1, {"loss": 0.5})
+
+    def test_tensorboard(self, tmp_path):
+        """Its writer must not wait for a thread that has died."""
+        with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log, full_disk(2000):
+            with pytest.raises(PadirError, match="cannot write .*File too large"):
+                for step in range(1000):
+                    log._rows.clear()
+                    log._files._history.truncate(0)
+                    log.write(step, {f"figure_{number}": 0.5 for number in range(20)})
+
+
+class TestReadOnlyFolder:
+    def test_vocabulary(self, open_folder):  # noqa: F811
+        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
+            train_vocabulary(number_lines(), open_folder / "vocab.model", size=301)
+
+    def test_exported_folder(self, open_folder):  # noqa: F811
+        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*out .*: give a folder that you"):
+            with whole_folder(open_folder / "out", "kind", overwrite=False):
+                pass
+
+    def test_prepared_folder(self, open_folder):  # noqa: F811
+        tokenizer = small_tokenizer(open_folder / "vocab.model")
+        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*data.*: give a folder"):
+            prepare(Numbers(), tokenizer, open_folder / "data", progress=False)
+        assert [path.name for path in open_folder.iterdir()] == ["vocab.model"]
+
+    @pytest.mark.parametrize("name", ["model", "."])
+    def test_training(self, open_folder, name):  # noqa: F811
+        data = prepared_numbers(open_folder)  # noqa: F811
+        before = files_in(open_folder)
+        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
+            train(str(data), str(open_folder / name), **SETTINGS)
+        assert files_in(open_folder) == before
+
+    def test_checkpoint(self, open_folder):  # noqa: F811
+        save_all(Checkpoints(open_folder), 1)
+        with read_only(open_folder), pytest.raises(PadirError, match="step 2 could not be written: .*give a folder"):
+            save_all(Checkpoints(open_folder), 2)
+        assert [path.name for path in open_folder.iterdir()] == ["1"]
+
+    def test_model_directory(self, open_folder):  # noqa: F811
+        folder = random_model_dir(open_folder)
+        params, card, tokenizer = load_model(folder)
+        with read_only(folder):
+            with pytest.raises(PadirError, match="cannot write .*: give a folder that you may write to"):
+                save_model(folder, params, card, tokenizer, "")
+            load_model(folder)  # whoever may read the folder can use the model
+
+
+class TestOneTrainerAFolder:
+    def test_a_second_one_is_refused_and_changes_nothing(self, data, finished, capsys):  # noqa: F811
+        before = {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK}
+        with only_writer(finished, "trained in"):
+            with pytest.raises(PadirError, match=rf"by one process at a time, got process {os.getpid()} of .*: wait"):
+                train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        assert {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK} == before
+        train(data, str(finished), **SETTINGS)
+        assert "is finished" in capsys.readouterr().err
+
+    def test_the_lock_of_a_killed_process_is_gone(self, tmp_path):
+        code = (
+            "import sys, time; from pathlib import Path; from padir.storage.files import only_writer\n"
+            "with only_writer(Path(sys.argv[1]), 'trained in'): print('locked', flush=True); time.sleep(600)"
+        )
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout.readline() == "locked\n"
+            with pytest.raises(PadirError, match=f"got process {process.pid} of"):
+                with only_writer(tmp_path, "trained in"):
+                    pass
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        assert str(process.pid) in (tmp_path / LOCK).read_text()  # its file is still there, and does not matter
+        with only_writer(tmp_path, "trained in"):
+            pass
+
+    def test_an_exception_releases_it(self, tmp_path):
+        with pytest.raises(ZeroDivisionError), only_writer(tmp_path, "trained in"):
+            raise ZeroDivisionError
+        with only_writer(tmp_path, "trained in"):
+            pass
+
+
+class TestVocabularyFile:
+    """A vocabulary that stands alone has no manifest: it has the sum of itself at its end."""
+
+    def test_every_damage_is_noticed(self, tmp_path):
+        path = tmp_path / "vocab.model"
+        whole = small_tokenizer(path).model_bytes
+        rng = np.random.RandomState(0)
+        for bit in rng.randint(8 * len(whole), size=100):
+            flip_a_bit(path, int(bit))
+            with pytest.raises(PadirError, match="vocab.model is not a SentencePiece model, or a damaged one: restore"):
+                Tokenizer.load(path)
+            path.write_bytes(whole)
+        for size in {*range(0, len(whole), 31)} - {len(whole) - 35}:  # all but the sum is all that counts
+            path.write_bytes(whole[:size])
+            with pytest.raises(PadirError, match="or a damaged one"):
+                Tokenizer.load(path)
+
+    def test_one_made_elsewhere_has_none(self, tmp_path):
+        whole = small_tokenizer(tmp_path / "vocab.model").model_bytes
+        assert Tokenizer(whole[:-35]).ids == Tokenizer(whole).ids
+
+
+class TestCompileCache:
+    def test_half_written_entries_do_no_harm(self, tmp_path):
+        """What was killed while it wrote one leaves a part of it under the entry's name."""
+        code = (
+            "import hashlib, jax, numpy as np; from support.tiny_model import TINY\n"
+            "from padir.models.transformer import Transformer\n"
+            "from padir.text.ids import Ids; from padir.training.loop import init_params\n"
+            "leaves = jax.tree.leaves(init_params(Transformer(TINY, Ids(401)), seed=0))\n"
+            "print(hashlib.sha256(b''.join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())"
+        )
+        cache = tmp_path / "cache"
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+        def run():
+            process = subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=Path(__file__).parents[1],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            return process.stdout, process.stderr
+
+        right, errors = run()
+        entries = files_in(cache)
+        assert entries and "Error reading" not in errors
+        for number, path in enumerate(entries):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size * (number % 2) // 2])
+        again, errors = run()
+        assert again == right and "Error reading persistent compilation cache" in errors
+
+
+class TestModelOfAFinishedTraining:
+    def test_is_written_again_from_the_checkpoint_if_it_is_damaged(self, data, straight, finished, capsys):  # noqa: F811
+        flip_a_bit(finished / "weights.safetensors")
+        train(data, str(finished), **SETTINGS)
+        assert "writing the model again from the last checkpoint: " in capsys.readouterr().err
+        assert_same_params(finished, straight[0])
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next_run(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    save_all(checkpoints, 1)
+    shutil.copytree(tmp_path / "1", tmp_path / "2.unfinished")
+    jax.tree.map(np.asarray, checkpoints.restore_latest(state_at(0)))
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]

@@ -1,0 +1,342 @@
+"""Training: a run that is stopped and resumed is the run that was not; what goes wrong is said."""
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.many_devices import environment_with
+from support.tiny_model import TINY
+from support.training import SETTINGS, assert_same_params
+
+from padir.errors import PadirError
+from padir.models.transformer import Transformer
+from padir.refinement.corruption import Mask
+from padir.storage.files import LOCK
+from padir.text.ids import Ids
+from padir.training.checkpoints import Checkpoints, load_model
+from padir.training.log import TrainingLog, read_rows
+from padir.training.loop import Batching, Intervals, TrainState, init_params, make_step, train
+from padir.training.objective import Batch, Objective
+from padir.training.optimizer import Adam, Cosine
+
+TESTS = Path(__file__).parents[1]
+
+
+class TestRun:
+    def test_writes_a_model_directory_checkpoints_and_figures(self, straight):
+        folder, latest, _ = straight
+        _, card, _ = load_model(folder)
+        assert card.step == 6 and card.config == TINY and card.task == "numbers_de_en"
+        assert (card.source_language, card.target_language) == ("de", "en")
+        assert card.metrics["validation_bleu"] == 6.0 and card.metrics["loss"] == latest["loss"]
+        assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["4", "6"]
+        assert (folder / "config.gin").read_text() == "train.seed = 3\n"
+        assert any((folder / "tensorboard").iterdir())
+
+    def test_logs_every_figure_at_its_interval(self, straight):
+        folder, _, calls = straight
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6]
+        assert [row["step"] for row in rows if "validation_bleu" in row] == calls == [3, 6]
+        first = rows[0]
+        # Uniform logits would cost log V a stage; fresh parameters are near that.
+        assert first["stage_1_loss"] == pytest.approx(np.log(401), abs=0.7)
+        assert first["loss"] > first["stage_1_loss"] + first["stage_2_loss"]  # and the length loss
+        assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
+
+    def test_run_again_when_finished_it_changes_nothing(self, data, finished, capsys):
+        files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]
+        before = {path: path.stat().st_mtime_ns for path in files}
+        assert train(data, str(finished), **SETTINGS) == load_model(finished)[1].metrics != {}
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        errors = capsys.readouterr().err
+        assert "is finished: it has all 6 steps" in errors and "--gin.train.num_steps=N" in errors
+        assert "padir average" in errors and "warning" not in errors
+
+    def test_fewer_steps_than_were_taken_are_refused(self, data, finished):
+        with pytest.raises(PadirError, match="num_steps must be at least 6, the step of the last checkpoint .* got 5"):
+            train(data, str(finished), **SETTINGS | {"num_steps": 5})
+
+    @pytest.mark.parametrize("num_steps", [6, 7])
+    def test_another_configuration_than_the_checkpoints_is_told(self, data, finished, capsys, num_steps):
+        text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
+        train(data, str(finished), **SETTINGS | {"num_steps": num_steps}, describe_config=lambda: text)
+        lines = capsys.readouterr().err.splitlines()
+        first = lines.index("padir: warning: the configuration differs from that of the checkpoint of step 6:")
+        assert lines[first + 1 : first + 4] == [
+            "  was  train.seed = 3",
+            "  is   train.seed = 4",
+            "  is   ModelConfig.width = 16",
+        ]
+        assert "num_steps = " not in "".join(lines[: first + 4])
+
+    def test_more_steps_go_on_from_the_last(self, data, finished):
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        assert load_model(finished)[1].step == 7
+        rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 7]
+
+    def test_a_finished_run_without_its_model_writes_it_again(self, data, straight, finished):
+        (finished / "manifest.json").unlink()
+        train(data, str(finished), **SETTINGS)
+        assert_same_params(finished, straight[0])
+
+    def test_a_finished_run_with_an_earlier_steps_model_writes_its_own(self, data, finished, tmp_path):
+        """It was killed between its last checkpoint and its model."""
+        earlier = shutil.copytree(finished, tmp_path / "earlier", ignore=shutil.ignore_patterns("checkpoints"))
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        shutil.copytree(earlier, finished, dirs_exist_ok=True)
+        assert load_model(finished)[1].step == 6
+        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        assert load_model(finished)[1].step == 7
+
+
+class TestResume:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("step", [1, 3])
+    def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, number, step):
+        """A signal comes while a step is made: that step, or the next, is the last."""
+        folder = tmp_path / "model"
+        advance = TrainingLog.advance
+
+        def stop_now(log, at):
+            advance(log, at)
+            if at == step:
+                signal.raise_signal(number)
+
+        before = signal.getsignal(number)
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingLog, "advance", stop_now)
+            with pytest.raises(KeyboardInterrupt, match=f"saved step {step + 1} of 6 in .*; run the same command to"):
+                train(data, str(folder), **SETTINGS | {"intervals": Intervals(log=100, evaluate=0, checkpoint=100)})
+        assert signal.getsignal(number) == before
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(step + 1)]
+        loader = json.loads((folder / "checkpoints" / str(step + 1) / "loader.json").read_text())
+        assert (loader["epoch"], loader["batch"]) == (0, step + 1)
+        train(data, str(folder), **SETTINGS)
+        assert_same_params(folder, straight[0])
+
+    @pytest.mark.parametrize("step", [3, 6])
+    def test_a_signal_does_not_wait_for_the_validation(self, data, straight, tmp_path, step):
+        """Decoding a split takes longer than the grace that a SIGTERM leaves."""
+        folder = tmp_path / "model"
+
+        def validate(params, card, tokenizer):
+            if card.step == step:
+                signal.raise_signal(signal.SIGTERM)
+                pytest.fail("it was not left at once")
+            return {"validation_bleu": float(card.step)}
+
+        with pytest.raises(KeyboardInterrupt, match=f"saved step {step} of 6 in .*; run the same command to go on"):
+            train(data, str(folder), **SETTINGS, evaluate_fn=validate)
+        assert str(step) in {path.name for path in (folder / "checkpoints").iterdir()}
+        train(data, str(folder), **SETTINGS, evaluate_fn=lambda params, card, _: {"validation_bleu": float(card.step)})
+        assert_same_params(folder, straight[0])
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
+        assert load_model(folder)[1].metrics["validation_bleu"] == 6.0
+
+    def test_a_damaged_checkpoint_is_skipped_for_the_one_before(self, data, straight, finished, capsys):
+        file = max((finished / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size)
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        (finished / "manifest.json").unlink()
+        train(data, str(finished), **SETTINGS)
+        assert "skipping the checkpoint of step 6" in capsys.readouterr().err
+        assert_same_params(finished, straight[0])
+
+    def test_of_another_model_is_refused(self, data, finished):
+        with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
+            train(data, str(finished), **SETTINGS | {"model": dataclasses.replace(TINY, mlp=64)})
+
+    def test_with_other_batches_is_refused(self, data, finished):
+        with pytest.raises(PadirError, match="belongs to other data, other batch shapes or another seed"):
+            train(data, str(finished), **SETTINGS | {"batching": Batching(rows=8, row_length=32), "num_steps": 9})
+
+
+class TestLeavingByAnException:
+    """What was being saved is saved when the exception arrives."""
+
+    def test_of_the_validation(self, data, tmp_path):
+        def wrong(params, card, tokenizer):
+            raise PadirError("no such metric")
+
+        settings = SETTINGS | {"intervals": Intervals(log=2, evaluate=4, checkpoint=4)}
+        with pytest.raises(PadirError, match="no such metric"):
+            train(data, str(tmp_path / "model"), **settings, evaluate_fn=wrong)
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
+
+    def test_of_a_second_signal_while_it_waits_for_a_save(self, data, tmp_path, monkeypatch):
+        write = Checkpoints._write
+
+        def write_slowly(self, step, *rest):
+            signal.raise_signal(signal.SIGINT)  # the main thread gets them, one after the other
+            time.sleep(1)
+            write(self, step, *rest)
+
+        def stop(params, card, tokenizer):
+            signal.raise_signal(signal.SIGINT)
+            return {}
+
+        monkeypatch.setattr(Checkpoints, "_write", write_slowly)
+        with pytest.raises(KeyboardInterrupt):
+            train(data, str(tmp_path / "model"), **SETTINGS, evaluate_fn=stop)
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["3"]
+
+    def test_the_process_ends_with_the_message_only(self, data, tmp_path):
+        code = (
+            "import sys; from support.training import SETTINGS; from padir.errors import PadirError\n"
+            "from padir.training.loop import Intervals, train\n"
+            "def wrong(*_): sys.exit('stopped here')\n"
+            "settings = SETTINGS | {'intervals': Intervals(log=9, evaluate=2, checkpoint=2)}\n"
+            "train(sys.argv[1], sys.argv[2], **settings, evaluate_fn=wrong)"
+        )
+        process = subprocess.run(
+            [sys.executable, "-c", code, data, str(tmp_path / "model")],
+            cwd=TESTS,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+        )
+        assert process.returncode == 1 and process.stderr.splitlines()[-1] == "stopped here"
+        assert "Traceback" not in process.stderr
+        assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["2"]
+
+
+class TestWrong:
+    def test_a_model_without_the_checkpoints_of_its_training_is_not_overwritten(self, data, finished):
+        shutil.rmtree(finished / "checkpoints")
+        before = {path: path.read_bytes() for path in finished.glob("*") if path.is_file()}
+        with pytest.raises(PadirError, match="model_dir must be new.* got .* no checkpoints.*: give another one"):
+            train(data, str(finished), **SETTINGS)
+        assert {path: path.read_bytes() for path in before} == before
+
+    @pytest.mark.parametrize("log", [1, 100], ids=["seen in the loss", "seen when saving"])
+    def test_a_loss_that_is_not_finite(self, data, tmp_path, log):
+        settings = SETTINGS | {
+            "optimizer": Adam(Cosine(peak=1e30, warmup_steps=0), clip_norm=None),
+            "intervals": Intervals(log=log, evaluate=0, checkpoint=4),
+            "objective": Objective(stage_weights=("all",)),
+        }
+        with pytest.raises(PadirError, match="not finite.*lower the learning rate or clip the gradient"):
+            train(data, str(tmp_path / "model"), **settings)
+        assert not (tmp_path / "model" / "manifest.json").exists()
+        assert not list((tmp_path / "model").glob("checkpoints/*"))
+
+    def test_zero_steps(self, data, tmp_path):
+        with pytest.raises(PadirError, match="num_steps must be at least 1, got 0"):
+            train(data, str(tmp_path / "model"), **SETTINGS | {"num_steps": 0})
+        assert not (tmp_path / "model").exists()
+
+    def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
+        with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*--max_source_tokens 12"):
+            train(data, str(tmp_path / "model"), **SETTINGS | {"model": dataclasses.replace(TINY, max_length=12)})
+        assert not (tmp_path / "model").exists()
+
+    def test_no_prepared_folder(self, tmp_path):
+        with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
+            train(str(tmp_path / "nothing"), str(tmp_path / "model"), **SETTINGS)
+
+    @pytest.mark.parametrize("wrong", [{"log": 0}, {"checkpoint": 0}, {"keep": 0}, {"evaluate": -1}])
+    def test_intervals(self, wrong):
+        with pytest.raises(PadirError, match="at least 1 and evaluate at least 0"):
+            Intervals(**wrong)
+
+
+def test_padding_beyond_the_position_table_does_no_harm():
+    """A packed row may be longer than any sentence that the model takes; the end of an epoch is mostly padding."""
+    model, batching = Transformer(TINY, Ids(401)), Batching(rows=1, row_length=32)
+    row = jnp.zeros((1, 32), jnp.int32)
+    tokens, segments = row.at[0, :3].set(jnp.array([300, 299, 1])), row.at[0, :3].set(1)
+    optimizer = Adam().transformation(10)
+    params = init_params(model, seed=0)
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+    step_fn = make_step(model, Objective(stage_weights=("all",)), optimizer, batching, seed=0, num_steps=10)
+    state, _ = jax.jit(step_fn)(state, Batch(tokens, segments, tokens, segments))
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
+
+
+def test_learns_with_other_settings(data, tmp_path):
+    """One masked stage, rows of one pair, no length head, bfloat16, no dropout."""
+    settings = SETTINGS | {
+        "num_steps": 150,
+        "objective": Objective(corruption=Mask(0.5), stage_weights=("noised",)),
+        "batching": Batching(rows=4, row_length=16, mode="bucket"),
+        "model": dataclasses.replace(TINY, length_head="oracle", dtype="bfloat16", dropout_rate=0.0),
+        "intervals": Intervals(log=50, evaluate=0, checkpoint=150),
+    }
+    latest = train(data, str(tmp_path / "model"), **settings)
+    rows = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
+    assert latest["loss"] < 0.8 * rows[0]["loss"] and latest["length_loss"] == 0
+    card = load_model(tmp_path / "model")[1]
+    assert card.corruption == Mask(0.5) and card.config.length_head == "oracle"
+
+
+def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
+    folder = tmp_path / "model"
+    sizes = {name: value for name, value in dataclasses.asdict(TINY).items() if isinstance(value, int)}
+    bindings = ["train.model=@ModelConfig()", *(f"ModelConfig.{name}={value}" for name, value in sizes.items())]
+    bindings += ["train.batching=@Batching()", "Batching.rows=4", "Batching.row_length=32"]
+    bindings += ["train.objective=@Objective()", "Objective.stage_weights=('all',)"]
+    bindings += ["train.intervals=@Intervals()", "Intervals.log=1", "train.num_steps=1_000_000"]
+    command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    process = subprocess.Popen(
+        [*command, *(f"--gin.{binding}" for binding in bindings)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not ((folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").read_text().count("\n") > 2):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    (step,) = (path.name for path in (folder / "checkpoints").iterdir())
+    assert errors.splitlines()[-1] == (
+        f"padir: stopped: saved step {step} of 1000000 in {folder}; run the same command to go on"
+    )
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow  # tests/distributed/test_devices.py has eight that share more
+def test_two_devices_train_as_one(data, straight, tmp_path):
+    code = (
+        "import sys; from support.training import SETTINGS; from padir.training.loop import train; import jax;"
+        "assert len(jax.local_devices()) == 2; train(sys.argv[1], sys.argv[2], **SETTINGS)"
+    )
+    command = [sys.executable, "-c", code, data, str(tmp_path / "two")]
+    subprocess.run(command, check=True, cwd=TESTS, env=environment_with(devices=2))
+    one, two = (dict(_losses(path)) for path in (straight[0], tmp_path / "two"))
+    assert one.keys() == two.keys() and len(one) == 3
+    for step, loss in one.items():
+        np.testing.assert_allclose(two[step], loss, rtol=1e-4)
+
+
+def test_rows_of_metrics_are_never_half_written(tmp_path):
+    """The rows that stay are written beside the file, which a kill would leave as it was."""
+    rows = [{"step": step, "loss": 0.5} for step in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.link(tmp_path / "metrics.jsonl", tmp_path / "as it was")
+    with TrainingLog(tmp_path, num_steps=9, start=2, parameters=1):
+        pass
+    assert read_rows(tmp_path / "metrics.jsonl") == rows[:2]
+    assert read_rows(tmp_path / "as it was") == rows
+
+
+def _losses(folder):
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if "loss" in row:
+            yield row["step"], row["loss"]

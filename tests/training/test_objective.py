@@ -1,0 +1,338 @@
+import dataclasses
+import functools
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, keys
+from support.tiny import pairs, rows_of, tiny_model
+
+from padir.errors import PadirError
+from padir.models.length import LengthOutput
+from padir.models.transformer import Transformer
+from padir.refinement.canvas import Output, forbid, from_tokens, hide
+from padir.refinement.corruption import Mask, Mixed, RandomVisible, Uniform
+from padir.refinement.strategies import Lifted, MaskPredict, Padir
+from padir.training.objective import (
+    STAGE_WEIGHTS,
+    Objective,
+    cross_entropy,
+    length_loss,
+    refinement_loss,
+    rejecter_loss,
+    stage_weight,
+)
+
+PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
+APART = rows_of([[pair] for pair in PAIRS], 8, 8)
+PACKED = rows_of([PAIRS], 24, 20)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given(Uniform):
+    """Noise that was drawn before packing: row r, segment g gets what pair r + g - 1 was given."""
+
+    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+        noisy_BL, _ = Uniform(0.6)(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=ids)
+        if tokens_BL.shape == noisy_BL.shape:
+            out_BL = noisy_BL
+        else:
+            flat = [noisy_BL[b, : len(target)] for b, (_, target) in enumerate(PAIRS)]
+            out_BL = jnp.pad(jnp.concatenate(flat), (0, tokens_BL.shape[1] - sum(map(len, flat))))[None]
+        return out_BL, out_BL != tokens_BL
+
+    def full(self):
+        return self
+
+
+def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+    """The same canvas again, for the next stage."""
+    return canvas, chosen_BL
+
+
+def _free(batch):
+    return (batch.target_segment_BL > 0) & (batch.target_BL != IDS.eos)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments", "key"))
+def run(model, params, batch, objective, dropout=False, num_segments=3, key=0):
+    return refinement_loss(
+        jax.random.key(key),
+        params,
+        batch,
+        model=model,
+        objective=objective,
+        num_segments=num_segments,
+        packed=num_segments > 1,
+        dropout=dropout,
+    )
+
+
+class TestCrossEntropy:
+    def test_uniform_logits_cost_log_v(self):
+        loss, z = cross_entropy(jnp.zeros((2, 3, 50)), jnp.zeros((2, 3), int), jnp.ones((2, 3), bool))
+        np.testing.assert_allclose(loss, 6 * np.log(50), rtol=1e-6)
+        assert z == 0
+
+    def test_the_smoothed_target_itself_costs_nothing(self):
+        target_V = jnp.full(10, 0.1 / 9).at[4].set(0.9)
+        loss, _ = cross_entropy(jnp.log(target_V)[None], jnp.array([4]), jnp.ones(1), label_smoothing=0.1)
+        np.testing.assert_allclose(loss, 0, atol=1e-5)
+
+    def test_z_loss_is_the_squared_log_partition(self):
+        loss, z = cross_entropy(jnp.zeros((1, 50)), jnp.array([3]), jnp.array([2.0]), z_loss=0.1)
+        np.testing.assert_allclose(z, 2 * 0.1 * np.log(50) ** 2, rtol=1e-6)
+        np.testing.assert_allclose(loss, 2 * np.log(50) + z, rtol=1e-6)
+
+    def test_weights_leave_positions_out(self):
+        logits = jax.random.normal(jax.random.key(0), (2, 7))
+        both, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([True, True]))
+        one, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([True, False]))
+        other, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([False, True]))
+        np.testing.assert_allclose(one + other, both, rtol=1e-6)
+        assert one > 0 and other > 0
+
+
+class TestStages:
+    def test_packed_and_unpacked_losses_and_gradients_agree(self):
+        model, params = tiny_model()
+        for between in (Lifted(Padir()), Lifted(MaskPredict())):
+            objective = Objective(Given(), between, ("noised", "all", "all"), label_smoothing=0.1, z_loss=1e-3)
+
+            def total(params, batch, num_segments, objective=objective):
+                return run(model, params, batch, objective, num_segments=num_segments)
+
+            (one, sums_one), grad_one = jax.value_and_grad(total, has_aux=True)(params, APART, 1)
+            (two, sums_two), grad_two = jax.value_and_grad(total, has_aux=True)(params, PACKED, 3)
+            np.testing.assert_allclose(one, two, rtol=1e-5)
+            for a, b in zip(jax.tree.leaves(sums_one), jax.tree.leaves(sums_two), strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-5)
+            for a, b in zip(jax.tree.leaves(grad_one), jax.tree.leaves(grad_two), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-3)
+            assert sums_one.tokens == 18 and sums_one.segments == 3
+
+    def test_more_padding_changes_nothing(self):
+        model, params = tiny_model()
+        wide = rows_of([[pair] for pair in PAIRS], 16, 24)
+        one, _ = run(model, params, APART, Objective(), num_segments=1)
+        two, _ = run(model, params, wide, Objective(), num_segments=1)
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+
+    def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
+        model, params = tiny_model()
+        calls = {"encode": 0, "cross_kv": 0, "draft_states": 0}
+        for name in calls:
+            method = getattr(Transformer, name)
+
+            def counted(self, *args, _method=method, _name=name, **kwargs):
+                calls[_name] += 1
+                return _method(self, *args, **kwargs)
+
+            monkeypatch.setattr(Transformer, name, counted)
+        run(model, params, APART, Objective(stage_weights=("all", "all", "all")), num_segments=1)
+        assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
+
+    def test_no_gradient_passes_through_the_choice_between_stages(self):
+        model, params = tiny_model()
+        second_only = Objective(Given(), Lifted(Padir()), ("none", "all"), length_weight=0.0)
+        grads = jax.grad(lambda p: run(model, p, APART, second_only, num_segments=1)[0])(params)
+
+        noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
+        canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
+        encoded = model.apply({"params": params}, APART.source_BS, APART.source_segment_BS, method="encode")
+        cross_kv = model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")
+        output = model.apply(
+            {"params": params}, noisy_BL, canvas.segment_BL, cross_kv, encoded.segment_BS, method="decode"
+        )
+        output = Output(forbid(output.logits_BLV, IDS.special))
+        filled, _ = Lifted(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
+
+        @dataclasses.dataclass(frozen=True)
+        class Filled(Uniform):
+            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+                return filled.tokens_BL, free_BL
+
+        one_stage = Objective(Filled(), stage_weights=("all",), length_weight=0.0)
+        expected = jax.grad(lambda p: run(model, p, APART, one_stage, num_segments=1)[0])(params)
+        flat = flax.traverse_util.flatten_dict(expected, sep="/")
+        for name, grad in flax.traverse_util.flatten_dict(grads, sep="/").items():
+            np.testing.assert_allclose(grad, flat[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+    def test_dropout_differs_by_stage_and_by_key(self):
+        model, params = tiny_model(dropout_rate=0.3)
+        same_canvas = Objective(Given(), unchanged, ("all", "all"))
+        _, sums = run(model, params, APART, same_canvas, dropout=True, num_segments=1)
+        assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
+        _, other = run(model, params, APART, same_canvas, dropout=True, num_segments=1, key=1)
+        assert sums.stage_loss_S[0] != other.stage_loss_S[0]
+        _, still = run(model, params, APART, same_canvas, dropout=False, num_segments=1)
+        np.testing.assert_allclose(still.stage_loss_S[0], still.stage_loss_S[1], rtol=1e-6)
+
+    def test_empty_rows_cost_nothing(self):
+        model, params = tiny_model()
+        padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)
+        objective = Objective(Mask(rate=1.0))
+        one, sums_one = run(model, params, APART, objective, num_segments=1)
+        two, sums_two = run(model, params, padded, objective, num_segments=1)
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+        assert sums_one.segments == sums_two.segments and sums_one.tokens == sums_two.tokens
+
+    def test_weights_of_a_stage(self):
+        present, free = jnp.array([[True, True, True, False]]), jnp.array([[True, True, False, False]])
+        chosen = jnp.array([[False, True, False, False]])
+        sentinel = jnp.array([[True, False, False, False]])
+        weights = {name: stage_weight(name, present, free, chosen, sentinel).tolist() for name in STAGE_WEIGHTS}
+        assert weights == {
+            "all": [[True, True, True, False]],
+            "noised": [[False, True, True, False]],
+            "masked": [[False, False, True, False]],
+            "none": [[False, False, False, False]],
+        }
+        assert stage_weight("masked", present, free, chosen, chosen).tolist() == [[False, True, True, False]]
+
+    @pytest.mark.parametrize(
+        "weights, message",
+        [
+            ((), "at least one stage"),
+            (("all", "some"), "got 'some'"),
+            (("all", "none"), "the last stage trains nothing"),
+            (("masked", "all"), "makes no masks, so that only EOS would count: use 'noised'"),
+        ],
+    )
+    def test_wrong_weights(self, weights, message):
+        with pytest.raises(PadirError, match=message):
+            Objective(stage_weights=weights)
+        if "masked" in weights:
+            assert Objective(Mixed(), stage_weights=weights)  # some of its noise is a mask
+
+    def test_each_stages_positions_are_counted(self):
+        model, params = tiny_model()
+        _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
+        assert sums.stage_weight_S.tolist() == [(APART.target_BL == IDS.eos).sum(), (APART.target_BL > 0).sum()]
+
+
+class TestChosen:
+    """Weights follow what a between says that it chose."""
+
+    def second(self, weights, choose):
+        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return canvas, choose(canvas.free_BL)
+
+        model, params = tiny_model()
+        objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
+        loss, sums = run(model, params, APART, objective, num_segments=1)
+        assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
+        return float(loss)
+
+    @pytest.mark.parametrize("weights", ["noised", "masked"])
+    def test_positions_count_where_they_were_chosen(self, weights):
+        odd_L = jnp.arange(8) % 2 == 1
+        none = self.second(weights, jnp.zeros_like)  # EOS alone
+        odd, even = self.second(weights, lambda free: free & odd_L), self.second(weights, lambda free: free & ~odd_L)
+        every = self.second(weights, lambda free: free)
+        assert 0 < none < min(odd, even)
+        np.testing.assert_allclose(odd + even - none, every, rtol=1e-5)
+        np.testing.assert_allclose(every, self.second("all", lambda free: free), rtol=1e-6)
+
+    def test_hiding_between_the_stages_hides_what_the_corruption_had_kept(self):
+        def hide_all(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return hide(canvas, canvas.free_BL), canvas.free_BL
+
+        model, params = tiny_model()
+        for corruption in (Mask, Uniform):
+            second = Objective(corruption(0.2), hide_all, ("none", "all"))
+            hidden, _ = run(model, params, APART, second, num_segments=1)
+            draft, _ = run(model, params, APART, Objective(corruption(1.0), stage_weights=("all",)), num_segments=1)
+            np.testing.assert_allclose(hidden, draft, rtol=1e-6)
+
+    def test_progress_reaches_what_is_between(self):
+        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            return canvas, canvas.free_BL & (progress >= 0.5)
+
+        model, params = tiny_model()
+        objective = Objective(Mask(rate=1.0), between, ("none", "noised"), length_weight=0.0)
+        settings = dict(model=model, num_segments=1, packed=False, dropout=False)
+        step = jax.jit(lambda p: objective(jax.random.key(0), params, APART, progress=p, **settings)[0])
+        assert step(0.4) < step(0.6)  # EOS alone, then everything
+
+
+class TestRejecter:
+    def test_is_the_cross_entropy_of_keeping_what_is_right(self):
+        keep_BL = jnp.log(jnp.array([[3.0, 3.0, 1 / 3, 1 / 3, 9.0]]))  # kept with 3/4, 3/4, 1/4, 1/4
+        right_BL = jnp.array([[True, False, True, False, True]])
+        free_BL = jnp.array([[True, True, True, True, False]])
+        loss, correct = rejecter_loss(keep_BL, right_BL, free_BL)
+        np.testing.assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
+        assert correct == 2
+
+    @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
+    def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
+        model, params = tiny_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
+        objective = Objective(Mask(rate), stage_weights=("all",), rejecter_weight=0.5)
+        loss, sums = run(model, params, APART, objective, num_segments=1)
+        free_BL = _free(APART)
+        shown_BL = jnp.where(free_BL & (rate == 1.0), IDS.mask, APART.target_BL)
+
+        @jax.jit
+        def keep(params):
+            bound = model.bind({"params": params})
+            encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+            kv = bound.cross_kv(encoded.memory_BSD)
+            return bound.decode(shown_BL, APART.target_segment_BL, kv, encoded.segment_BS).keep_logits_BL
+
+        keep_BL = keep(params)
+        expected = jnp.log1p(jnp.exp(sign * keep_BL))[free_BL].sum()
+        np.testing.assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
+        assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[free_BL].sum()
+        parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss
+        np.testing.assert_allclose(loss, parts, rtol=1e-6)
+
+    def test_other_models_have_none(self):
+        model, params = tiny_model()
+        _, sums = run(model, params, APART, Objective(stage_weights=("all",)), num_segments=1)
+        assert sums.rejecter_loss is None and sums.rejecter_correct is None
+
+
+class TestVisibility:
+    def test_a_decontextualised_decoder_does_not_see_what_was_chosen(self):
+        model, params = tiny_model(decontextualised=True)
+
+        @dataclasses.dataclass(frozen=True)
+        class Other(Mask):
+            def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+                noisy_BL, chosen_BL = Mask(0.5)(key_B, tokens_BL, free_BL, segment_BL, ids=ids)
+                return jnp.where(chosen_BL, 11, noisy_BL), chosen_BL
+
+        one, two, all_masked = (
+            run(model, params, APART, Objective(corruption, stage_weights=("all",)), num_segments=1)[0]
+            for corruption in (Mask(0.5), Other(), Mask(1.0))
+        )
+        assert one == two and one != all_masked
+
+    def test_random_sets_narrow_what_is_seen(self):
+        model, params = tiny_model(decontextualised=True)
+        plain, narrow = (
+            run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v), num_segments=1)[0]
+            for v in (None, RandomVisible())
+        )
+        assert jnp.isfinite(narrow) and plain != narrow
+
+    def test_an_ordinary_decoder_refuses_it(self):
+        model, params = tiny_model()
+        with pytest.raises(PadirError, match="set ModelConfig.decontextualised"):
+            run(model, params, APART, Objective(visibility=RandomVisible()), num_segments=1)
+
+
+class TestLengthLoss:
+    def test_classifier(self):
+        output = LengthOutput(logits_BGM=jnp.zeros((1, 2, 10)))
+        np.testing.assert_allclose(length_loss(output, jnp.array([[4, 0]])), np.log(10), rtol=1e-6)
+
+    def test_number(self):
+        output = LengthOutput(mean_BG=jnp.array([[5.5, 3.0]]))
+        np.testing.assert_allclose(length_loss(output, jnp.array([[4, 0]])), 2.25, rtol=1e-6)
+
+    def test_oracle(self):
+        assert length_loss(LengthOutput(), jnp.array([[4]])) == 0

@@ -1,0 +1,81 @@
+"""Every configs/objective/*.gin, read after a run's file as on the command line, and two steps of training with it."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS
+from support.objectives import EXPECTED
+from support.tiny import pairs, rows_of
+
+from padir import config
+from padir.models.transformer import ModelConfig, Transformer
+from padir.refinement.strategies import MaskPredict
+from padir.training.loop import Batching, TrainState, figures, init_params, make_step
+from padir.training.objective import Objective
+from padir.training.optimizer import Adam, Cosine
+from padir.training.teacher_forcing import TeacherForcing
+
+REPOSITORY = Path(__file__).parents[2]
+BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
+
+
+@pytest.fixture(params=EXPECTED)
+def name(request, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    config.clear()
+    sizes = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=16)
+    files = ["configs/run/toy_cpu.gin", f"configs/objective/{request.param}.gin"]
+    config.parse(files, [f"ModelConfig.{key}={value}" for key, value in sizes.items()])
+    yield request.param
+    config.clear()
+
+
+def test_each_file_is_listed_here():
+    names = {path.stem for path in (REPOSITORY / "configs/objective").glob("*.gin")}
+    assert names == {*EXPECTED, "autoregressive"}
+
+
+@pytest.mark.parametrize("name", ["autoregressive"], indirect=True)
+def test_the_autoregressive_baseline_is_teacher_forced(name):
+    assert config.configured(ModelConfig)().causal
+    assert config.gin.query_parameter("train.objective").configurable.wrapped is TeacherForcing
+
+
+def test_makes_its_objective_and_trains(name):
+    objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
+    assert objective == dataclasses.replace(EXPECTED[name], length_weight=5.0)  # the run's
+    assert type(objective.between) is type(EXPECTED[name].between)
+    assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
+
+    model = Transformer(model_config, IDS)
+    optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
+    params = init_params(model, seed=0)
+
+    def two_steps(objective):
+        state, rows = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params)), []
+        step_fn = jax.jit(make_step(model, objective, optimizer, Batching(row_length=16), seed=0, num_steps=2))
+        for _ in range(2):
+            state, sums = step_fn(state, BATCH)
+            rows.append(figures(sums, objective, seconds=1.0))
+        return state, sums, rows
+
+    state, sums, rows = two_steps(objective)
+    row_by_row = two_steps(dataclasses.replace(objective, positions_at_once=16))[-1]
+    assert row_by_row == [pytest.approx(row, rel=1e-4) for row in rows]
+    assert all(np.isfinite(value) for row in rows for value in row.values())
+    assert sums.tokens == 7 + 9 + 10 and ("rejecter_loss" in rows[0]) == (name == "rejecter")
+    counted = [weights != "none" for weights in objective.stage_weights]
+    assert [rows[0][f"stage_{stage}_loss"] > 0 for stage in range(1, len(counted) + 1)] == counted
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), params, state.params)
+    assert all(jax.tree.leaves(moved["decoder"])) and moved["token_embedder"]["embedding"]
+    if name == "rejecter":
+        assert moved["rejecter"]["binary_projection"]["kernel"]
+
+
+@pytest.mark.parametrize("name", ["cmlm", "smart"], indirect=True)
+def test_masks_are_decoded_by_mask_predict(name):
+    assert config.configured(Objective)().between.strategy == MaskPredict()
