@@ -8,13 +8,13 @@ Each package is one room of the library: `padir.refinement` (the canvas, corrupt
 needs; import the other packages by name.
 """
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translation, Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.models.length import LengthSearch
 
 __version__ = "0.1.0"
 __all__ = [

@@ -24,14 +24,13 @@ import gin
 from gin.config import ConfigurableReference
 
 from padir.data import mixture, plan, sources
+from padir.decoding import lengths, rerank
 from padir.decoding import options as decoding
-from padir.decoding import rerank
 from padir.decoding import search as searches
 from padir.decoding import translator as translate
 from padir.distributed import sharding
 from padir.errors import PadirError
-from padir.models import length
-from padir.models import transformer as model
+from padir.models import config as model_config
 from padir.refinement import corruption, strategies
 from padir.refinement import transitions as between
 from padir.storage.typecheck import fits
@@ -51,10 +50,10 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     between.Smart,
     between.Glat,
     between.SampledUnroll,
-    length.LengthSearch,
+    lengths.LengthSearch,
     loss.Objective,
     teacher_forcing.TeacherForcing,
-    model.ModelConfig,
+    model_config.ModelConfig,
     rerank.OwnScore,
     rerank.MinimumBayesRisk,
     optimizer.Cosine,

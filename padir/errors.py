@@ -1,11 +1,45 @@
-"""The one exception that the command line turns into a short message and exit status 2, and others within its text."""
+"""`PadirError`, the one exception for bad input; the command line turns it into a short message and exit status 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NOTHING = object()
 
 
 class PadirError(ValueError):
-    """Bad input: the message says what was expected, what was got and what to do."""
+    """Bad input: what is wrong, what was expected, what was got, and what to do.
+
+    Attributes:
+      what: the name of the field, option or file that is wrong; or the whole message, if nothing else is given.
+      expected: completes "WHAT must be ...", such as "at least 1"; None where the message is free text.
+      got: the value that was refused.
+      remedy: an imperative that says what to do; "" if that is obvious.
+
+    >>> str(PadirError("num_steps", "at least 1", 0, "use 1 for one-shot decoding"))
+    'num_steps must be at least 1, got 0: use 1 for one-shot decoding'
+    """
+
+    def __init__(self, what: str, expected: str | None = None, got: Any = _NOTHING, remedy: str = ""):
+        self.what, self.expected, self.got, self.remedy = what, expected, got, remedy
+        super().__init__(what, expected, got, remedy)
+
+    def __str__(self) -> str:
+        message = self.what if self.expected is None else f"{self.what} must be {self.expected}"
+        if self.got is not _NOTHING:
+            message += f", got {self.got!r}"
+        return f"{message}: {self.remedy}" if self.remedy else message
+
+    def __reduce__(self):
+        got = () if self.got is _NOTHING else (self.got, self.remedy)
+        return type(self), (self.what, self.expected, *got)
+
+    def renamed(self, what: str) -> PadirError:
+        """The same error under another name: that of the command-line option which set the field."""
+        return type(self)(what, self.expected, self.got, self.remedy)
 
 
 def first_line(error: Exception) -> str:
-    """What an error of another library says, short enough for a message."""
+    """The first line of another library's error message, cut to 240 characters."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end

@@ -240,7 +240,8 @@ def differences(one: Run, other: Run) -> list[str]:
     import orbax.checkpoint as ocp
     from jax.tree_util import keystr, tree_flatten_with_path
 
-    from padir.training.checkpoints import Checkpoints, check_manifest
+    from padir.storage.manifest import check_manifest
+    from padir.training.checkpoints import Checkpoints
 
     wrong = []
     for run in (one, other):

@@ -15,8 +15,8 @@ os.environ.setdefault("XLA_FLAGS", "")
 if version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # What one test compiles, others need, and so do the commands that tests start. Every worker has its own folder: JAX
-# writes an entry in place, and a reader of half an entry warns.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE = f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}"
+# writes an entry in place, and a reader of half an entry warns. One that is named keeps the programs from run to run.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import jax
@@ -34,4 +34,4 @@ def few_programs():
 
 
 def pytest_unconfigure():
-    shutil.rmtree(_CACHE, ignore_errors=True)
+    shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from padir import config
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.models.length import LengthSearch
-from padir.models.transformer import ModelConfig
+from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
 from padir.training import loop as trainer
@@ -44,7 +44,7 @@ class TestOrder:
         assert made.head_dim == ModelConfig().head_dim
 
     def test_an_override_may_name_the_module(self):
-        config.parse([], ["padir.models.transformer.ModelConfig.width=8", "model.ModelConfig.mlp=9"])
+        config.parse([], ["padir.models.config.ModelConfig.width=8", "model.ModelConfig.mlp=9"])
         assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
 
     def test_a_file_includes_another_from_a_search_path(self, tmp_path):

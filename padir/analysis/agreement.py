@@ -34,7 +34,7 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import forbid
+from padir.refinement.scores import forbid
 
 DEPENDENT = 0.01  # nats: the true mutual information from which a pair counts as dependent
 MODEL, DISTANCE = "model", "distance"

@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig, Transformer
-from padir.refinement.canvas import best_tokens, forbid
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
+from padir.refinement.scores import best_tokens, forbid
 
 _NAMES = {"own": "self_attention", "positional": "positional_attention", "cross": "encoder_decoder_attention"}
 

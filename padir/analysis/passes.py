@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.translator import EncodedBatch, Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.models.length import LengthSearch
 from padir.text.ids import EOS
 
 

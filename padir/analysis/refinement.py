@@ -27,8 +27,8 @@ from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.refinement.canvas import Strategy
 from padir.refinement.corruption import Mask, noise_kinds
+from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")

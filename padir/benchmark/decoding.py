@@ -12,14 +12,16 @@ import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
 from padir.data.prepared import split_lengths
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.translator import PROGRAMS, Translation, Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
 from padir.evaluation.systems import Row, ways
 from padir.metrics.scores import Score, bleu, chrf
-from padir.models.length import LengthSearch
-from padir.models.transformer import ModelConfig, Transformer, count_parameters
+from padir.models.config import ModelConfig
+from padir.models.params import count_parameters
+from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
@@ -328,9 +330,9 @@ def _quality(system: System, batches: Sequence[Batch], results: Sequence[Transla
 
 def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Translator:
     """A model of random weights, and a vocabulary of numbers: for speed, which does not depend on what they are."""
+    from padir.models.card import ModelCard
     from padir.refinement.corruption import Uniform
     from padir.refinement.strategies import Padir
-    from padir.training.checkpoints import ModelCard
     from padir.training.loop import init_params
 
     ids = Ids(vocab_size)

@@ -18,9 +18,10 @@ import numpy as np
 from padir.benchmark.decoding import Batch, System
 from padir.decoding.autoregressive import length_limits
 from padir.decoding.search import Beam, Greedy
-from padir.decoding.translator import Translation, Translator, one_line
+from padir.decoding.text import one_line
+from padir.decoding.translator import Translation, Translator
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig
+from padir.models.config import ModelConfig
 from padir.text.ids import EOS
 
 COMPUTE_TYPES = ("float32", "int8")

@@ -18,11 +18,14 @@ from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
 from padir.distributed.sharding import DATA, MODEL, Sharding
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig, Transformer, count_parameters
-from padir.training.loop import check_lengths, make_step
+from padir.models.config import ModelConfig
+from padir.models.params import count_parameters, init_params
+from padir.models.transformer import Transformer
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Optimizer
-from padir.training.placement import Placement, TrainState, init_params
+from padir.training.placement import Placement, TrainState
+from padir.training.resume import check_lengths
+from padir.training.step import make_step
 from padir.training.teacher_forcing import TeacherForcing
 
 _MATMUL = 4096  # side of the square matrices whose product says what the machine can do

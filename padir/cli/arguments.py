@@ -80,9 +80,9 @@ def decoding_of(args: argparse.Namespace, **chosen: Any) -> Any:
     """gin's `Decoding`, with what the command line says of it; `chosen` is one value where it may say several."""
     import dataclasses
 
+    from padir.decoding.lengths import LengthSearch
     from padir.decoding.options import Decoding, Prune
     from padir.decoding.shortlist import Shortlist
-    from padir.models.length import LengthSearch
     from padir.refinement import strategies
 
     if args.gin:

@@ -168,7 +168,7 @@ def _named_file(argument: str) -> tuple[str, str]:
 def _model_config(path: str) -> Any:
     """The ModelConfig that a gin file binds."""
     from padir import config
-    from padir.models.transformer import ModelConfig
+    from padir.models.config import ModelConfig
 
     config.clear()
     config.parse([path], [], [])

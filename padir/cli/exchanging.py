@@ -144,9 +144,9 @@ def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
 def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
     """What model the arguments say that a checkpoint is of."""
     from padir import config
+    from padir.models.card import ModelCard
     from padir.text.tokenizer import Tokenizer
     from padir.training import loop as trainer
-    from padir.training.checkpoints import ModelCard
 
     source, _, target = args.languages.partition("-")
     if not source or not target or "-" in target:

@@ -91,7 +91,7 @@ def _add_average(commands: Any) -> None:
 
 
 def _average(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.training.averaging import average_run
+    from padir.jobs.average import average_run
 
     kind = "last" if args.last is not None else "best"
     card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind), dtype=args.dtype)

@@ -41,7 +41,8 @@ from padir.data.prepared import (
 from padir.data.records import Limits, SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
-from padir.storage.files import sealed, writing
+from padir.storage.files import writing
+from padir.storage.manifest import sealed
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
 

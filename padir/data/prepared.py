@@ -12,7 +12,8 @@ import numpy as np
 
 from padir.data.sources import PathLike
 from padir.errors import PadirError
-from padir.storage.files import inside, seal_holds
+from padir.storage.files import inside
+from padir.storage.manifest import seal_holds
 from padir.text.tokenizer import Tokenizer
 
 FORMAT = "padir-prepared"

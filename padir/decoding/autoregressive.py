@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int, Key
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import forbid
+from padir.refinement.scores import forbid
 from padir.text.ids import Ids
 
 # Most target tokens of a sentence, EOS included, by its source tokens: more than any translation of it should need.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.rerank import OwnScore, Rerank
 from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
-from padir.models.length import LengthSearch
-from padir.models.transformer import ModelConfig
-from padir.refinement.canvas import Corruption, Strategy
+from padir.models.config import ModelConfig
+from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy
 
 

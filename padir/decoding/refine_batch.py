@@ -17,8 +17,10 @@ import numpy as np
 from padir.decoding.options import Prune
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, Corruption, Strategy, draft, veil
+from padir.refinement.canvas import Canvas, veil
+from padir.refinement.draft import draft
 from padir.refinement.loop import LogitsFn, refine
+from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to it

@@ -31,8 +31,10 @@ from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import log_probs
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, Corruption, Output, Strategy, forbid
+from padir.refinement.canvas import Canvas
 from padir.refinement.loop import refine
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import Output, forbid
 from padir.text.ids import EOS, pad_rows, round_up
 
 

@@ -127,7 +127,7 @@ class Sharding:
         """The sharding of every parameter.
 
         Args:
-          axes: a tree of the names of each one's axes (`padir.training.placement.param_axes`).
+          axes: a tree of the names of each one's axes (`padir.models.params.param_axes`).
           params: the parameters, or their shapes.
         """
         return jax.tree.map(

@@ -13,8 +13,8 @@ from padir.data.sources import PathLike, Source
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.metrics.scores import Score, score_all
+from padir.models.card import ModelCard
 from padir.text.tokenizer import Tokenizer
-from padir.training.checkpoints import ModelCard
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]

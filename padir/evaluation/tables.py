@@ -19,9 +19,9 @@ from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
 from padir.evaluation.systems import Row
+from padir.models.card import describe
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
-from padir.training.checkpoints import describe
 
 Rows = list[dict[str, Any]]
 

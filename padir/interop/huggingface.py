@@ -25,9 +25,11 @@ import safetensors.numpy
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.stablehlo import save_weights
+from padir.models.card import ModelCard
+from padir.models.directory import model_params
 from padir.storage.files import read_json, whole_folder
+from padir.storage.manifest import check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
-from padir.training.checkpoints import ModelCard, check_manifest, model_params, write_manifest
 
 WEIGHTS, NAMES, CARD, VOCABULARY, T5_CONFIG = (
     "model.safetensors",

@@ -45,12 +45,13 @@ from padir.decoding.search import SEARCHES
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import standalone as exported
+from padir.models.card import describe
 from padir.models.length import log_probs, top_lengths
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES, Padir
 from padir.storage.files import whole_folder
+from padir.storage.manifest import write_manifest
 from padir.text.ids import round_up
-from padir.training.checkpoints import describe, write_manifest
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 _KNOWN_PLATFORMS = (*PLATFORMS, "rocm")

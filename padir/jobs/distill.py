@@ -53,11 +53,11 @@ from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
 from padir.pretrained import model_folder
-from padir.storage.files import only_writer, sealed, writing
+from padir.storage.files import only_writer, writing
+from padir.storage.manifest import MANIFEST as MODEL_MANIFEST
+from padir.storage.manifest import sealed, sha256
 from padir.storage.resumable import Chunks
 from padir.text.ids import EOS
-from padir.training.checkpoints import MANIFEST as MODEL_MANIFEST
-from padir.training.checkpoints import sha256
 
 SPLIT = "train"
 _ENCODE_BATCH = 1024

@@ -16,7 +16,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, Corruption, count_in_segment, worst
+from padir.refinement.canvas import Canvas
+from padir.refinement.protocols import Corruption
+from padir.refinement.segments import count_in_segment, worst
 from padir.text.ids import Ids, positions_in_segment
 
 # What a key of a row is folded with, so that the draws of one corruption are independent of each other.

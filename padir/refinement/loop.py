@@ -17,7 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, Output, Strategy, forbid
+from padir.refinement.canvas import Canvas
+from padir.refinement.protocols import Strategy
+from padir.refinement.scores import Output, forbid
 from padir.text.ids import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
@@ -90,7 +92,7 @@ def refine(
 
     Args:
       key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
-      canvas: the draft, usually from `padir.refinement.canvas.draft`.
+      canvas: the draft, usually from `padir.refinement.draft.draft`.
       logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
       strategy: one of `padir.refinement.strategies`.
       num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be traced, unless `trace` is True: then a

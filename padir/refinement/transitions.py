@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, Output, count_in_segment, hide, write
+from padir.refinement.canvas import Canvas, hide, write
 from padir.refinement.corruption import choose, choose_some
+from padir.refinement.scores import Output
+from padir.refinement.segments import count_in_segment
 from padir.refinement.strategies.rewriting import MaskPredict
 from padir.refinement.strategies.sampling import sample_tokens
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,6 @@ from typing import IO, Any
 from padir.errors import PadirError
 
 LOCK = ".lock"
-SEAL = "manifest_sha256"
 
 _NO_ROOM = {
     errno.ENOSPC: "make room on its disk",
@@ -115,20 +113,6 @@ def only_writer(folder: Path, doing: str) -> Iterator[None]:
             file.write(f"process {os.getpid()} of {socket.gethostname()}\n")
             file.flush()
         yield
-
-
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest with the sum of what it says, so that a flipped bit in itself is noticed, too."""
-    return {**manifest, SEAL: _sum(manifest)}
-
-
-def seal_holds(manifest: dict[str, Any]) -> bool:
-    return manifest.get(SEAL) == _sum(manifest)
-
-
-def _sum(manifest: dict[str, Any]) -> str:
-    said = {name: value for name, value in manifest.items() if name != SEAL}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager

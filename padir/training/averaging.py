@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,8 @@ import numpy as np
 import optax
 
 from padir.errors import PadirError
-from padir.models.transformer import DTYPES
-from padir.training.checkpoints import Checkpoints, ModelCard, Weights, load_model, save_model
+from padir.models.card import Weights
+from padir.training.checkpoints import Checkpoints
 from padir.training.log import read_rows
 
 KINDS = ("none", "ema", "last", "best")
@@ -172,40 +171,3 @@ def mean_of_checkpoints(
     decay = decay if kind == "best" else None
     trees = (checkpoints.params(step, moving_average=decay is not None) for step in steps)
     return mean(trees), Weights(kind, tuple(steps), decay)
-
-
-def average_run(
-    run_dir: str | Path, output_dir: str | Path, *, kind: str, count: int, dtype: str = "float32"
-) -> ModelCard:
-    """Writes the mean of a finished training's last or best checkpoints as a model directory of its own.
-
-    Only checkpoints that `Intervals.keep` has left count: one with a higher BLEU that is gone is not among the best.
-    Of a training with a moving average the best are means of moving averages, the last of the parameters themselves.
-
-    Args:
-      run_dir: the model directory of `padir train`, with its checkpoints.
-      kind: "last" or "best".
-      count: how many checkpoints.
-      dtype: of the weights in the file, "float32" or "bfloat16".
-
-    Raises:
-      PadirError: the training is not finished, has fewer checkpoints, or the output folder is not empty.
-    """
-    run_dir, output_dir = Path(run_dir), Path(output_dir)
-    if count < 1:
-        raise PadirError(f"the number of checkpoints must be at least 1, got {count}")
-    if dtype not in DTYPES:
-        raise PadirError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise PadirError(f"{output_dir} is not an empty folder: give another --output")
-    _, card, tokenizer = load_model(run_dir)
-    params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count, card.weights.decay)
-    if len(weights.steps) < count:
-        raise PadirError(
-            f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
-            f" --{kind} {count}: lower it, or train with a higher Intervals.keep"
-        )
-    # The figures are of other weights.
-    card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
-    save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text(), dtype=dtype)
-    return card

@@ -10,37 +10,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import re
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
-from padir.distributed.processes import Vote, agreed, arrays_from_first, from_first, gathered, is_first
-from padir.distributed.sharding import DATA, Sharding, on_host, process_rows, settle, spread
+from padir.distributed.processes import Vote, agreed, from_first, gathered, is_first
+from padir.distributed.sharding import DATA, Sharding, on_host, process_rows, settle
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig, Transformer, count_parameters
+from padir.models.card import ModelCard, Weights
+from padir.models.config import ModelConfig
+from padir.models.directory import save_model
+from padir.models.params import count_parameters, init_params
+from padir.models.transformer import Transformer
 from padir.storage.files import only_writer
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import Averaging, best_steps, mean_of_checkpoints
-from padir.training.checkpoints import MANIFEST, Checkpoints, ModelCard, Weights, check_manifest, load_model, save_model
+from padir.training.checkpoints import Checkpoints
 from padir.training.log import TrainingLog
-from padir.training.nonfinite import NotFinite, Watch, is_finite
-from padir.training.objective import Batch, Objective, Sums
+from padir.training.nonfinite import NotFinite, Watch
+from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Optimizer
-from padir.training.placement import Placement, TrainState, init_params
+from padir.training.placement import Placement, TrainState
+from padir.training.resume import check_lengths, check_new, finished, initial_params, read_state, warn_of_changes
+from padir.training.signals import Stop, graceful_stop
+from padir.training.step import all_finite, figures, make_step
 from padir.training.teacher_forcing import TeacherForcing
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
@@ -69,93 +71,6 @@ class Intervals:
     def evaluates(self, step: int, num_steps: int) -> bool:
         """Whether the validation split is decoded after a step; if ever, then after the last one, too."""
         return self.evaluate > 0 and (step % self.evaluate == 0 or step == num_steps)
-
-
-def make_step(
-    model: Transformer,
-    objective: Objective | TeacherForcing,
-    optimizer: optax.GradientTransformation,
-    batching: Batching,
-    seed: int,
-    num_steps: int,
-    not_finite: NotFinite = NotFinite(),
-) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens.
-
-    A step that is skipped (see `NotFinite`) counts as one and adds nothing to the sums.
-    """
-    key = jax.random.key(seed)
-
-    def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        def mean_loss(params):
-            loss, sums = objective(
-                jax.random.fold_in(key, state.step),
-                params,
-                batch,
-                model=model,
-                num_segments=batching.num_segments,
-                packed=batching.mode == "pack",
-                dropout=model.config.dropout_rate > 0,
-                progress=jnp.asarray(state.step, jnp.float32) / num_steps,
-            )
-            return loss / jnp.maximum(sums.tokens, 1), sums
-
-        (loss, sums), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
-        finite = is_finite(loss, grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        new = not_finite.choose(finite, (params, opt_state), (state.params, state.opt_state))
-        sums = not_finite.choose(finite, sums, jax.tree.map(jnp.zeros_like, sums))
-        sums = sums.replace(not_finite=1.0 - finite.astype(jnp.float32))
-        return TrainState(step=state.step + 1, params=new[0], opt_state=new[1]), sums
-
-    return step_fn
-
-
-@jax.jit  # one program, where several devices have parts
-def _finite(params: Any) -> jax.Array:
-    return jnp.isfinite(optax.tree.norm(params))
-
-
-def initial_params(model: Transformer, model_dir: str) -> Any:
-    """The weights of a model directory, for training to start from.
-
-    Raises:
-      PadirError: it is no model directory, or of another model.
-    """
-    params, card, _ = load_model(model_dir)
-    free = {"dropout_rate": 0.0, "dtype": "float32", "remat": False}  # what no parameter depends on
-    start, wanted = (dataclasses.replace(config, **free) for config in (card.config, model.config))
-    if (start, card.ids) != (wanted, model.ids):
-        raise PadirError(
-            f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
-            f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
-        )
-    return params
-
-
-def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
-    """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
-    skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
-    if not sums.tokens:
-        return {**skipped, "tokens_per_second": 0.0}
-    tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
-    stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
-    total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
-    if sums.rejecter_loss is not None and isinstance(objective, Objective):
-        total += objective.rejecter_weight * float(sums.rejecter_loss)
-    row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
-    row["length_accuracy"] = float(sums.length_correct) / segments
-    per_stage = zip(stage_loss_S, np.asarray(sums.stage_weight_S), stage_correct_S, strict=True)
-    for stage, (loss, weight, correct) in enumerate(per_stage, 1):
-        row[f"stage_{stage}_loss"] = float(loss) / max(float(weight), 1.0)  # a stage of weight "none" has no loss
-        row[f"stage_{stage}_accuracy"] = float(correct) / tokens
-    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
-        free = max(tokens - segments, 1.0)  # EOS is not judged
-        row["rejecter_loss"] = float(sums.rejecter_loss) / free
-        row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
-    row["tokens_per_second"] = tokens / seconds
-    return {**row, **skipped}
 
 
 def train(
@@ -217,7 +132,7 @@ def train(
     folder = Path(model_dir)
     keep = max(intervals.keep, averaging.count if averaging.kind == "last" else 0)
     checkpoints = Checkpoints(folder / "checkpoints", keep)
-    from_first(lambda: _check_new(folder, checkpoints))
+    from_first(lambda: check_new(folder, checkpoints))
     mixture = Mixture.of(data)
 
     def checked() -> list[dict[str, Any]]:
@@ -296,11 +211,11 @@ def _train(
 
     placement = Placement.of(sharding, mesh, transformer, initial)
     like, shardings = placement.like, placement.state
-    state, loader_state = _read(lambda: checkpoints.restore_latest(like), like, shardings)
+    state, loader_state = read_state(lambda: checkpoints.restore_latest(like), like, shardings)
     if state is not None:
         loader.set_state(loader_state)
     elif start_from is not None:
-        params, _ = _read(lambda: (initial_params(transformer, start_from), None), like.params, shardings.params)
+        params, _ = read_state(lambda: (initial_params(transformer, start_from), None), like.params, shardings.params)
         state = placement.fresh(initial, params)
     else:
         state = placement.fresh(initial)
@@ -311,9 +226,9 @@ def _train(
             f" {num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
         )
     if is_first():
-        _warn_of_changes(checkpoints.config(start), config_text, start)
-    if start == num_steps and (finished := from_first(lambda: _finished(folder, start))) is not None:
-        return finished
+        warn_of_changes(checkpoints.config(start), config_text, start)
+    if start == num_steps and (metrics := from_first(lambda: finished(folder, start))) is not None:
+        return metrics
     train_step = make_step(transformer, objective, transformation, batching, seed, num_steps, not_finite)
     step_fn = placement.step(train_step)
 
@@ -334,7 +249,7 @@ def _train(
         whole = gathered(state)
         from_first(lambda: checkpoints.save(step, whole, loader.get_state(), config=config_text, extra=extra))
 
-    with log, _graceful_stop() as stop, checkpoints:
+    with log, graceful_stop() as stop, checkpoints:
         if not start:  # a training that goes on has said it, and what differs is told above
             log.console.print(config_text, highlight=False, markup=False, soft_wrap=True)
         if mesh.size > 1:
@@ -364,7 +279,7 @@ def _train(
             validating = intervals.evaluates(step, num_steps) and not stopping
             if regular or stopping or validating:
                 watch.drain()
-                run.check(bool(on_host(_finite(state.params))), "the parameters are", f"step {step}")
+                run.check(bool(on_host(all_finite(state.params))), "the parameters are", f"step {step}")
             if regular or stopping:
                 save(step, state, extra=not regular)
             if validating:
@@ -384,97 +299,6 @@ def _train(
     return latest
 
 
-def _check_new(folder: Path, checkpoints: Checkpoints) -> None:
-    if (folder / MANIFEST).exists() and not checkpoints.steps():
-        raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
-            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
-        )
-
-
-def _read(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
-    """What `read` gives in the first process, in all of them: arrays, now on the devices, and something else of them.
-
-    Args:
-      read: gives None where there is nothing, which becomes two.
-      like: the shapes and dtypes of the arrays.
-      shardings: where they belong.
-    """
-    arrays: list[Any] = []
-
-    def rest() -> list[Any]:
-        got = read()
-        if got is None:
-            return []
-        arrays.append(got[0])
-        return [got[1]]
-
-    told = from_first(rest)
-    if not told:
-        return None, None
-    return arrays_from_first(arrays[0] if arrays else like, spread, shardings), told[0]
-
-
-def _finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step, which is the last, whole; says so."""
-    if not (folder / MANIFEST).exists():
-        return None
-    try:
-        check_manifest(folder)
-    except PadirError as error:
-        print(f"padir: writing the model again from the last checkpoint: {error}", file=sys.stderr)
-        return None
-    card = json.loads((folder / "model.json").read_text())
-    if card["step"] != step:
-        return None
-    print(
-        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise them"
-        " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
-        " `padir average`",
-        file=sys.stderr,
-    )
-    return card["metrics"]
-
-
-def _warn_of_changes(before: str, now: str, step: int) -> None:
-    """Prints the bindings in which two operative configurations differ, but for num_steps; "" is one not known."""
-    if not before or not now:
-        return
-    old, new = _bindings(before), _bindings(now)
-    changes = [f"  was  {line}" for line in old if line not in new]
-    changes += [f"  is   {line}" for line in new if line not in old]
-    if changes:
-        print(f"padir: warning: the configuration differs from that of the checkpoint of step {step}:", file=sys.stderr)
-        print("\n".join(changes), file=sys.stderr)
-
-
-def _bindings(config: str) -> list[str]:
-    """The bindings of an operative configuration, a line each (gin continues long ones on indented lines)."""
-    lines = re.sub(r" *\\?\n +", " ", config).splitlines()
-    return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
-
-
-def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: ModelConfig, batching: Batching) -> None:
-    """Checks that the model takes every training sentence, and every row of one.
-
-    Raises:
-      PadirError: it does not.
-    """
-    for folder, manifest in zip(mixture.folders, manifests, strict=True):
-        for side in ("source", "target"):
-            longest = manifest["splits"]["train"][f"longest_{side}"]
-            if longest > model.max_length:
-                raise PadirError(
-                    f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
-                    f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
-                )
-    if batching.mode == "bucket" and batching.row_length > model.max_length:
-        raise PadirError(
-            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
-            f" Batching.row_length {batching.row_length}"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """What a training measures and leaves behind, and with which weights."""
@@ -486,7 +310,7 @@ class _Run:
     checkpoints: Checkpoints
     log: TrainingLog
     evaluate_fn: EvaluateFn | None
-    stop: _Stop
+    stop: Stop
 
     def check(self, finite: bool, what: str, steps: str) -> None:
         if not finite:
@@ -536,46 +360,3 @@ class _Run:
         card = dataclasses.replace(self.card, step=step, metrics=measured, weights=weights)
         save_model(self.folder, params, card, self.tokenizer, config_text)
         return measured
-
-
-class _Stop:
-    """Whether a signal has asked for a stop.
-
-    Attributes:
-      requested: one has; whoever can stop looks here.
-      immediate: a signal is a KeyboardInterrupt at once.
-    """
-
-    requested = immediate = False
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """For work that changes nothing and may be left at any point, unless other processes wait for us in it."""
-        self.immediate = jax.process_count() == 1
-        try:
-            if self.requested and self.immediate:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self.immediate = False
-
-
-@contextlib.contextmanager
-def _graceful_stop() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step, or within the validation; a second one at once, but for
-    a save under way."""
-    stop, previous = _Stop(), {}
-
-    def request(number, frame):
-        again, stop.requested = stop.requested, True
-        if again or stop.immediate:
-            raise KeyboardInterrupt
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
-                previous[number] = signal.signal(number, request)
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -21,95 +20,17 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.errors import PadirError
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import (
-    Between,
-    Canvas,
-    Corruption,
-    Output,
-    Strategy,
-    best_tokens,
-    forbid,
-    from_tokens,
-    veil,
-)
+from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
+from padir.refinement.protocols import Between, Corruption, Strategy
+from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Lifted, Padir
 from padir.text.ids import positions_in_segment, segment_lengths
+from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
+from padir.training.losses import check_loss, length_loss, rejecter_loss, token_sums
 
 STAGE_WEIGHTS = ("all", "noised", "masked", "none")
-
-
-def cross_entropy(
-    logits: Float[Array, "*B V"],
-    target: Int[Array, "*B"],
-    weight: Bool[Array, "*B"] | Float[Array, "*B"],
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
-
-    With label smoothing the target distribution has 1 - label_smoothing at the target and the rest spread evenly over
-    the other V - 1 ids, and its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss
-    is z_loss * logsumexp(logits)^2.
-    """
-    vocabulary = logits.shape[-1]
-    logits = logits.astype(jnp.float32)
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    # By comparison and not by gather, whose gradient would be a scatter into an array of zeros.
-    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
-    at_target = jnp.where(is_target, logits, 0.0).sum(-1)
-    loss = log_z - at_target
-    if label_smoothing:
-        confidence, rest = 1.0 - label_smoothing, label_smoothing / (vocabulary - 1)
-        elsewhere = (vocabulary - 1) * log_z - (logits.sum(-1) - at_target)
-        entropy = -(confidence * jnp.log(confidence) + (vocabulary - 1) * rest * jnp.log(rest + 1e-20))
-        loss = confidence * loss + rest * elsewhere - entropy
-    z = z_loss * jnp.square(log_z)
-    weight = weight.astype(jnp.float32)
-    return ((loss + z) * weight).sum(), (z * weight).sum()
-
-
-def check_loss(label_smoothing: float, positions_at_once: int | None) -> None:
-    """Checks what every objective has.
-
-    Raises:
-      PadirError: one of them makes no sense.
-    """
-    if not 0 <= label_smoothing < 1:
-        raise PadirError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
-    if positions_at_once is not None and positions_at_once < 1:
-        raise PadirError(f"positions_at_once must be at least 1, got {positions_at_once}: None takes all at once")
-
-
-def token_sums(
-    logits_BLV: Float[Array, "B L V"],
-    target_BL: Int[Array, "B L"],
-    present_BL: Bool[Array, "B L"],
-    weight_BL: Bool[Array, "B L"],
-    label_smoothing: float,
-    z_loss: float,
-) -> tuple[Float[Array, ""], ...]:
-    """A stage's cross-entropy, z-loss, number of positions that count, and number of tokens whose argmax is right."""
-    losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
-    correct = ((best_tokens(logits_BLV)[0] == target_BL) & present_BL).sum()
-    return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
-
-
-def length_loss(
-    output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
-) -> Float[Array, ""]:
-    """The summed loss of the length head: cross-entropy of a classifier, squared error of a number, 0 for the oracle.
-
-    Args:
-      length_BG: true lengths, 0 where a row has no such segment.
-    """
-    present_BG = length_BG > 0
-    if output.logits_BGM is not None:
-        return cross_entropy(output.logits_BGM, length_BG - 1, present_BG, label_smoothing, z_loss)[0]
-    if output.mean_BG is not None:
-        return (jnp.square(output.mean_BG - length_BG) * present_BG).sum()
-    return jnp.float32(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,44 +106,6 @@ class Objective:
             dropout=dropout,
             progress=progress,
         )
-
-
-@flax.struct.dataclass
-class Batch:
-    """Rows of one or more sentence pairs, as the loader packs them; segments count from 1, 0 is padding."""
-
-    source_BS: Int[Array, "B S"]
-    source_segment_BS: Int[Array, "B S"]
-    target_BL: Int[Array, "B L"]
-    target_segment_BL: Int[Array, "B L"]
-
-
-@flax.struct.dataclass
-class Sums:
-    """Sums over a batch; S is the number of stages.
-
-    Attributes:
-      stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss.
-      stage_weight_S: positions that count in each stage, which the losses are sums over.
-      stage_correct_S: target tokens, EOS included, whose argmax is right.
-      length_loss, length_correct: of the length head.
-      tokens, segments: real target tokens and sentence pairs.
-      rejecter_loss, rejecter_correct: of the rejecter in the last stage, over free positions, of which there are tokens
-        - segments; None where the model has none.
-      not_finite: steps whose loss or gradient was not finite; None until the trainer has looked.
-    """
-
-    stage_loss_S: Float[Array, " S"]
-    stage_z_loss_S: Float[Array, " S"]
-    stage_weight_S: Float[Array, " S"]
-    stage_correct_S: Float[Array, " S"]
-    length_loss: Float[Array, ""]
-    length_correct: Float[Array, ""]
-    tokens: Float[Array, ""]
-    segments: Float[Array, ""]
-    rejecter_loss: Float[Array, ""] | None = None
-    rejecter_correct: Float[Array, ""] | None = None
-    not_finite: Float[Array, ""] | None = None
 
 
 def refinement_loss(
@@ -362,19 +245,6 @@ def end_stage(
         return sums, ()
     output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), keep_BL))
     return sums, objective.between(key_B, canvas, output, target_BL, chosen_BL, progress=progress)
-
-
-def rejecter_loss(
-    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], free_BL: Bool[Array, "B L"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sums over free positions: binary cross-entropy of keeping a token where it is right, and correct decisions.
-
-    Args:
-      right_BL: whether the token that the decoder was shown is the target's.
-    """
-    loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
-    correct_BL = (keep_logits_BL > 0) == right_BL
-    return (loss_BL * free_BL).sum(), (correct_BL & free_BL).sum().astype(jnp.float32)
 
 
 def stage_weight(

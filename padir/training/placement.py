@@ -9,14 +9,13 @@ from typing import Any
 import flax.core
 import flax.struct
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax.linen.partitioning import get_axis_names
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.distributed.sharding import DATA, Sharding, of_state, part_held, process_rows
+from padir.models.params import param_axes
 from padir.models.transformer import Transformer
-from padir.training.objective import Batch, Sums
+from padir.training.batch import Batch, Sums
 
 
 @flax.struct.dataclass
@@ -26,23 +25,6 @@ class TrainState:
     step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
     params: Any
     opt_state: Any
-
-
-def _variables(model: Transformer, seed: int) -> Any:
-    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
-    segment_BS = jnp.ones((1, 1), jnp.int32)
-    return jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
-
-
-def init_params(model: Transformer, seed: int) -> Any:
-    """Fresh parameters."""
-    return _variables(model, seed)["params"]
-
-
-def param_axes(model: Transformer) -> Any:
-    """The names of each parameter's axes, such as ("embed", "mlp"), in a tree like that of the parameters."""
-    axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
-    return flax.core.unfreeze(get_axis_names(axes))
 
 
 @dataclasses.dataclass(frozen=True)

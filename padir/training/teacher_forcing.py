@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Key
 
 from padir.models.transformer import Transformer
 from padir.text.ids import segment_lengths
+from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
-from padir.training.objective import Batch, Sums, check_loss, token_sums
+from padir.training.losses import check_loss, token_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class TeacherForcing:
     """Cross-entropy of every target token and EOS, in one stage; for causal models.
 
     Attributes:
-      label_smoothing, z_loss: as in `padir.training.objective.cross_entropy`.
+      label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`.
       positions_at_once: as in `padir.training.objective.Objective`.
 
     Raises:

@@ -17,7 +17,7 @@ from padir.analysis.attention import Maps, attend, check_model
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.models.transformer import ModelConfig
+from padir.models.config import ModelConfig
 
 
 def encoded(model, params, sources):

@@ -18,7 +18,7 @@ from padir.data.toy import references
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet
-from padir.refinement.canvas import forbid
+from padir.refinement.scores import forbid
 
 FIRST = 10
 PAIRS = np.array([[0, 1], [0, 2], [1, 2]])

@@ -22,9 +22,9 @@ from padir.analysis.passes import first_sentences, reference_tokens, refined
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.refinement import canvas
 from padir.refinement import loop as refine
 from padir.refinement.corruption import Cmlm, Mask
+from padir.refinement.draft import draft as fresh_draft
 from padir.refinement.strategies import MaskPredict, parse_strategy
 
 FIRST = 10
@@ -60,7 +60,7 @@ def test_steps_of_a_model_that_knows_the_joint_distribution():
         joint_VVV[state] = parts
     logits_fn = conditionals(jnp.asarray(joint_VVV / 10), FIRST)
     key_B = jax.random.split(jax.random.key(0), 1)
-    draft = canvas.draft(key_B, jnp.array([4]), 4, Mask(), IDS)
+    draft = fresh_draft(key_B, jnp.array([4]), 4, Mask(), IDS)
     out = refine.refine(key_B, draft, logits_fn, MaskPredict(), num_steps=2, trace=True)
     tokens_TL, score_TL = (np.asarray(x)[:, 0, :3] for x in (out.tokens_TBL, out.scores_TBL))
     references = [s for s in itertools.product(range(2), repeat=3) for _ in range(int(joint_VVV[s]))]

@@ -10,12 +10,12 @@ from support.tiny_model import TINY, prepared_numbers, random_translator
 
 from padir.benchmark import decoding as benchmark
 from padir.benchmark import report
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import tables
 from padir.evaluation.evaluate import TestSet
 from padir.metrics.scores import bleu
-from padir.models.length import LengthSearch
 from padir.refinement.strategies import Rejecter
 from padir.text.ids import Ids
 

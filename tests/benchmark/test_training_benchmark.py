@@ -18,7 +18,8 @@ from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
-from padir.training.objective import Batch, Objective
+from padir.training.batch import Batch
+from padir.training.objective import Objective
 
 IDS = Ids(vocab_size=400)
 

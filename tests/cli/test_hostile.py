@@ -20,13 +20,14 @@ from support.tiny_model import random_model_dir, random_translator
 
 from padir.__main__ import main
 from padir.data.prepared import load_manifest, read_text
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.models.length import LengthOutput, LengthSearch
+from padir.models.length import LengthOutput
 from padir.models.transformer import Encoded
-from padir.refinement.canvas import Output
 from padir.refinement.corruption import Mask
+from padir.refinement.scores import Output
 from padir.refinement.strategies import MaskPredict, Padir
 from padir.text.ids import positions_in_segment
 from padir.text.tokenizer import train

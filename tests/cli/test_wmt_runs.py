@@ -10,7 +10,8 @@ import pytest
 from padir import config
 from padir.benchmark.training import model_flops
 from padir.interop.seqio_tasks import TFDS_SETS
-from padir.models.transformer import Transformer, count_parameters
+from padir.models.params import count_parameters
+from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Lifted, Padir
 from padir.text.ids import Ids

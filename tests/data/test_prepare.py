@@ -12,7 +12,7 @@ from support.small_corpus import Listed, Numbers, small_tokenizer
 from padir.data.prepare import _MOST_CHARACTERS, Limits, _batches, prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_lengths, read_text
 from padir.errors import PadirError
-from padir.storage.files import sealed
+from padir.storage.manifest import sealed
 
 
 @pytest.fixture(scope="module")

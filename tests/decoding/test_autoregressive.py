@@ -13,8 +13,9 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.decoding.autoregressive import generate, length_limits, score, translate
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.models.layers import RelativePositionBias, relative_position_bucket
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 
 SEARCHES = [Greedy(), Beam(3), Sampling(size=2)]

@@ -14,9 +14,9 @@ from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Tried, encode, lay_out, padded
 from padir.decoding.scoring import PairScore, _Scored, score_pairs, summary
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig
-from padir.refinement.canvas import draft
+from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.draft import draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS

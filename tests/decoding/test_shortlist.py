@@ -16,6 +16,7 @@ from padir.benchmark.peers import peers
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
 from padir.data.prepared import load_tokenizer
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import padded
 from padir.decoding.search import Beam, Sampling
@@ -25,11 +26,10 @@ from padir.errors import PadirError
 from padir.jobs import learn_shortlist as lexicon
 from padir.jobs.distill import to_json
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
-from padir.models.length import LengthSearch
+from padir.models.directory import save_model
 from padir.models.quantization import quantise
 from padir.refinement.strategies import Padir, SundaeSampling
 from padir.text.ids import Ids
-from padir.training.checkpoints import save_model
 
 # das haus / the house, das buch / the book, ein buch / a book
 DAS, HAUS, BUCH, EIN = 6, 7, 8, 9

@@ -7,14 +7,15 @@ import pytest
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.rerank import OwnScore, Rescore
-from padir.decoding.translator import Translation, Translator, rescorer, without_repeats
+from padir.decoding.text import without_repeats
+from padir.decoding.translator import Translation, Translator, rescorer
 from padir.errors import PadirError
-from padir.models.length import LengthSearch
-from padir.refinement.canvas import Strategy
 from padir.refinement.corruption import Mask, MaskRange, Mixed
+from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import (
     BlockGibbs,
     Constant,

@@ -8,17 +8,18 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_translator
 
 from padir.decoding.autoregressive import length_limits
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.translator import Translation, Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, evaluate
-from padir.models.length import LengthSearch
+from padir.models.card import ModelCard
+from padir.models.directory import save_model
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS
-from padir.training.checkpoints import ModelCard, save_model
 from padir.training.loop import init_params
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]

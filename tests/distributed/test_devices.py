@@ -20,7 +20,8 @@ from support.tiny_model import random_model_dir
 
 from padir.distributed.processes import agreed, join
 from padir.errors import PadirError
-from padir.training.checkpoints import Checkpoints, load_model
+from padir.models.directory import load_model
+from padir.training.checkpoints import Checkpoints
 from padir.training.loop import train
 
 TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them

@@ -23,10 +23,11 @@ from padir.distributed.sharding import (
     process_rows,
 )
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.config import ModelConfig
+from padir.models.params import init_params, param_axes
+from padir.models.transformer import Transformer
 from padir.training.averaging import Averaging
 from padir.training.optimizer import Adafactor, Adam
-from padir.training.placement import init_params, param_axes
 
 MESH = AbstractMesh((2, 4), (DATA, MODEL))
 BOTH = Sharding(model_parallel=4, shard_parameters=True)

@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.translator import Translation, Translator
@@ -12,11 +13,10 @@ from padir.errors import PadirError
 from padir.evaluation.evaluate import TestSet, length_recall
 from padir.evaluation.systems import evaluate_all
 from padir.metrics.scores import Score
-from padir.models.length import LengthSearch
-from padir.models.transformer import ModelConfig
+from padir.models.card import Weights
+from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import MaskPredict, Padir
-from padir.training.checkpoints import Weights
 
 TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one two three four", "five"])
 

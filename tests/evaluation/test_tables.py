@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.shortlist import Shortlist
@@ -15,7 +16,6 @@ from padir.evaluation import tables
 from padir.evaluation.evaluate import Evaluation, TestSet
 from padir.evaluation.systems import Row
 from padir.metrics.scores import Score
-from padir.models.length import LengthSearch
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import MaskPredict, Padir
 

@@ -15,11 +15,12 @@ from padir.__main__ import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
+from padir.models.card import ModelCard
+from padir.models.directory import save_model
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
-from padir.storage.files import sealed
-from padir.training.checkpoints import ModelCard, save_model, write_manifest
+from padir.storage.manifest import sealed, write_manifest
 from padir.training.loop import init_params
 
 

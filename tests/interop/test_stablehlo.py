@@ -15,6 +15,7 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.__main__ import main
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore
 from padir.decoding.search import Beam, Greedy, Sampling
@@ -24,10 +25,10 @@ from padir.interop import stablehlo as export
 from padir.interop import standalone as exported
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
-from padir.models.length import LengthSearch
+from padir.models.directory import save_model
 from padir.refinement.corruption import Mask
 from padir.refinement.strategies import STRATEGIES, Constant, MaskPredict
-from padir.training.checkpoints import save_model, write_manifest
+from padir.storage.manifest import write_manifest
 from padir.training.loop import init_params
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()

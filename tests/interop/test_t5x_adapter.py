@@ -15,20 +15,22 @@ import numpy as np
 from support.small_corpus import Listed, Numbers, small_tokenizer
 
 from padir.data.plan import Batching
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore
-from padir.decoding.translator import Translator, one_line
+from padir.decoding.text import one_line
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import import_model, take
-from padir.models.length import LengthSearch
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.config import ModelConfig
+from padir.models.directory import save_model
+from padir.models.transformer import Transformer
 from padir.refinement import transitions as between
 from padir.refinement.strategies import MaskPredict
 from padir.training import loop as trainer
 from padir.training import objective as loss
-from padir.training.checkpoints import save_model
 from padir.training.optimizer import Adafactor, Cosine
 
 with warnings.catch_warnings():  # T5X uses what JAX has deprecated

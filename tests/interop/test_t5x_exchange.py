@@ -17,11 +17,13 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import describe, export_model, fits, import_model, take
-from padir.models.transformer import Transformer, param_shapes
+from padir.models.card import Weights
+from padir.models.directory import load_model
+from padir.models.params import param_shapes
+from padir.models.transformer import Transformer
 from padir.training import loop as trainer
-from padir.training.checkpoints import Weights, load_model
+from padir.training.batch import Sums
 from padir.training.loop import Intervals, init_params
-from padir.training.objective import Sums
 
 SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]

@@ -17,12 +17,12 @@ from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, read_text
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import Rescore
 from padir.decoding.translator import Translation, Translator, rescorer
 from padir.errors import PadirError
 from padir.jobs.distill import CHUNK_BATCHES, Teacher, distill, to_json
-from padir.models.length import LengthSearch
 from padir.refinement.corruption import Mixed
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.storage.files import only_writer

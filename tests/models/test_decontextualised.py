@@ -12,9 +12,11 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_translator
 
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig
-from padir.refinement.canvas import Output, draft, forbid, veil
+from padir.models.config import ModelConfig
+from padir.refinement.canvas import veil
 from padir.refinement.corruption import Mask
+from padir.refinement.draft import draft
+from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import STRATEGIES, get_strategy
 from padir.text.ids import positions_in_segment
 

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from padir.models.config import ModelConfig
 from padir.models.layers import relative_position_bucket
 from padir.models.length import top_lengths
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.text.ids import Ids
-from padir.training.objective import Batch, Objective, refinement_loss
+from padir.training.batch import Batch
+from padir.training.objective import Objective, refinement_loss
 
 GOLDEN = Path(__file__).parent / "golden"
 FORWARD = np.load(GOLDEN / "forward.npz")

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 from support.tiny import pairs, rows_of, tiny_model
 
+from padir.decoding.lengths import LengthSearch, candidates
 from padir.errors import PadirError
-from padir.models.length import LengthOutput, LengthSearch, candidates, get_length_head, top_lengths
+from padir.models.length import LengthOutput, get_length_head, top_lengths
 
 
 def test_top_lengths_count_from_one_and_come_best_first():

@@ -7,8 +7,8 @@ import pytest
 from padir import Translator
 from padir.__main__ import main
 from padir.errors import PadirError
+from padir.models.directory import load_model
 from padir.pretrained import DEFAULT, PRETRAINED, model_folder
-from padir.training.checkpoints import load_model
 
 MOST_BYTES = 12_000_000
 

@@ -10,9 +10,11 @@ from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.params import count_parameters
 from padir.models.quantization import quantise
-from padir.models.transformer import ModelConfig, Transformer, count_parameters
-from padir.refinement.canvas import best_tokens, forbid
+from padir.models.transformer import Transformer
+from padir.refinement.scores import best_tokens, forbid
 from padir.text.ids import Ids, positions_in_segment
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])

@@ -4,20 +4,11 @@ import numpy as np
 import pytest
 from support.fakes import IDS, keys
 
-from padir.refinement.canvas import (
-    best_by_block,
-    best_tokens,
-    count_in_segment,
-    draft,
-    forbid,
-    hide,
-    repeats,
-    restore,
-    veil,
-    worst,
-    write,
-)
+from padir.refinement.canvas import hide, repeats, restore, veil, write
 from padir.refinement.corruption import Mask
+from padir.refinement.draft import draft
+from padir.refinement.scores import best_by_block, best_tokens, forbid
+from padir.refinement.segments import count_in_segment, worst
 
 
 def row(lengths=(4,), max_length=5):

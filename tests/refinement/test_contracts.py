@@ -9,9 +9,12 @@ import pytest
 from support.fakes import IDS, LENGTHS, clean, judging, keys, moody, oracle, unseen
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Corruption, Strategy, draft, forbid, from_tokens
+from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import CORRUPTIONS, get_corruption
+from padir.refinement.draft import draft
 from padir.refinement.loop import refine
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import forbid
 from padir.refinement.strategies import STRATEGIES, get_strategy
 
 EOS, PADDING = IDS.eos, IDS.padding

@@ -5,9 +5,10 @@ import pytest
 from support.fakes import IDS, keys, moody, oracle
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Output, draft
 from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.draft import draft
 from padir.refinement.loop import refine
+from padir.refinement.scores import Output
 from padir.refinement.strategies import MaskPredict, Padir
 
 LENGTHS = jnp.array([4, 9])

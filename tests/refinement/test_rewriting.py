@@ -4,9 +4,11 @@ import pytest
 from support.fakes import IDS, canvas, keys, moody, oracle, output
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Output, draft, from_tokens
+from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Mask, Uniform
+from padir.refinement.draft import draft
 from padir.refinement.loop import refine
+from padir.refinement.scores import Output
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
 
 EOS = IDS.eos

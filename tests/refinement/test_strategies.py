@@ -6,8 +6,8 @@ import pytest
 from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
 
 from padir.errors import PadirError
-from padir.refinement.canvas import draft
 from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform
+from padir.refinement.draft import draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import (
     STRATEGIES,

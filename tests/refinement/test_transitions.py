@@ -9,8 +9,10 @@ import pytest
 from support.fakes import IDS, clean, keys, moody
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Between, Output, forbid, from_tokens
+from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Cmlm
+from padir.refinement.protocols import Between
+from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Lifted, MaskPredict
 from padir.refinement.transitions import Glat, SampledUnroll, Smart
 

@@ -18,12 +18,12 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
 from padir.__main__ import main
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.decoding.search import Greedy
 from padir.decoding.translator import PROGRAMS
 from padir.errors import PadirError
-from padir.models.length import LengthSearch
 from padir.serve.app import answer_json
 from padir.serve.engine import Shape, batch_shapes
 from padir.serve.request import Limits, Request

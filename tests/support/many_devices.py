@@ -67,10 +67,10 @@ def train_as(kind: str, data: str, folder: str, num_steps: str) -> None:
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:
     """Translates with the model of a directory, on all devices; writes what comes out as JSON."""
+    from padir.decoding.lengths import LengthSearch
     from padir.decoding.options import Decoding
     from padir.decoding.search import Sampling
     from padir.decoding.translator import Translator
-    from padir.models.length import LengthSearch
 
     translator = Translator.load(model_dir, sharding=KINDS[kind])
     lines = number_lines()[:44:2]  # German ones; the last batch is not full

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from support.fakes import IDS
 
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
+from padir.training.batch import Batch
 from padir.training.loop import init_params
-from padir.training.objective import Batch
 
 
 def tiny_model(ids=IDS, **changes):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from support.tiny_model import TINY
 
-from padir.training.checkpoints import load_model
+from padir.models.directory import load_model
 from padir.training.loop import Batching, Intervals
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine

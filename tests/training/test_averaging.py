@@ -15,8 +15,11 @@ from safetensors.numpy import load_file
 from support.tiny_model import TINY, prepared_numbers, random_model_dir
 
 from padir.errors import PadirError
-from padir.training.averaging import Averaging, average_run, best_steps, mean, mean_of_checkpoints, with_moving_average
-from padir.training.checkpoints import Checkpoints, ModelCard, Weights, load_model, save_model
+from padir.jobs.average import average_run
+from padir.models.card import ModelCard, Weights
+from padir.models.directory import load_model, save_model
+from padir.training.averaging import Averaging, best_steps, mean, mean_of_checkpoints, with_moving_average
+from padir.training.checkpoints import Checkpoints
 from padir.training.loop import Batching, Intervals, train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine

@@ -18,20 +18,14 @@ from support.tiny_model import TINY, random_model_dir
 from support.training import assert_equal, save_all, state_at
 
 from padir.errors import PadirError
+from padir.models.card import ModelCard
+from padir.models.directory import MODEL_FILES, load_model
 from padir.refinement.corruption import CORRUPTIONS, Mixed, Uniform
 from padir.refinement.strategies import STRATEGIES, Padir
-from padir.storage.files import sealed
+from padir.storage.manifest import MANIFEST, check_manifest, sealed, write_manifest
 from padir.text.ids import Ids
 from padir.text.tokenizer import train
-from padir.training.checkpoints import (
-    MANIFEST,
-    MODEL_FILES,
-    Checkpoints,
-    ModelCard,
-    check_manifest,
-    load_model,
-    write_manifest,
-)
+from padir.training.checkpoints import Checkpoints
 
 
 def flip_a_byte(folder):

@@ -22,10 +22,12 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_text
 from padir.errors import PadirError
+from padir.models.directory import load_model, save_model
 from padir.storage.files import LOCK, only_writer, whole_folder
+from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 from padir.text.tokenizer import train as train_vocabulary
-from padir.training.checkpoints import MANIFEST, Checkpoints, check_manifest, load_model, save_model, write_manifest
+from padir.training.checkpoints import Checkpoints
 from padir.training.log import TrainingLog
 from padir.training.loop import train
 

@@ -19,15 +19,18 @@ from support.tiny_model import TINY
 from support.training import SETTINGS, assert_same_params
 
 from padir.errors import PadirError
+from padir.models.directory import load_model
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask
 from padir.storage.files import LOCK
 from padir.text.ids import Ids
-from padir.training.checkpoints import Checkpoints, load_model
+from padir.training.batch import Batch
+from padir.training.checkpoints import Checkpoints
 from padir.training.log import TrainingLog, read_rows
-from padir.training.loop import Batching, Intervals, TrainState, init_params, make_step, train
-from padir.training.objective import Batch, Objective
+from padir.training.loop import Batching, Intervals, TrainState, init_params, train
+from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
+from padir.training.step import make_step
 
 TESTS = Path(__file__).parents[1]
 

@@ -14,7 +14,8 @@ from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, veil
 from padir.refinement.corruption import Mask
 from padir.refinement.strategies import Lifted, MaskPredict, Padir, Rejecter

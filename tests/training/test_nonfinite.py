@@ -13,8 +13,9 @@ from support.training import SETTINGS
 from padir import config
 from padir.data.loader import make_loader
 from padir.errors import PadirError
+from padir.models.directory import load_model
 from padir.training import loop as trainer
-from padir.training.checkpoints import Checkpoints, load_model
+from padir.training.checkpoints import Checkpoints
 from padir.training.loop import Intervals, train
 from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective

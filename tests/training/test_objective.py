@@ -12,18 +12,12 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.errors import PadirError
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Output, forbid, from_tokens, hide
+from padir.refinement.canvas import from_tokens, hide
 from padir.refinement.corruption import Mask, Mixed, RandomVisible, Uniform
+from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Lifted, MaskPredict, Padir
-from padir.training.objective import (
-    STAGE_WEIGHTS,
-    Objective,
-    cross_entropy,
-    length_loss,
-    refinement_loss,
-    rejecter_loss,
-    stage_weight,
-)
+from padir.training.losses import cross_entropy, length_loss, rejecter_loss
+from padir.training.objective import STAGE_WEIGHTS, Objective, refinement_loss, stage_weight
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
 APART = rows_of([[pair] for pair in PAIRS], 8, 8)

@@ -12,11 +12,13 @@ from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of
 
 from padir import config
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
 from padir.refinement.strategies import MaskPredict
-from padir.training.loop import Batching, TrainState, figures, init_params, make_step
+from padir.training.loop import Batching, TrainState, init_params
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
+from padir.training.step import figures, make_step
 from padir.training.teacher_forcing import TeacherForcing
 
 REPOSITORY = Path(__file__).parents[2]

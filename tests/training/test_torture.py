@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.faults import flip_a_bit
 
-from padir.training.checkpoints import write_manifest
+from padir.storage.manifest import write_manifest
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,10 +20,12 @@ import numpy as np
 
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import T5XCheckpoint, find, read, write
-from padir.models.transformer import Transformer, param_shapes
+from padir.models.card import ModelCard, Weights
+from padir.models.directory import load_model, save_model
+from padir.models.params import param_shapes
+from padir.models.transformer import Transformer
 from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
-from padir.training.checkpoints import ModelCard, Weights, load_model, save_model
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
 _MOST_PADDING = 128  # rows that T5X adds to an embedding table at most, so that it can be sharded

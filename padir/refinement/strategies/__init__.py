@@ -15,8 +15,10 @@ from typing import Any
 from jaxtyping import Array, Bool, Int, Key
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, Corruption, Output, Strategy
+from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_kinds
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import Output
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, Output, precedes, worst, write
+from padir.refinement.canvas import Canvas, write
+from padir.refinement.scores import Output
+from padir.refinement.segments import precedes, worst
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,18 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from padir.errors import PadirError
-from padir.refinement.canvas import (
-    Canvas,
-    Output,
-    best_tokens,
-    count_in_segment,
-    hide,
-    repeats,
-    restore,
-    share_of,
-    worst,
-    write,
-)
+from padir.refinement.canvas import Canvas, hide, repeats, restore, write
+from padir.refinement.scores import Output, best_tokens
+from padir.refinement.segments import count_in_segment, share_of, worst
 
 _REMASK = ("previous", "start", "logits")
 

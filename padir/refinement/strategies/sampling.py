@@ -15,19 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.errors import PadirError
-from padir.refinement.canvas import (
-    Canvas,
-    Output,
-    best_tokens,
-    count_in_segment,
-    hide,
-    same_segment,
-    share_of,
-    token_scores,
-    worst,
-    write,
-)
+from padir.refinement.canvas import Canvas, hide, write
 from padir.refinement.corruption import position_keys, uniform_draws
+from padir.refinement.scores import Output, best_tokens, token_scores
+from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
 
 # What the key of a step is folded with, so that which tokens are drawn and where is independent.
 _TOKEN, _WHERE = range(2)

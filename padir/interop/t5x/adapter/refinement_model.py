@@ -14,20 +14,23 @@ import seqio
 from t5x import metrics as t5x_metrics
 from t5x.models import BaseTransformerModel
 
+from padir.decoding.lengths import candidate_rows
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import Tried, encode, refine_drafts, rows_together
 from padir.decoding.rerank import OwnScore
-from padir.decoding.translator import packed_without_repeats
+from padir.decoding.text import packed_without_repeats
 from padir.errors import PadirError
 from padir.interop.t5x.adapter.features import RefinementFeatureConverter
-from padir.models.length import candidate_rows, log_probs, top_lengths
-from padir.models.transformer import ModelConfig, Transformer
+from padir.models.card import ModelCard
+from padir.models.config import ModelConfig
+from padir.models.length import log_probs, top_lengths
+from padir.models.transformer import Transformer
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Glat
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
-from padir.training.checkpoints import ModelCard
-from padir.training.objective import Batch, Objective, Sums
+from padir.training.batch import Batch, Sums
+from padir.training.objective import Objective
 
 
 class RefinementModel(BaseTransformerModel):

@@ -1,0 +1,69 @@
+"""The target lengths that decoding tries for each sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from padir.errors import PadirError
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthSearch:
+    """Which lengths decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
+
+    Attributes:
+      top_k: how many of the most likely lengths (a head that gives one number allows 1: use offsets).
+      offsets: added to each of them; (-1, 0, 1) tries the neighbours too.
+      draws: canvases of each length; more than 1 needs a random canvas.
+
+    Raises:
+      PadirError: top_k or draws below 1, or no offset.
+    """
+
+    top_k: int = 1
+    offsets: tuple[int, ...] = (0,)
+    draws: int = 1
+
+    def __post_init__(self):
+        object.__setattr__(self, "offsets", tuple(self.offsets))
+        if self.top_k < 1 or self.draws < 1:
+            raise PadirError(
+                f"the number of hypotheses must be at least 1, got top_k={self.top_k} lengths and draws={self.draws}"
+            )
+        if not self.offsets:
+            raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
+
+
+def candidate_rows(
+    length_BK: Int[Array, "B K"], search: LengthSearch, max_length: int
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """`candidates` of every sentence as arrays, for use inside jit: lengths and draws, duplicates left in.
+
+    >>> candidate_rows(jnp.array([[5, 6]]), LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)[0].tolist()
+    [[5, 6, 6, 6]]
+    """
+    length_BK = length_BK[:, : search.top_k]
+    length_BN = jnp.concatenate([jnp.clip(length_BK + offset, 2, max_length) for offset in search.offsets], axis=1)
+    length_BN = jnp.repeat(length_BN, search.draws, axis=1)
+    draw_N = jnp.tile(jnp.arange(search.draws), length_BN.shape[1] // search.draws)
+    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
+
+
+def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[tuple[int, int]]:
+    """The (length, draw) pairs that decoding tries for one sentence, most likely length first.
+
+    Lengths are kept within [2, max_length], since a sentence with text has a token beside EOS.
+
+    >>> candidates([5, 6], LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)
+    [(5, 0), (6, 0)]
+    """
+    tried: dict[int, None] = {}
+    for offset in search.offsets:
+        for length in lengths[: search.top_k]:
+            tried[int(np.clip(length + offset, 2, max_length))] = None
+    return [(length, draw) for length in tried for draw in range(search.draws)]

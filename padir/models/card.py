@@ -1,0 +1,147 @@
+"""The model card, `model.json`: configuration, vocabulary layout, corruption, strategy, languages and metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.refinement.corruption import CORRUPTIONS
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies import STRATEGIES
+from padir.storage.typecheck import fits
+from padir.text.ids import Ids
+
+FORMAT = 1  # of model.json
+
+
+def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """A corruption, strategy or search as JSON: its name and hyperparameters."""
+    names = [name for name, cls in known.items() if type(instance) is cls]
+    name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
+    return {"name": name, **dataclasses.asdict(instance)}
+
+
+def _made(cls: Any, fields: dict[str, Any]) -> Any:
+    """A frozen dataclass of its fields as JSON has them: tuples are lists there.
+
+    Raises:
+      TypeError: a field is unknown, or of another type.
+    """
+    for name, hint in typing.get_type_hints(cls).items():
+        if name in fields and not fits(fields[name], hint):
+            raise TypeError(f"{cls.__name__}.{name} must be of type {hint}, got {fields[name]!r}")
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
+    """The instance that `describe` wrote.
+
+    Raises:
+      PadirError: the name is not padir's own.
+      TypeError: a hyperparameter is unknown, or of another type.
+    """
+    hyperparameters = {key: value for key, value in description.items() if key != "name"}
+    if description["name"] not in known:
+        raise PadirError(
+            f"the model was made with {description['name']!r}, which padir does not know: choose one of"
+            f" {', '.join(known)}, or give the instance to Translator.load"
+        )
+    return _made(known[description["name"]], hyperparameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """Which weights of a training a model directory holds.
+
+    Attributes:
+      kind: "none" (no average: those of a step), "ema" (a moving average up to a step), "last" or "best" (the mean of
+        checkpoints: of the last ones, or of those with the highest validation BLEU).
+      steps: that step, or those of the checkpoints.
+      decay: of the moving average; with "best", it is moving averages that the mean is of.
+    """
+
+    kind: str = "none"
+    steps: tuple[int, ...] = ()
+    decay: float | None = None
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{step:,}" for step in self.steps) or "unknown"
+        if self.kind == "none":
+            return f"of step {steps}"
+        if self.kind == "ema":
+            return f"moving average (decay {self.decay}) up to step {steps}"
+        moving = "" if self.decay is None else f" moving averages (decay {self.decay}) of"
+        return f"mean of{moving} the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What model.json says.
+
+    Attributes:
+      config, ids: the model's sizes and vocabulary layout.
+      corruption, strategy: what it was trained with, and how it is decoded unless told otherwise; None for a causal
+        model, which has neither.
+      source_language, target_language, task: of its training data.
+      step: optimizer steps taken.
+      metrics: figures measured in training, by name; those of the validation split are of these weights.
+      weights: which of the training's weights these are.
+    """
+
+    config: ModelConfig
+    ids: Ids
+    corruption: Corruption | None
+    strategy: Strategy | None
+    source_language: str
+    target_language: str
+    task: str
+    step: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    weights: Weights = Weights()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "config": dataclasses.asdict(self.config),
+            "ids": dataclasses.asdict(self.ids),
+            "corruption": None if self.corruption is None else describe(self.corruption, CORRUPTIONS),
+            "strategy": None if self.strategy is None else describe(self.strategy, STRATEGIES),
+            "source_language": self.source_language,
+            "target_language": self.target_language,
+            "task": self.task,
+            "step": self.step,
+            "metrics": self.metrics,
+            "weights": dataclasses.asdict(self.weights),
+        }
+
+    @staticmethod
+    def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
+        """Reads what `to_json` gave, with another corruption or strategy where one is given.
+
+        Raises:
+          PadirError: another format, or a field is missing or unknown.
+        """
+        got = data.get("format") if isinstance(data, dict) else None
+        if got != FORMAT:
+            raise PadirError(f"model.json has format {got!r}, this padir reads {FORMAT}")
+        try:
+            config = _made(ModelConfig, data["config"])
+            if config.causal and (corruption or strategy):
+                raise PadirError("a causal model has neither corruption nor strategy: load it without")
+            described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
+            for name, kind in (("source_language", str), ("target_language", str), ("task", str), ("step", int)):
+                if not fits(described[name], kind):
+                    raise TypeError(f"{name} must be of type {kind.__name__}, got {described[name]!r}")
+            return ModelCard(
+                config=config,
+                ids=_made(Ids, data["ids"]),
+                corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
+                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
+                weights=_made(Weights, data.get("weights", {"steps": [data["step"]]})),
+                **described,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PadirError(f"model.json does not describe a model of this padir: {error}") from error

@@ -1,0 +1,150 @@
+"""Model directories: write and load one.
+
+weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel"), float32 or bfloat16
+vocab.model           the SentencePiece file
+model.json            the model card: configuration, ids, languages, corruption, strategy, metrics
+config.gin            the operative configuration of the training run
+manifest.json         sha256 of each of these files, checked when the model is loaded; written last
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from padir.errors import PadirError, first_line
+from padir.models.card import ModelCard
+from padir.models.config import DTYPES
+from padir.models.params import param_shapes
+from padir.pretrained import PRETRAINED, model_folder
+from padir.refinement.protocols import Corruption, Strategy
+from padir.storage.files import read_json, writing
+from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
+from padir.text.tokenizer import Tokenizer
+
+MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
+
+
+def save_model(
+    folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
+) -> None:
+    """Writes a model directory; its manifest is the last file, so that a half-written one is refused.
+
+    Args:
+      dtype: of the weights in the file, "float32" or "bfloat16", which takes half the room.
+
+    Raises:
+      PadirError: it cannot be written; a model that was there before is left as it was.
+    """
+    unfinished = folder / "model.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
+    arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+            safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
+            tokenizer.save(unfinished / "vocab.model")
+            (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
+            (unfinished / "config.gin").write_text(gin_config)
+            # safetensors lets the owner alone read its file.
+            shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
+            write_manifest(unfinished)
+            (folder / MANIFEST).unlink(missing_ok=True)
+            for name in (*MODEL_FILES, MANIFEST):
+                (unfinished / name).rename(folder / name)
+    except safetensors.SafetensorError as error:  # a full disk, in its words
+        raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def load_model(
+    folder: str | PathLike[str], *, corruption: Corruption | None = None, strategy: Strategy | None = None
+) -> tuple[Any, ModelCard, Tokenizer]:
+    """Parameters (float32), card and tokenizer of a model directory, every file checked against its manifest.
+
+    Args:
+      folder: the directory, or the name of a model that comes with padir.
+
+    Raises:
+      PadirError: not a model directory, half-written, or damaged.
+    """
+    folder = model_folder(folder)
+    if not folder.is_dir():
+        raise PadirError(
+            f"there is no model directory {folder}: train one with `padir train`, or name one that comes with padir"
+            f" ({', '.join(PRETRAINED)})"
+        )
+    if not os.path.isfile(folder / MANIFEST):
+        unfinished = (folder / "checkpoints").is_dir()
+        remedy = (
+            "its training has not finished: run the same `padir train` again"
+            if unfinished
+            else "it is not whole, or no model directory"
+        )
+        raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
+    check_manifest(folder, MODEL_FILES)
+    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
+    flat = _read_weights(folder / "weights.safetensors", card)
+    tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
+    if tokenizer.ids.vocab_size != card.ids.vocab_size:
+        raise PadirError(
+            f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
+            " the vocabulary that the model was trained with"
+        )
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+
+
+def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
+    """`model_params` of a weights file.
+
+    Raises:
+      PadirError: it is no safetensors file, or of another model.
+    """
+    try:
+        flat = safetensors.numpy.load_file(str(path))
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
+    return model_params(flat, path, card)
+
+
+def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
+    """Arrays as float32, after comparing their names and shapes with those of the card's model.
+
+    Args:
+      path: where they come from, for messages.
+
+    Raises:
+      PadirError: they are of another model.
+    """
+    shapes = {name: value.shape for name, value in flat.items()}
+    depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
+    for stack, depth in depths.items():  # first, as shapes of a million layers would take hours
+        layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
+        if len(layers) != depth:
+            raise PadirError(
+                f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it is of another model"
+            )
+    expected = param_shapes(card.config, card.ids)
+    params = {}
+    for name, shape in expected.items():  # what else there is belongs to no part of the model
+        if shapes.get(name) != shape:
+            raise PadirError(
+                f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it is of another"
+                " model than model.json describes"
+            )
+        if flat[name].dtype not in map(np.dtype, DTYPES.values()):
+            raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")
+        params[name] = np.asarray(flat[name], np.float32)
+    return params

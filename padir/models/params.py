@@ -1,0 +1,54 @@
+"""Parameters of a model: fresh values, axis names, shapes and their count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.core
+import flax.struct
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+from flax.linen.partitioning import get_axis_names
+
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
+from padir.text.ids import Ids
+
+
+def count_parameters(params: Any) -> int:
+    """The number of trained numbers in a parameter tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of a model, by its name ("encoder/layers_0/attention/query/kernel"); makes none.
+
+    Raises:
+      PadirError: the sizes make no model.
+    """
+    row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
+    try:
+        variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
+    except Exception as error:  # whatever JAX and Flax say of sizes that somebody has made up
+        raise PadirError(f"there is no model of these sizes ({str(error).splitlines()[0][:200]}): {config}") from error
+    params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
+    return {name: leaf.shape for name, leaf in params.items()}
+
+
+def _variables(model: Transformer, seed: int) -> Any:
+    source_BS = jnp.full((1, 1), model.ids.first_regular, jnp.int32)  # no shape of a parameter depends on the length
+    segment_BS = jnp.ones((1, 1), jnp.int32)
+    return jax.jit(model.init)(jax.random.key(seed), source_BS, segment_BS, source_BS, segment_BS)
+
+
+def init_params(model: Transformer, seed: int) -> Any:
+    """Fresh parameters."""
+    return _variables(model, seed)["params"]
+
+
+def param_axes(model: Transformer) -> Any:
+    """The names of each parameter's axes, such as ("embed", "mlp"), in a tree like that of the parameters."""
+    axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
+    return flax.core.unfreeze(get_axis_names(axes))

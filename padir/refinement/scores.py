@@ -1,0 +1,113 @@
+"""The decoder's output, and the best token of each position with its log-probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+@flax.struct.dataclass
+class Output:
+    """What one decoder pass gives.
+
+    Attributes:
+      logits_BLV: of every id.
+      keep_logits_BL: of keeping what the decoder was shown, where the model has a rejecter head.
+      found_BL: the best ids but for `canvas.ids.special`, and their log-probabilities, from a decoder that found them
+        without the logits; where nothing else reads these, jit leaves them out.
+    """
+
+    logits_BLV: Float[Array, "B L V"]
+    keep_logits_BL: Float[Array, "B L"] | None = None
+    found_BL: tuple[Int[Array, "B L"], Float[Array, "B L"]] | None = None
+
+    def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        """The best id of each position and its log-probability (`best_tokens`)."""
+        return best_tokens(self.logits_BLV) if self.found_BL is None else self.found_BL
+
+
+def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    """The argmax of each position and its log-probability, without a softmax over V in memory.
+
+    A maximum and the first place that holds it: for XLA on a CPU several times as fast as an argmax, which carries the
+    index through the reduction and is not vectorised. The log-probability is below 0 even where it rounds to it, so
+    that a score of 0 says: not written.
+
+    >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
+    >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
+    ([[1]], 0.5)
+    """
+    best_BL = logits_BLV.max(-1)
+    id_BLV = jax.lax.broadcasted_iota(jnp.int32, logits_BLV.shape, logits_BLV.ndim - 1)
+    token_BL = jnp.where(logits_BLV == best_BL[..., None], id_BLV, logits_BLV.shape[-1] - 1).min(-1)
+    return token_BL, _scores(logits_BLV, best_BL)
+
+
+def best_by_block(
+    project: Callable[[Any, int], Float[Array, "B L v"]],
+    vocab_size: int,
+    banned_ids: tuple[int, ...],
+    block: int = 2_048,
+) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    """`best_tokens` of the ids that are not banned, over blocks of the vocabulary one after the other.
+
+    Logits of all ids are never in memory at once. Scores differ by rounding.
+
+    Args:
+      project: (begin, size) -> the logits of that many ids from `begin` on.
+      block: ids at once, at most.
+
+    >>> logits_BLV = jnp.array([[[0.1, 2.0, 0.3, 1.0, 3.0]]])
+    >>> project = lambda begin, size: jax.lax.dynamic_slice_in_dim(logits_BLV, begin, size, axis=-1)
+    >>> best_by_block(project, 5, banned_ids=(4,), block=2)[0].tolist()
+    [[1]]
+    """
+    blocks = -(-vocab_size // block)
+    size = -(-vocab_size // blocks)
+    banned_V = jnp.zeros(vocab_size, bool).at[jnp.array(banned_ids, int)].set(True, mode="drop")
+    lowest = jnp.finfo(jnp.float32).min  # and not -inf, of which there may be a block
+
+    def visit(best, i):
+        logit_BL, token_BL, sum_BL = best
+        begin = jnp.minimum(i * size, vocab_size - size)  # the last block reaches back into the one before
+        left_out = jax.lax.dynamic_slice_in_dim(banned_V, begin, size) | (jnp.arange(size) + begin < i * size)
+        logits = jnp.where(left_out, -jnp.inf, project(begin, size).astype(jnp.float32))
+        highest_BL = logits.max(-1)
+        id_BLv = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+        first_BL = jnp.where(logits == highest_BL[..., None], id_BLv, size - 1).min(-1) + begin
+        now_BL = jnp.maximum(logit_BL, highest_BL)
+        sum_BL = sum_BL * jnp.exp(logit_BL - now_BL) + jnp.exp(logits - now_BL[..., None]).sum(-1)
+        return (now_BL, jnp.where(highest_BL > logit_BL, first_BL, token_BL), sum_BL), None
+
+    shape = jax.eval_shape(lambda: project(0, size)).shape[:-1]
+    start = (jnp.full(shape, lowest), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
+    (_, token_BL, sum_BL), _ = jax.lax.scan(visit, start, jnp.arange(blocks))
+    return token_BL, _below_zero(-jnp.log(sum_BL))
+
+
+def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:
+    """The log-probability of a token at each position, below 0 as in `best_tokens`."""
+    return _scores(logits_BLV, jnp.take_along_axis(logits_BLV, token_BL[..., None], axis=-1)[..., 0])
+
+
+def _scores(logits_BLV, logit_BL):
+    """The log-probability of what has a logit at each position."""
+    return _below_zero(logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1))
+
+
+def _below_zero(score_BL):
+    """A score of 0 says: not written."""
+    return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
+
+
+def forbid(logits_BLV: Float[Array, "B L V"], banned_ids: tuple[int, ...]) -> Float[Array, "B L V"]:
+    """Logits with -inf at ids that may never be written."""
+    if not banned_ids:
+        return logits_BLV
+    banned_V = jnp.zeros(logits_BLV.shape[-1], bool).at[jnp.array(banned_ids)].set(True, mode="drop")
+    return jnp.where(banned_V, -jnp.inf, logits_BLV)

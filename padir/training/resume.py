@@ -1,0 +1,130 @@
+"""Starting or resuming a training run: initial weights, checks, and what has changed since the last checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.distributed.processes import arrays_from_first, from_first
+from padir.distributed.sharding import spread
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.directory import load_model
+from padir.models.transformer import Transformer
+from padir.storage.manifest import MANIFEST, check_manifest
+from padir.training.checkpoints import Checkpoints
+
+
+def initial_params(model: Transformer, model_dir: str) -> Any:
+    """The weights of a model directory, for training to start from.
+
+    Raises:
+      PadirError: it is no model directory, or of another model.
+    """
+    params, card, _ = load_model(model_dir)
+    free = {"dropout_rate": 0.0, "dtype": "float32", "remat": False}  # what no parameter depends on
+    start, wanted = (dataclasses.replace(config, **free) for config in (card.config, model.config))
+    if (start, card.ids) != (wanted, model.ids):
+        raise PadirError(
+            f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
+            f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
+        )
+    return params
+
+
+def check_new(folder: Path, checkpoints: Checkpoints) -> None:
+    if (folder / MANIFEST).exists() and not checkpoints.steps():
+        raise PadirError(
+            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
+            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
+        )
+
+
+def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
+    """What `read` gives in the first process, in all of them: arrays, now on the devices, and something else of them.
+
+    Args:
+      read: gives None where there is nothing, which becomes two.
+      like: the shapes and dtypes of the arrays.
+      shardings: where they belong.
+    """
+    arrays: list[Any] = []
+
+    def rest() -> list[Any]:
+        got = read()
+        if got is None:
+            return []
+        arrays.append(got[0])
+        return [got[1]]
+
+    told = from_first(rest)
+    if not told:
+        return None, None
+    return arrays_from_first(arrays[0] if arrays else like, spread, shardings), told[0]
+
+
+def finished(folder: Path, step: int) -> dict[str, float] | None:
+    """The figures in the model card, if the folder has the model of that step, which is the last, whole; says so."""
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        check_manifest(folder)
+    except PadirError as error:
+        print(f"padir: writing the model again from the last checkpoint: {error}", file=sys.stderr)
+        return None
+    card = json.loads((folder / "model.json").read_text())
+    if card["step"] != step:
+        return None
+    print(
+        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise them"
+        " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
+        " `padir average`",
+        file=sys.stderr,
+    )
+    return card["metrics"]
+
+
+def warn_of_changes(before: str, now: str, step: int) -> None:
+    """Prints the bindings in which two operative configurations differ, but for num_steps; "" is one not known."""
+    if not before or not now:
+        return
+    old, new = _bindings(before), _bindings(now)
+    changes = [f"  was  {line}" for line in old if line not in new]
+    changes += [f"  is   {line}" for line in new if line not in old]
+    if changes:
+        print(f"padir: warning: the configuration differs from that of the checkpoint of step {step}:", file=sys.stderr)
+        print("\n".join(changes), file=sys.stderr)
+
+
+def _bindings(config: str) -> list[str]:
+    """The bindings of an operative configuration, a line each (gin continues long ones on indented lines)."""
+    lines = re.sub(r" *\\?\n +", " ", config).splitlines()
+    return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
+
+
+def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: ModelConfig, batching: Batching) -> None:
+    """Checks that the model takes every training sentence, and every row of one.
+
+    Raises:
+      PadirError: it does not.
+    """
+    for folder, manifest in zip(mixture.folders, manifests, strict=True):
+        for side in ("source", "target"):
+            longest = manifest["splits"]["train"][f"longest_{side}"]
+            if longest > model.max_length:
+                raise PadirError(
+                    f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
+                    f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
+                )
+    if batching.mode == "bucket" and batching.row_length > model.max_length:
+        raise PadirError(
+            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
+            f" Batching.row_length {batching.row_length}"
+        )

@@ -1,0 +1,89 @@
+"""One optimizer step, and the metrics of several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from padir.data.plan import Batching
+from padir.models.transformer import Transformer
+from padir.training.batch import Batch, Sums
+from padir.training.nonfinite import NotFinite, is_finite
+from padir.training.objective import Objective
+from padir.training.placement import TrainState
+from padir.training.teacher_forcing import TeacherForcing
+
+
+def make_step(
+    model: Transformer,
+    objective: Objective | TeacherForcing,
+    optimizer: optax.GradientTransformation,
+    batching: Batching,
+    seed: int,
+    num_steps: int,
+    not_finite: NotFinite = NotFinite(),
+) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
+    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens.
+
+    A step that is skipped (see `NotFinite`) counts as one and adds nothing to the sums.
+    """
+    key = jax.random.key(seed)
+
+    def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        def mean_loss(params):
+            loss, sums = objective(
+                jax.random.fold_in(key, state.step),
+                params,
+                batch,
+                model=model,
+                num_segments=batching.num_segments,
+                packed=batching.mode == "pack",
+                dropout=model.config.dropout_rate > 0,
+                progress=jnp.asarray(state.step, jnp.float32) / num_steps,
+            )
+            return loss / jnp.maximum(sums.tokens, 1), sums
+
+        (loss, sums), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+        finite = is_finite(loss, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        new = not_finite.choose(finite, (params, opt_state), (state.params, state.opt_state))
+        sums = not_finite.choose(finite, sums, jax.tree.map(jnp.zeros_like, sums))
+        sums = sums.replace(not_finite=1.0 - finite.astype(jnp.float32))
+        return TrainState(step=state.step + 1, params=new[0], opt_state=new[1]), sums
+
+    return step_fn
+
+
+@jax.jit  # one program, where several devices have parts
+def all_finite(params: Any) -> jax.Array:
+    return jnp.isfinite(optax.tree.norm(params))
+
+
+def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
+    """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
+    skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
+    if not sums.tokens:
+        return {**skipped, "tokens_per_second": 0.0}
+    tokens, segments = float(sums.tokens), max(float(sums.segments), 1.0)
+    stage_loss_S, stage_correct_S = np.asarray(sums.stage_loss_S), np.asarray(sums.stage_correct_S)
+    total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
+    if sums.rejecter_loss is not None and isinstance(objective, Objective):
+        total += objective.rejecter_weight * float(sums.rejecter_loss)
+    row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
+    row["length_accuracy"] = float(sums.length_correct) / segments
+    per_stage = zip(stage_loss_S, np.asarray(sums.stage_weight_S), stage_correct_S, strict=True)
+    for stage, (loss, weight, correct) in enumerate(per_stage, 1):
+        row[f"stage_{stage}_loss"] = float(loss) / max(float(weight), 1.0)  # a stage of weight "none" has no loss
+        row[f"stage_{stage}_accuracy"] = float(correct) / tokens
+    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
+        free = max(tokens - segments, 1.0)  # EOS is not judged
+        row["rejecter_loss"] = float(sums.rejecter_loss) / free
+        row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
+    row["tokens_per_second"] = tokens / seconds
+    return {**row, **skipped}
