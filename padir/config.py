@@ -2,9 +2,9 @@
 
     padir train --gin_file=configs/run/toy_cpu.gin --gin.train.num_steps=1000
 
-Everything in `CONFIGURABLES` can be bound by its name alone (`ModelConfig.width = 256`) or with its module
-(`model.ModelConfig.width`). Classes of your own need `from __gin__ import dynamic_registration` and an import in the
-gin file, as gin documents; nothing in padir carries a decorator.
+Everything in `CONFIGURABLES` is bound by its bare name (`ModelConfig.width = 256`), whichever file it lies in. Classes
+of your own need `from __gin__ import dynamic_registration` and an import in the gin file, as gin documents; nothing in
+padir carries a decorator.
 """
 
 from __future__ import annotations
@@ -70,15 +70,10 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
 )
 
 
-def _module(item: Callable[..., Any]) -> str:
-    """Where gin finds it: a strategy is one of padir.refinement.strategies, whichever file it lies in."""
-    return strategies.__name__ if item in strategies.STRATEGIES.values() else item.__module__
-
-
 _REGISTERED = {
     item.__name__: gin.external_configurable(
         item,
-        module=_module(item),
+        module="padir",
         denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
     )
     for item in CONFIGURABLES
@@ -114,7 +109,7 @@ def argument(item: Callable[..., Any], name: str) -> Any:
 def _bound(item: Callable[..., Any], parameter: str) -> Any:
     """What a parameter is bound to, or `_UNBOUND`."""
     try:
-        return gin.query_parameter(f"{_module(item)}.{item.__name__}.{parameter}")
+        return gin.query_parameter(f"padir.{item.__name__}.{parameter}")
     except ValueError:
         return _UNBOUND
 
@@ -238,7 +233,10 @@ def _explain(message: str) -> str:
     """gin's message in one line, with the nearest known name."""
     first = " ".join(line.strip() for line in message.splitlines() if line.strip())
     if match := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):
-        return f"{first}: {_nearest(re.split('[./]', match.group(1))[-1], list(_REGISTERED))}"
+        module, _, name = match.group(1).split("/")[-1].rpartition(".")
+        if module and name in _REGISTERED:
+            return f"{first}: write {name}, without {module} in front"
+        return f"{first}: {_nearest(name, list(_REGISTERED))}"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
         known = [

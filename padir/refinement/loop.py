@@ -109,7 +109,7 @@ def refine(
       PadirError: num_steps is below 1, or a span is traced.
 
     >>> import jax, jax.numpy as jnp
-    >>> from padir.refinement.canvas import draft
+    >>> from padir.refinement.draft import draft
     >>> from padir.refinement.corruption import Uniform
     >>> from padir.refinement.strategies import Padir
     >>> from padir.text.ids import Ids
