@@ -170,6 +170,7 @@ MADE = {
     "api": api,
     "evaluation": TABLES["evaluation"],
     "by_steps": TABLES["by_steps"],
+    "toy_objectives": TABLES["toy_objectives"],
     "speed": SPEED["table"],
 }
 
