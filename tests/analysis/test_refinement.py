@@ -24,7 +24,7 @@ from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
 from padir.refinement import loop as refine
 from padir.refinement.corruption import Cmlm, Mask
-from padir.refinement.draft import draft as fresh_draft
+from padir.refinement.drafting import draft as fresh_draft
 from padir.refinement.strategies import MaskPredict, parse_strategy
 
 FIRST = 10
