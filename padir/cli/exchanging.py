@@ -129,13 +129,13 @@ def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
     if args.vocab is None and described is not None:
         if args.gin or args.languages:
             raise PadirError(
-                "padir.json beside the checkpoint describes the model: leave --languages and gin's bindings out, or"
+                "padir.json beside the checkpoint says what model it is: leave --languages and gin's bindings out, or"
                 " give --vocab and with it all of them"
             )
         card, tokenizer = described
     elif args.vocab is None or not args.languages or not args.gin:
         raise PadirError(
-            "no padir.json beside the checkpoint describes the model: give --vocab FILE, --languages such as de-en,"
+            "no padir.json beside the checkpoint says what model it is: give --vocab FILE, --languages such as de-en,"
             " and the configuration (--gin_file or --gin.ModelConfig.width=512)"
         )
     else:
