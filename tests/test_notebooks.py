@@ -28,5 +28,7 @@ def test_notebooks_run(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     run = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = "".join(o.get("text", "") for cell in run.cells for o in cell.get("outputs", ()) if o.get("name") == "stdout")
+    shown = "".join(
+        o.get("text", "") for cell in run.cells for o in cell.get("outputs", ()) if o.get("name") == "stdout"
+    )
     assert "passes" in shown
