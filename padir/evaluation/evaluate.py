@@ -57,9 +57,8 @@ class TestSet:
         Raises:
           PadirError: the folder is not whole, or keeps no text of that split.
         """
-        source = load_manifest(directory)["source"]
-        languages = source["source_language"], source["target_language"]
-        return TestSet(source["name"], *languages, *read_text(directory, split), split)
+        source = load_manifest(directory).source
+        return TestSet(source.name, *source.languages, *read_text(directory, split), split)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +174,7 @@ def validation_fn(
 
     None if the folder has no such split: there is nothing to measure.
     """
-    if "validation" not in load_manifest(data_dir)["splits"]:
+    if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
     part = dataclasses.replace(

@@ -435,8 +435,8 @@ class TestPlaces:
     def test_a_pipe_is_written_to(self):
         """A shell's /dev/stdout leads to a pipe, whose own name is no path."""
         code = (
-            "from padir.storage.files import check_place, write_text; path = '/dev/stdout';"
-            " check_place(path, file=True); write_text(path, 'x')"
+            "from padir.storage.files import check_writable, write_text; path = '/dev/stdout';"
+            " check_writable(path, file=True); write_text(path, 'x')"
         )
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "x"
 
