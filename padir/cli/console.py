@@ -31,7 +31,7 @@ def lines_of(path: str) -> list[str]:
 
 def print_splits(title: str, manifest: PreparedManifest) -> None:
     """Prints the table of a prepared folder's splits."""
-    from padir.evaluation import tables
+    from padir.reporting import tables
 
     rows = [
         [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _counts(info.dropped)]

@@ -44,7 +44,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.pretrained import model_folder
 from padir.storage.files import write_errors
 from padir.storage.folders import atomic_folder, folder_lock

@@ -525,7 +525,7 @@ class TestRefused:
         content[content.index(b"sieben")] ^= 1
         (data / "vocab.model").write_bytes(content)
         errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
-        assert "vocab.model has changed since it was prepared (its sha256 differs)" in errors
+        assert "vocab.model was changed or damaged (its sha256 differs)" in errors
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):
