@@ -27,6 +27,14 @@ def python_block(page: Path) -> str:
     return code
 
 
+def test_the_loop_of_the_concepts_page_prints_what_it_says(capsys):
+    page = ROOT / "docs" / "concepts.md"
+    if not page.exists():
+        pytest.skip("needs a checkout with docs/")
+    exec(compile(python_block(page), str(page), "exec"), {})
+    assert capsys.readouterr().out == "[[7 8 9 1]] [2]\n"
+
+
 @pytest.mark.slow
 def test_the_library_example_translates(capsys):
     exec(compile(python_block(README), str(README), "exec"), {})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import rich.console
 import rich.progress
 
+from padir.data.manifest import PreparedManifest
 from padir.decoding.streaming import lines
 from padir.reporting import tables
 from padir.text.lines import open_bytes
@@ -36,11 +36,11 @@ def read_lines(path: str) -> list[str]:
         return list(lines(file, warn, path))
 
 
-def print_splits(title: str, manifest: dict[str, Any]) -> None:
+def print_splits(title: str, manifest: PreparedManifest) -> None:
     """Print the size of every split of a prepared folder."""
     rows = [
-        [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
-        for split, s in manifest["splits"].items()
+        [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _counts(info.dropped)]
+        for split, info in manifest.splits.items()
     ]
     tables.show(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
 

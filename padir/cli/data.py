@@ -8,6 +8,7 @@ from typing import Any
 from padir.cli.console import print_splits, tell, warn
 from padir.cli.corpora import source_of
 from padir.cli.options import common_options, corpus_options, given, sentinels_option, setting
+from padir.data.manifest import LengthLimits
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, load_tokenizer
@@ -48,9 +49,9 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
     sentinels_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    setting(parser, prepare, "max_source_tokens", "drop pairs with longer sources")
-    setting(parser, prepare, "max_target_tokens", "drop pairs with longer targets")
-    setting(parser, prepare, "max_length_ratio", "drop pairs of more unequal lengths", type=float)
+    setting(parser, LengthLimits, "max_source_tokens", "drop pairs with longer sources")
+    setting(parser, LengthLimits, "max_target_tokens", "drop pairs with longer targets")
+    setting(parser, LengthLimits, "max_length_ratio", "drop pairs of more unequal lengths", type=float)
     setting(parser, prepare, "records_per_shard", "number of records in one file")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
     corpus_options(parser, "train", "validation", "test")
@@ -59,11 +60,12 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any]:
-    limits = given(args, "max_source_tokens", "max_target_tokens", "max_length_ratio", "records_per_shard")
-    vocabulary = Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
-    manifest = prepare(source_of(args), vocabulary, args.output, overwrite=args.overwrite, **limits)
+    source, vocabulary = source_of(args), Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
+    limits = LengthLimits(**given(args, "max_source_tokens", "max_target_tokens", "max_length_ratio"))
+    shards = given(args, "records_per_shard")
+    manifest = prepare(source, vocabulary, args.output, limits, overwrite=args.overwrite, **shards)
     print_splits(args.output, manifest)
-    return manifest
+    return manifest.to_json()
 
 
 def add_shortlist(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +99,7 @@ def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
 
 def _recall(learned: Shortlist, folders: list[str]) -> list[dict[str, Any]]:
     """Measure and print the recall on the validation split; empty if no folder has that split."""
-    held_out = tuple(folder for folder in folders if "validation" in load_manifest(folder)["splits"])
+    held_out = tuple(folder for folder in folders if "validation" in load_manifest(folder).splits)
     if not held_out:
         warn("no recall: the data have no validation split")
         return []

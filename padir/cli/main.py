@@ -17,7 +17,7 @@ from pathlib import Path
 from padir.cli.commands import build_parser
 from padir.cli.console import own_words
 from padir.errors import PadirError
-from padir.storage.files import check_place, write_json
+from padir.storage.files import check_writable, write_json
 
 _GIN = "--gin."
 # Options that set a parameter of another name; `padir vocab` has a --size of its own.
@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped
         for name in ("output", "json", "html", "hypotheses"):
             if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
-                check_place(path, file=name != "output")
+                check_writable(path, file=name != "output")
     results = args.run(args)
     if args.json and results is not None and _is_first(args):  # else a command or another process has written them
         write_json(args.json, results)

@@ -23,7 +23,7 @@ from padir.decoding.streaming import lines, translate_lines, translations_json
 from padir.decoding.translator import Translation, Translator
 from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
-from padir.storage.files import whole, write_text
+from padir.storage.files import atomic_file, write_text
 from padir.text.lines import open_bytes
 
 _SHOWN = 1_000  # translations on the page of --html: browsers do not take many more, and all are in memory
@@ -68,7 +68,7 @@ def _translate(args: argparse.Namespace) -> None:
             source = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
         out: Any = sys.stdout
         if args.output:
-            out = stack.enter_context(whole(args.output))
+            out = stack.enter_context(atomic_file(args.output))
         else:
             out.reconfigure(encoding="utf-8", newline="\n")
         results: dict[str, Any] = {}
