@@ -67,10 +67,10 @@ def from_root(name: str) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers."""
-    from padir.__main__ import _parser
+    from padir.cli import build_parser
 
     os.environ["COLUMNS"] = "110"  # argparse wraps usage to it
-    parser = _parser()
+    parser = build_parser()
     lines = [f"- [`{name}`](#{_anchor(name)}): {about}" for name, about, _ in _subcommands(parser)]
     for name, about, command in _subcommands(parser):
         lines += [
