@@ -140,7 +140,7 @@ def validation_fn(
 
     None if the prepared folder has no validation split.
     """
-    if "validation" not in load_manifest(data_dir)["splits"]:
+    if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
     part = dataclasses.replace(

@@ -118,7 +118,7 @@ class TestCheckpoints:
     def test_an_unfinished_one_does_not_count(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1)
-        shutil.copytree(tmp_path / "1", tmp_path / "2.unfinished")
+        shutil.copytree(tmp_path / "1", tmp_path / ".2.7.partial")
         assert checkpoints.steps() == [1]
 
     @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ class TestModelDirectory:
         with pytest.raises(PadirError, match="it is not whole"):
             load_model(model_dir)
         (model_dir / "checkpoints").mkdir()
-        with pytest.raises(PadirError, match="its training run has not finished: run the same"):
+        with pytest.raises(PadirError, match="its training run has not finished, run the same"):
             load_model(model_dir)
 
     def test_a_manifest_may_not_name_a_file_outside(self, model_dir):
