@@ -326,7 +326,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("options", [{"top_k": 0}, {"draws": 0}])
     def test_no_hypotheses(self, options):
-        with pytest.raises(PadirError, match="number of hypotheses must be at least 1"):
+        with pytest.raises(PadirError, match="must be at least 1"):
             LengthSearch(**options)
 
 
