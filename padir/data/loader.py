@@ -1,6 +1,7 @@
 """The loader: batches of token arrays from prepared folders, packed or bucketed by length.
 
-The place of each pair follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the state (epoch, batch), restoring it is exact, and every process of a multi-host training run makes the same plan and
+The place of each pair follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the loader's
+state is (epoch, batch), restoring it is exact, and every process of a multi-host training run makes the same plan and
 reads only its own rows.
 
     pack     several pairs in a row of fixed length; source and target of a pair have the same segment number

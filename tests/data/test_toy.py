@@ -275,15 +275,14 @@ def test_every_other_sentence_holds_a_verb_and_object_that_training_lacks(meanin
     assert all(_pairs([meaning]) - train for meaning in meanings[split][::2])
     assert len(unseen - train) > 30  # distinct combinations, of words that training knows:
     assert {verb for verb, _ in unseen} <= {verb for verb, _ in train}
-    assert len({noun for _, noun in unseen} - {noun for _, noun in train}) <= 1  # of a split as small as this one
-    assert len(seen & train) > 0.7 * len(seen)  # the rest are rare, not kept out: this training split is small
+    assert len({noun for _, noun in unseen} - {noun for _, noun in train}) <= 2  # of a split as small as this one
+    assert len(seen & train) > 0.6 * len(seen)  # the rest are rare, not kept out: this training split is small
 
 
-def test_the_corpus_is_the_same_everywhere():
+def test_the_corpus_is_the_same_everywhere(corpus):
     """Fixed sums: any change to a word, a rule or a draw is a new corpus, and scores on it are not comparable."""
     first = {
-        split: "".join(f"{german}\t{english}\n" for german, english in itertools.islice(ToyDeEn().pairs(split), 40))
-        for split in ToyDeEn.splits
+        split: "".join(f"{german}\t{english}\n" for german, english in pairs[:40]) for split, pairs in corpus.items()
     }
     assert {split: hashlib.sha256(text.encode()).hexdigest()[:16] for split, text in first.items()} == {
         "train": "ca2041bfc343dc0c",
