@@ -38,6 +38,7 @@ HEAVY = {
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",
+    "tokenizers",
     "uvicorn",
 }
 
@@ -106,6 +107,7 @@ def test_no_imports_in_a_circle():
         ("tensorflow_datasets", set()),
         ("t5x", {f"interop.t5x.adapter{name}" for name in ("", ".refinement_model", ".setup")}),
         *((package, set()) for package in ("pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")),
+        ("tokenizers", {"metrics.wordpiece"}),
         ("torch", set()),
         ("starlette", {"serve.app"}),
         ("uvicorn", {"serve.server"}),
