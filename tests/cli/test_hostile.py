@@ -29,8 +29,8 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
+from padir.models.encoder import Encoded
 from padir.models.length import LengthOutput
-from padir.models.transformer import Encoded
 from padir.refinement.corruption import Mask
 from padir.refinement.scores import Output
 from padir.refinement.strategies import MaskPredict, Padir

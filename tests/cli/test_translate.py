@@ -224,7 +224,7 @@ class TestRefused:
     def test_a_model_directory_that_is_not_whole(self, built, tmp_path, capsys):
         model = shutil.copytree(built / "model", tmp_path / "model")
         (model / "manifest.json").unlink()
-        assert "it is not whole" in refused(capsys, "translate", "--model", model)
+        assert "has no manifest.json: it is incomplete" in refused(capsys, "translate", "--model", model)
         (tmp_path / "w").write_text("weights?")
         for name in (tmp_path / "w", tmp_path / "nowhere"):
             assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)

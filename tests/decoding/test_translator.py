@@ -155,7 +155,7 @@ class TestLengths:
         translator = random_translator(tokenizer, length_head=head)
         (result,) = translator.translate(["eins zwei"], lengths=LengthSearch(offsets=(0, 1)))
         assert result.hypotheses == 2
-        with pytest.raises(PadirError, match="predicts a single length, got top_k=2"):
+        with pytest.raises(PadirError, match="predicts a single length, got 2"):
             translator.translate(["eins"], lengths=LengthSearch(top_k=2))
 
 
