@@ -77,15 +77,6 @@ def test_independent_parallel_simulates_its_matrix():
     assert close(frequencies(spin_BN), chains.independent_parallel(drawn)[5], count)
 
 
-def test_adaptive_block_dynamics_simulates_its_matrix():
-    rng, count = np.random.default_rng(0), 20_000
-    prob_S = model.distribution(model.random(rng, 3, 0.7))
-    which = masks.random_adaptive(rng, 3, 2)
-    state_B = samplers.simulate(jax.random.key(0), which, prob_S, 6, count=count, steps=2)
-    twice_SS = np.linalg.matrix_power(chains.block_dynamics(prob_S, which), 2)
-    assert close(np.bincount(state_B, minlength=8) / count, twice_SS[6], count)
-
-
 def arrays(drawn):
     return jnp.asarray(drawn.coupling_NN, jnp.float32), jnp.asarray(drawn.field_N, jnp.float32)
 
