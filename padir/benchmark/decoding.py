@@ -12,9 +12,12 @@ import numpy as np
 
 from padir.benchmark.timing import Ratio, Timed, interleave
 from padir.data.prepared import split_lengths
+from padir.decoding.batches import SourceBatch
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
-from padir.decoding.translator import PROGRAMS, Translation, Translator
+from padir.decoding.pipeline import PROGRAMS, Observer, Pipeline, RefiningPipeline, unobserved
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation.evaluate import Evaluation, TestSet
 from padir.evaluation.systems import Row, ways
@@ -65,12 +68,12 @@ class System:
     @property
     def precision(self) -> str:
         """Of weights and products."""
-        return "int8" if self.translator.as_integers else self.translator.card.config.dtype
+        return "int8" if self.translator.loaded.as_integers else self.translator.card.config.dtype
 
     def __call__(self, batch: Batch) -> list[Translation]:
-        """Translates a batch as `Translator.translate` does; of given lengths where the batch has some."""
-        if self.causal and batch.target_lengths is not None:
-            return self.run(batch, lambda stage: None)
+        """Translates a batch as `Translator.translate` does, with the batch's target lengths if it has some."""
+        if self.causal and batch.target_lengths is not None:  # which `Translator.translate` refuses
+            return self.run(batch)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
         return self.translator.translate(
             batch.texts,
@@ -85,36 +88,30 @@ class System:
         seconds: dict[str, float] = {}
         last = clock()
 
-        def mark(stage: str) -> None:
+        def observe(stage: str, value: Any) -> None:
             nonlocal last
+            jax.block_until_ready(value)
             now = clock()
             seconds[stage], last = now - last, now
 
-        self.run(batch, mark)
+        self.run(batch, observe)
         return seconds
 
-    def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
-        """Translates a batch stage by stage; `mark` is told of each that is over."""
-        translator = self.translator
-        numbers = list(range(batch.first_number, batch.first_number + len(batch.texts)))
-        decoding = dataclasses.replace(self.decoding, batch_size=len(numbers))
-        sources, _ = translator.source_tokens(batch.texts, truncate=True)
-        mark("tokenise")
-        if self.causal:
-            written = translator.write(sources, numbers, decoding, batch.target_lengths)
-            mark("encode and write")
-            results = translator.read(written, len(numbers))
-            mark("detokenise")
-            return results
-        encoded = jax.block_until_ready(translator.encode(sources, decoding.batch_size))
-        mark("encode")
-        tried = translator.try_lengths(encoded, decoding, batch.target_lengths)
-        mark("lengths")
-        drafts = translator.refine(encoded, tried, numbers, decoding)
-        mark("refine")
-        results = translator.choose(list(batch.texts), encoded, tried, drafts, decoding)
-        mark("choose and detokenise")
-        return results
+    def run(self, batch: Batch, observe: Observer = unobserved) -> list[Translation]:
+        """Translates a batch stage by stage; `observe` is told of each stage as it ends."""
+        source = self.source(batch)
+        observe("tokenise", source)
+        return self.pipeline(batch).run(source, observe)
+
+    def pipeline(self, batch: Batch) -> Pipeline:
+        """The stages of decoding, for batches of this size."""
+        return self.translator.pipeline(dataclasses.replace(self.decoding, batch_size=len(batch.texts)))
+
+    def source(self, batch: Batch) -> SourceBatch:
+        """Tokenises a batch."""
+        tokens, _ = self.translator.loaded.source_tokens(batch.texts, truncate=True)
+        numbers = range(batch.first_number, batch.first_number + len(tokens))
+        return SourceBatch(batch.texts, tokens, numbers, batch.target_lengths)
 
 
 def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0) -> list[Batch]:
@@ -312,10 +309,9 @@ def _memory(system: System, batch: Batch) -> list[Score]:
     """What refining takes beside the model, for those that refine."""
     if system.causal:
         return []
-    translator, decoding = system.translator, dataclasses.replace(system.decoding, batch_size=len(batch.texts))
-    encoded = translator.encode(translator.source_tokens(batch.texts, truncate=True)[0], decoding.batch_size)
-    tried = translator.try_lengths(encoded, decoding, batch.target_lengths)
-    size = translator.refining_memory(encoded, tried, list(range(len(batch.texts))), decoding)
+    pipeline = system.pipeline(batch)
+    assert isinstance(pipeline, RefiningPipeline)
+    size = pipeline.refine_memory(pipeline.try_lengths(pipeline.encode(system.source(batch))))
     return [] if size is None else [Score("temporaries_mb", size / 2**20, "XLA's temporaries of refining|batch:first")]
 
 

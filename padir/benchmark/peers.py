@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import numpy as np
 
 from padir.benchmark.decoding import Batch, System
 from padir.decoding.autoregressive import length_limits
+from padir.decoding.pipeline import Observer, unobserved
 from padir.decoding.search import Beam, Greedy
 from padir.decoding.text import one_line
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.text.ids import EOS
@@ -166,12 +168,12 @@ class Peer(System):
         return Peer(name, system.translator, system.decoding, engine)
 
     def __call__(self, batch: Batch) -> list[Translation]:
-        return self.run(batch, lambda stage: None)
+        return self.run(batch)
 
-    def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+    def run(self, batch: Batch, observe: Observer = unobserved) -> list[Translation]:
         search = self.decoding.search
-        sources, _ = self.translator.source_tokens(batch.texts, truncate=True)
-        mark("tokenise")
+        sources = self.source(batch).tokens
+        observe("tokenise", sources)
         if batch.target_lengths is not None:
             longest, shortest = max(batch.target_lengths), min(batch.target_lengths)
             if longest != shortest:
@@ -191,14 +193,14 @@ class Peer(System):
             suppress_sequences=[[str(i)] for i in self.translator.card.ids.special if i != EOS],
             return_scores=True,
         )
-        mark("encode and write")
+        observe("encode and write", results)
         translations = []
         for result in results:
             ids = [int(word) for word in result.hypotheses[0]]
             text = one_line(self.translator.tokenizer.decode(ids))
             length = len(ids) + 1
             translations.append(Translation(text, result.scores[0], length, length, search.size))
-        mark("detokenise")
+        observe("detokenise", translations)
         return translations
 
 

@@ -161,7 +161,7 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
     import dataclasses
 
     from padir.decoding.rerank import MinimumBayesRisk, OwnScore
-    from padir.decoding.translator import rescorer
+    from padir.decoding.rescorer import rescorer
 
     settings = {} if brevity is None else {"brevity": brevity}
     if how == "own" or (how is None and isinstance(base, OwnScore)):

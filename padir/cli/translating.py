@@ -45,7 +45,7 @@ def _add_translate(commands: Any) -> None:
 
 def _translate(args: argparse.Namespace) -> None:
     from padir.decoding.streaming import lines, translate_lines, translations_json
-    from padir.decoding.translator import Translation
+    from padir.decoding.translation import Translation
     from padir.reporting.trace import Step, Trace, render_html, render_text
     from padir.text.lines import open_bytes
 

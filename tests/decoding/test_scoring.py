@@ -11,8 +11,8 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import Tried, encode, lay_out, padded
-from padir.decoding.scoring import PairScore, _Scored, score_pairs, summary
+from padir.decoding.refine_batch import DraftInputs, encode, lay_out, padded
+from padir.decoding.scoring import PairScore, TargetRecorder, score_pairs, summary
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
@@ -40,7 +40,7 @@ def test_every_stage_sees_what_the_step_before_it_wrote():
         return jnp.log(at_target * share + (1 - at_target) * (1 - share) / (IDS.vocab_size - 1))
 
     canvas = draft(keys(1), length_B, 3, Mask(), IDS)
-    scored = _Scored(Padir(), target_BL, 3)
+    scored = TargetRecorder(Padir(), target_BL, 3)
     log_prob_BT = refine(keys(1), canvas, logits_fn, scored, num_steps=3, banned_ids=()).memory[1]
     assert np.exp(log_prob_BT[0]).tolist() == pytest.approx(
         [0.5**2, 0.9**2, 0.9**2], rel=1e-4
@@ -50,7 +50,9 @@ def test_every_stage_sees_what_the_step_before_it_wrote():
 def test_a_row_that_is_done_keeps_what_it_said():
     answer_BL = jnp.array([[7, 1, 0, 0], [7, 8, 9, 1]])
     canvas = draft(keys(2), jnp.array([2, 4]), 4, Uniform(), IDS)
-    refined = refine(keys(2), canvas, oracle(answer_BL), _Scored(Padir(), answer_BL, 5), num_steps=5, banned_ids=())
+    refined = refine(
+        keys(2), canvas, oracle(answer_BL), TargetRecorder(Padir(), answer_BL, 5), num_steps=5, banned_ids=()
+    )
     assert refined.passes_B.max() < 5  # it halts: the stages after that are filled
     log_prob_BT = np.asarray(refined.memory[1])
     assert (log_prob_BT > -1e-5).all() and log_prob_BT.shape == (2, 5)
@@ -61,11 +63,11 @@ def test_the_first_stage_is_the_products_of_the_model_on_its_noise(translator):
     target = np.array([[*translator.tokenizer.encode(TARGETS[0]), EOS] + [0] * 6])
     target_BL = target[:, :8]
     encoded, cross_kv = encode(
-        translator.model, translator.params, padded(translator.source_tokens(SOURCES[:1], False)[0], 1)
+        translator.model, translator.params, padded(translator.loaded.source_tokens(SOURCES[:1], False)[0], 1)
     )
     _, canvas, logits_fn = lay_out(
         *(translator.model, translator.params),
-        Tried(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
+        DraftInputs(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
         max_target_length=8,
         corruption=translator.card.corruption.full(),
         seed=0,
