@@ -19,28 +19,28 @@ def fields_of(instance: Any, *names: str) -> dict[str, Any]:
     return {f"{type(instance).__name__}.{name}": getattr(instance, name) for name in names}
 
 
-def at_least(least: float, remedy: str = "", /, **values: Any) -> None:
+def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values below `least` (NaN, too)."""
     for name, value in values.items():
         if not value >= least:
             raise PadirError(name, f"at least {least}", value, remedy)
 
 
-def above(bound: float, remedy: str = "", /, **values: Any) -> None:
+def above(bound: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values that are not above `bound` (NaN, too)."""
     for name, value in values.items():
         if not value > bound:
             raise PadirError(name, f"above {bound}", value, remedy)
 
 
-def within(low: float, high: float, remedy: str = "", /, **values: Any) -> None:
+def within(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values outside [low, high] (NaN, too)."""
     for name, value in values.items():
         if not low <= value <= high:
             raise PadirError(name, f"in [{low}, {high}]", value, remedy)
 
 
-def below(low: float, high: float, remedy: str = "", /, **values: Any) -> None:
+def below(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values outside [low, high), for rates that must stay below `high` (NaN, too)."""
     for name, value in values.items():
         if not low <= value < high:

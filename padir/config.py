@@ -33,7 +33,7 @@ from padir.models import config as model_config
 from padir.refinement import corruption, strategies
 from padir.refinement import transitions as between
 from padir.storage.typecheck import fits
-from padir.training import averaging, optimizer, teacher_forcing
+from padir.training import averaging, optimizer, start_from, teacher_forcing
 from padir.training import loop as trainer
 from padir.training import nonfinite as finite
 from padir.training import objective as loss
@@ -43,7 +43,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     corruption.RandomVisible,
     *strategies.STRATEGIES.values(),
     *searches.SEARCHES.values(),
-    strategies.Lifted,
+    between.Lifted,
     averaging.Averaging,
     finite.NotFinite,
     between.Smart,
@@ -62,6 +62,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     plan.Batching,
     sharding.Sharding,
     sources.ParallelText,
+    start_from.StartFrom,
     trainer.Intervals,
     trainer.train,
     decoding.Decoding,

@@ -10,7 +10,8 @@ from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
+from padir.refinement.strategies import STRATEGIES, MaskPredict, Padir, Threshold
+from padir.refinement.transitions import Lifted
 from padir.training import loop as trainer
 from padir.training.loop import Batching, Intervals
 from padir.training.objective import Objective

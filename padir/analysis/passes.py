@@ -15,7 +15,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.pipeline import RefiningPipeline
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.text.ids import EOS
 
 

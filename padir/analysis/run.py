@@ -20,7 +20,7 @@ from padir.analysis.report import Section
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.ising.figures import check as check_matplotlib
 from padir.refinement.strategies import parse_strategy
 from padir.storage.files import whole, write_json, write_text

@@ -19,7 +19,7 @@ from padir.decoding.pipeline import PROGRAMS, Observer, Pipeline, RefiningPipeli
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation import Evaluation, TestSet
 from padir.evaluation.systems import Row, ways
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.config import ModelConfig

@@ -28,7 +28,7 @@ def lines_of(path: str) -> list[str]:
 
 def print_splits(title: str, manifest: dict[str, Any]) -> None:
     """What a prepared folder has."""
-    from padir.evaluation import tables
+    from padir.reporting import tables
 
     rows = [
         [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]

@@ -115,8 +115,8 @@ def _add_shortlist(commands: Any) -> None:
 def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
     from padir.data.mixture import Mixture
     from padir.data.prepared import load_manifest, load_tokenizer
-    from padir.evaluation import tables
     from padir.jobs import learn_shortlist as lexicon
+    from padir.reporting import tables
 
     settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
     learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)

@@ -48,7 +48,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir.data.prepared import load_tokenizer
     from padir.decoding.options import resolve
     from padir.distributed.processes import agreed
-    from padir.evaluation.evaluate import validation_fn
+    from padir.evaluation import validation_fn
     from padir.training import loop as trainer
 
     folders = folders_of(args)

@@ -21,8 +21,8 @@ from padir.decoding.options import Prune
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, veil
-from padir.refinement.draft import draft
-from padir.refinement.loop import LogitsFn, refine
+from padir.refinement.drafting import draft
+from padir.refinement.loop import LogitsFn, Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
@@ -135,22 +135,20 @@ def refine_drafts(
     batch, candidates = inputs.length_BN.shape
     kept_BN = jnp.broadcast_to(jnp.arange(candidates), (batch, candidates))
     length_R = inputs.length_BN.reshape(-1)
-    refining = functools.partial(
-        refine, strategy=options.strategy, num_steps=num_steps, rows_at_once=options.rows_at_once
-    )
-    prune = options.prune
+    refining = functools.partial(refine, strategy=options.strategy, num_steps=num_steps)
+    part, prune = Part(rows_at_once=options.rows_at_once), options.prune
     if prune is None or candidates <= prune.keep:
-        refined = refining(key_R, canvas, logits_fn, trace=options.traced_steps or False)
+        refined = refining(key_R, canvas, logits_fn, trace=options.traced_steps or False, part=part)
         passes_R = refined.passes_B
     else:
-        early = refining(key_R, canvas, logits_fn, span=(0, prune.steps))
+        early = refining(key_R, canvas, logits_fn, part=dataclasses.replace(part, end=prune.steps))
         kept_BN = _best(early.canvas, inputs, prune.keep)
         rows = (kept_BN + candidates * jnp.arange(batch)[:, None]).reshape(-1)
         key_R, canvas, memory, passes_R, length_R = jax.tree.map(
             lambda x: x[rows], (key_R, early.canvas, early.memory, early.passes_B, length_R)
         )
         logits_fn = _decoder(model, params, canvas.segment_BL, inputs)
-        refined = refining(key_R, canvas, logits_fn, span=(prune.steps, num_steps), memory=memory)
+        refined = refining(key_R, canvas, logits_fn, part=dataclasses.replace(part, first=prune.steps, memory=memory))
         passes_R = passes_R + refined.passes_B
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
     traced = None

@@ -51,7 +51,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.pretrained import model_folder
 from padir.storage.files import only_writer, writing
 from padir.storage.manifest import MANIFEST as MODEL_MANIFEST

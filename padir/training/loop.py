@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,10 +39,11 @@ from padir.training.checkpoints import Checkpoints
 from padir.training.log import TrainingLog
 from padir.training.nonfinite import NotFinite, Watch
 from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Optimizer
+from padir.training.optimizer import Adafactor, Optimizer, frozen
 from padir.training.placement import Placement, TrainState
-from padir.training.resume import check_lengths, check_new, finished, initial_params, read_state, warn_of_changes
+from padir.training.resume import check_lengths, check_new, finished, read_state, warn_of_changes
 from padir.training.signals import Stop, graceful_stop
+from padir.training.start_from import StartFrom, fill
 from padir.training.step import all_finite, figures, make_step
 from padir.training.teacher_forcing import TeacherForcing
 
@@ -87,7 +89,8 @@ def train(
     sharding: Sharding = Sharding(),
     num_steps: int = 100_000,
     seed: int = 0,
-    start_from: str | None = None,
+    start_from: str | StartFrom | None = None,
+    freeze: tuple[str, ...] = (),
     evaluate_fn: EvaluateFn | None = None,
     describe_config: Callable[[], str] = str,
 ) -> dict[str, float]:
@@ -104,7 +107,8 @@ def train(
       not_finite: what happens when a loss or its gradient is NaN or infinite.
       num_steps: optimizer steps in all.
       seed: of initial parameters, order of the data, corruption and dropout.
-      start_from: a model directory of the same ModelConfig and vocabulary size, whose weights are the initial ones.
+      start_from: a model whose parameters are the initial ones, as far as they fit; a string is its directory.
+      freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
       evaluate_fn: measures the validation split at the intervals and at the end.
       describe_config: gives the text of config.gin, which is printed when a training begins and goes into its
         checkpoints and the model directory.
@@ -146,7 +150,19 @@ def train(
         return repr([splits, [sorted(each["vocabulary"].items()) for each in manifests], mixture.weights])
 
     manifests = agreed("the prepared data", checked, content)
-    chosen = (model, objective, optimizer, batching, intervals, averaging, not_finite, sharding, num_steps, seed)
+    chosen = (
+        model,
+        objective,
+        optimizer,
+        batching,
+        intervals,
+        averaging,
+        not_finite,
+        sharding,
+        num_steps,
+        seed,
+        freeze,
+    )
     agreed("the configurations", lambda: chosen)
     sharding.check(sharding.mesh(), model, batching.rows)
     with contextlib.ExitStack() as stack:
@@ -165,7 +181,8 @@ def train(
             sharding=sharding,
             num_steps=num_steps,
             seed=seed,
-            start_from=start_from,
+            start_from=StartFrom(start_from) if isinstance(start_from, str) else start_from,
+            freeze=freeze,
             evaluate_fn=evaluate_fn,
             describe_config=describe_config,
         )
@@ -186,7 +203,8 @@ def _train(
     sharding: Sharding,
     num_steps: int,
     seed: int,
-    start_from: str | None,
+    start_from: StartFrom | None,
+    freeze: tuple[str, ...],
     evaluate_fn: EvaluateFn | None,
     describe_config: Callable[[], str],
 ) -> dict[str, float]:
@@ -203,7 +221,7 @@ def _train(
         seed=seed,
         shard=process_rows(mesh),
     )
-    transformation = averaging.transformation(optimizer.transformation(num_steps))
+    transformation = averaging.transformation(frozen(optimizer.transformation(num_steps), freeze))
 
     def initial(params: Any = None) -> TrainState:
         params = init_params(transformer, seed) if params is None else params
@@ -215,8 +233,9 @@ def _train(
     if state is not None:
         loader.set_state(loader_state)
     elif start_from is not None:
-        params, _ = read_state(lambda: (initial_params(transformer, start_from), None), like.params, shardings.params)
-        state = placement.fresh(initial, params)
+        read = functools.partial(start_from.load, transformer, tokenizer)
+        params, taken = read_state(read, like.params, shardings.params)
+        state = placement.fresh(lambda given: initial(fill(transformer, seed, given, **taken)), params)
     else:
         state = placement.fresh(initial)
     start, latest, config_text = int(settle(state).step), {}, describe_config()

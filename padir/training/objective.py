@@ -24,7 +24,8 @@ from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Lifted, Padir
+from padir.refinement.strategies import Padir
+from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol, runtime_checkable
 
+import jax
 import optax
 
 from padir.errors import PadirError
@@ -122,3 +123,33 @@ def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -
     if clip_norm <= 0:
         raise PadirError(f"clip_norm must be above 0, or None for no clipping, got {clip_norm}")
     return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
+
+
+def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -> optax.GradientTransformation:
+    """An optimizer that leaves some parameters as they are, and keeps no state for them.
+
+    Args:
+      prefixes: beginnings of their names, whole components: "decoder/layers_1" is not "decoder/layers_10".
+
+    Raises:
+      PadirError: at `init`, of a prefix that no parameter has, or if they leave nothing to train.
+    """
+    if not prefixes:
+        return optimizer
+
+    def labels(params):
+        names = [
+            jax.tree_util.keystr(path, simple=True, separator="/")
+            for path, _ in jax.tree_util.tree_leaves_with_path(params)
+        ]
+        owners = [[prefix for prefix in prefixes if f"{name}/".startswith(f"{prefix}/")] for name in names]
+        for prefix in prefixes:
+            if not any(prefix in each for each in owners):
+                tops = ", ".join(sorted({name.partition("/")[0] for name in names}))
+                raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {tops}")
+        if all(owners):
+            raise PadirError(f"train.freeze must leave something to train, got {prefixes}: leave one out")
+        leaves = ["frozen" if each else "trained" for each in owners]
+        return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)

@@ -1,8 +1,7 @@
-"""Starting or resuming a training run: initial weights, checks, and what has changed since the last checkpoint."""
+"""Starting or resuming a training run: checks, and what has changed since the last checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import sys
@@ -16,27 +15,8 @@ from padir.distributed.processes import arrays_from_first, from_first
 from padir.distributed.sharding import spread
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.models.directory import load_model
-from padir.models.transformer import Transformer
 from padir.storage.manifest import MANIFEST, check_manifest
 from padir.training.checkpoints import Checkpoints
-
-
-def initial_params(model: Transformer, model_dir: str) -> Any:
-    """The weights of a model directory, for training to start from.
-
-    Raises:
-      PadirError: it is no model directory, or of another model.
-    """
-    params, card, _ = load_model(model_dir)
-    free = {"dropout_rate": 0.0, "dtype": "float32", "remat": False}  # what no parameter depends on
-    start, wanted = (dataclasses.replace(config, **free) for config in (card.config, model.config))
-    if (start, card.ids) != (wanted, model.ids):
-        raise PadirError(
-            f"start_from must be a model of the same ModelConfig and vocabulary size, got {model_dir} with"
-            f" {card.config} and {card.ids.vocab_size} ids: change ModelConfig, or import the weights anew"
-        )
-    return params
 
 
 def check_new(folder: Path, checkpoints: Checkpoints) -> None:

@@ -23,7 +23,7 @@ from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.models.length import LengthOutput
 from padir.models.transformer import Encoded
 from padir.refinement.corruption import Mask

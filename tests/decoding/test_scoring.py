@@ -1,7 +1,5 @@
 """Log-probabilities of given pairs: by stages, in any batch, with the length apart."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +12,8 @@ from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import DraftInputs, encode, lay_out, padded
 from padir.decoding.scoring import PairScore, TargetRecorder, score_pairs, summary
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS
@@ -89,17 +86,16 @@ def test_batches_do_not_matter_and_stages_add_up(translator):
     assert elsewhere[0].stages[0] != pytest.approx(together[0].stages[0], rel=1e-4)
 
 
-def test_an_autoregressive_model_is_asked_once():
+def test_an_autoregressive_model_is_asked_once(translator, monkeypatch):
     asked = []
 
     def score(sources, targets, batch_size):
         asked.append((sources, targets, batch_size))
         return [(-2.5, 3)]
 
-    causal = types.SimpleNamespace(config=ModelConfig(causal=True), corruption=None, strategy=None)
-    translator = object.__new__(__import__("padir").Translator)
-    translator.card, translator.score = causal, score
-    assert score_pairs(translator, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]
+    causal = random_translator(translator.tokenizer, causal=True)
+    monkeypatch.setattr(causal, "score", score)
+    assert score_pairs(causal, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]
     assert asked == [(["a"], ["b"], 4)]
 
 

@@ -5,14 +5,12 @@ import json
 
 import flax.traverse_util
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.small_corpus import small_tokenizer
-from support.tiny_model import TINY, prepared_numbers, random_model_dir, random_translator
+from support.tiny_model import TINY, random_model_dir, random_translator
 
 from padir.__main__ import main
-from padir.data.plan import Batching
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write
@@ -21,9 +19,7 @@ from padir.models.card import Weights
 from padir.models.directory import load_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.training import loop as trainer
-from padir.training.batch import Sums
-from padir.training.loop import Intervals, init_params
+from padir.training.loop import init_params
 
 SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]
@@ -178,25 +174,6 @@ def test_a_description_goes_with_every_checkpoint_of_a_run(tmp_path):
     for arguments, step in (([str(tmp_path / "run")], 20), ([str(tmp_path / "run" / "checkpoint_10")], 10)):
         assert main(["t5x", "import", *arguments, "--output", str(tmp_path / str(step))]) == 0
         assert load_model(tmp_path / str(step))[1].step == step
-
-
-def test_training_starts_from_imported_weights(tmp_path, monkeypatch):
-    """With a step that changes nothing, what is written is what the training started from."""
-    one = jnp.ones(())
-    sums = Sums(*[jnp.ones(1)] * 4, *[one] * 4)
-    still = lambda *_: lambda state, batch: (dataclasses.replace(state, step=state.step + 1), sums)  # noqa: E731
-    monkeypatch.setattr(trainer, "make_step", still)
-    data, start = prepared_numbers(tmp_path), random_model_dir(tmp_path / "random")
-    changed = dataclasses.replace(TINY, dropout_rate=0.3, dtype="bfloat16")  # no parameter depends on them
-    settings = dict(batching=Batching(rows=2, row_length=24), intervals=Intervals(evaluate=0), num_steps=1, seed=5)
-    trainer.train(str(data), str(tmp_path / "run"), model=changed, start_from=str(start), **settings)
-    before, after = flat(load_model(start)[0]), flat(load_model(tmp_path / "run")[0])
-    assert before.keys() == after.keys()
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value, err_msg=name)
-    with pytest.raises(PadirError, match="start_from must be a model of the same ModelConfig"):
-        wider = dataclasses.replace(TINY, mlp=64)
-        trainer.train(str(data), str(tmp_path / "other"), model=wider, start_from=str(start), **settings)
 
 
 def test_the_checkpoint_says_its_steps(tmp_path):

@@ -1,0 +1,151 @@
+"""Starting a training run from another model: parameters that fit are taken, and a report says which and why not."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import sys
+from typing import Any
+
+import flax.traverse_util
+import jax.numpy as jnp
+import numpy as np
+
+from padir.errors import PadirError
+from padir.models.directory import load_model
+from padir.models.params import init_params, param_shapes
+from padir.models.transformer import Transformer
+from padir.text.tokenizer import Tokenizer
+
+PARTS = ("encoder", "decoder")
+VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class StartFrom:
+    """The model whose parameters a training run starts from, as far as they fit.
+
+    A parameter is taken if the new model has one of its name and shape, except for those that would mean another thing:
+    the decoder's position bias between a causal and a bidirectional model, and attention between different numbers of
+    heads. Embeddings of another vocabulary are taken piece by piece, where the pieces have the same text. All other
+    parameters are initialised.
+
+    Attributes:
+      model: a model directory, or the name of a model that comes with padir.
+      parts: "encoder" (and the length head), "decoder" (and output projection, rejecter) or both; the token embedding
+        comes with either.
+
+    Raises:
+      PadirError: `parts` is empty or names something else.
+    """
+
+    model: str
+    parts: tuple[str, ...] = PARTS
+
+    def __post_init__(self):
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if not self.parts or not set(self.parts) <= set(PARTS):
+            raise PadirError(f'StartFrom.parts must be among {PARTS}, got {self.parts}: write ("encoder",)')
+
+    def load(self, model: Transformer, tokenizer: Tokenizer) -> tuple[Any, dict[str, Any]]:
+        """Reads the parameters that fit `model`, and prints on stderr which are taken and why the others are not.
+
+        Returns:
+          A parameter tree of `model` with zeros for all that is not taken, and the arguments of `fill` that tell them
+          apart, as JSON can hold them.
+
+        Raises:
+          PadirError: there is no such model, it has another width, or none of its parameters fits.
+        """
+        params, card, theirs = load_model(self.model)
+        if card.config.width != model.config.width:
+            raise PadirError(
+                f"start_from must be a model of width {model.config.width}, got {self.model} of width"
+                f" {card.config.width}, of which nothing fits: change ModelConfig.width, or start from another model"
+            )
+        found = flax.traverse_util.flatten_dict(params, sep="/")
+        expected = param_shapes(model.config, model.ids)
+        flat, rows, why = {}, {}, {}
+        for name, shape in expected.items():
+            flat[name] = np.zeros(shape, np.float32)
+            if reason := self._reason(name, found, card.config, model.config):
+                why[name] = reason
+            elif name in VOCABULARY_AXIS and (theirs.sha256, card.ids) != (tokenizer.sha256, model.ids):
+                axis, (here, there) = VOCABULARY_AXIS[name], same_pieces(tokenizer, theirs)
+                np.moveaxis(flat[name], axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
+                rows[name] = here
+            elif found[name].shape != shape:
+                why[name] = f"its shape is {shape}, there {found[name].shape}"
+            else:
+                flat[name] = found[name]
+        if len(why) == len(expected):
+            reasons = "; ".join(sorted(set(why.values())))
+            raise PadirError(f"start_from must be a model with parameters that fit, got {self.model}: {reasons}")
+        for name in found.keys() - expected.keys():
+            why[name] = "the new model has no such parameter"
+        taken = [name for name in expected if name not in why]
+        print("\n".join(self._report(taken, len(expected), rows, why, len(tokenizer.pieces))), file=sys.stderr)
+        return flax.traverse_util.unflatten_dict(flat, sep="/"), {"taken": taken, "rows": rows}
+
+    def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
+        """Why a parameter cannot be taken, whatever its shape; "" if it can."""
+        part = "decoder" if name.startswith(("decoder/", "rejecter/")) else "encoder"
+        if part not in self.parts and name != "token_embedder/embedding":
+            return f"StartFrom.parts leaves the {part} out"
+        if name not in found:
+            return "that model has no such parameter"
+        if name == "decoder/relpos_bias/rel_embedding" and theirs.causal != ours.causal:
+            return "the distances of a causal decoder are not those of a bidirectional one"
+        if "attention/" in name and (theirs.heads, theirs.head_dim) != (ours.heads, ours.head_dim):
+            return f"the model has {ours.heads} heads of {ours.head_dim}, there {theirs.heads} of {theirs.head_dim}"
+        return ""
+
+    def _report(
+        self, taken: list[str], count: int, rows: dict[str, list[int]], why: dict[str, str], pieces: int
+    ) -> list[str]:
+        lines = [f"padir: {len(taken)} of {count} parameters start from {self.model}"]
+        lines += [f"  {name}: {len(ids):,} of {pieces:,} pieces, those of the same text" for name, ids in rows.items()]
+        by_reason = collections.defaultdict(list)
+        for name, reason in why.items():
+            by_reason[reason].append(name)
+        return lines + [f"  not taken, as {reason}: {_listed(names)}" for reason, names in by_reason.items()]
+
+
+def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: dict[str, list[int]]) -> Any:
+    """The parameters that `StartFrom.load` gave, with those that it did not take initialised; runs inside jit.
+
+    Args:
+      taken: names of the parameters that `given` has.
+      rows: for embeddings that are taken in part, the ids that `given` has.
+    """
+    fresh = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
+    params = {}
+    for name, value in flax.traverse_util.flatten_dict(given, sep="/").items():
+        if name in rows:
+            axis = VOCABULARY_AXIS[name]
+            is_given = jnp.zeros(value.shape[axis], bool).at[jnp.array(rows[name])].set(True)
+            params[name] = jnp.where(jnp.expand_dims(is_given, 1 - axis), value, fresh[name])
+        else:
+            params[name] = value if name in taken else fresh[name]
+    return flax.traverse_util.unflatten_dict(params, sep="/")
+
+
+def same_pieces(ours: Tokenizer, theirs: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids of one vocabulary, and the ids of another whose pieces have the same text."""
+    ids = {piece: i for i, piece in enumerate(theirs.pieces)}
+    matched = [(i, ids[piece]) for i, piece in enumerate(ours.pieces) if piece in ids]
+    return [i for i, _ in matched], [i for _, i in matched]
+
+
+def _listed(names: list[str]) -> str:
+    """Parameter names, with the layers that have the same ones in braces.
+
+    >>> _listed(["decoder/layers_0/mlp/wi", "decoder/layers_1/mlp/wi", "decoder/norm"])
+    'decoder/layers_{0,1}/mlp/wi, decoder/norm'
+    """
+    layers = collections.defaultdict(list)
+    for name in sorted(names):
+        number = re.search(r"layers_(\d+)", name)
+        layers[re.sub(r"layers_\d+", "layers_{}", name)].append(number[1] if number else "")
+    return ", ".join(name.replace("{}", "{" + ",".join(numbers) + "}") for name, numbers in layers.items())

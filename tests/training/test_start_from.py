@@ -1,0 +1,175 @@
+"""Starting from another model: what is taken, what is not and why, and parameters that stay as they are."""
+
+import dataclasses
+import shutil
+
+import flax.traverse_util
+import numpy as np
+import pytest
+from support.small_corpus import GERMAN, number_lines, small_tokenizer
+from support.tiny_model import TINY, random_model_dir, random_translator
+from support.training import SETTINGS, assert_same_params
+
+from padir import config
+from padir.errors import PadirError
+from padir.models.directory import load_model, save_model
+from padir.models.params import init_params
+from padir.models.transformer import Transformer
+from padir.text.tokenizer import train as train_vocabulary
+from padir.training.loop import Intervals, train
+from padir.training.optimizer import Adam, Cosine
+from padir.training.start_from import StartFrom, fill
+
+STEPS = SETTINGS | {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}
+DECODER_BIAS, ENCODER_BIAS = (f"{stack}/relpos_bias/rel_embedding" for stack in ("decoder", "encoder"))
+
+
+def flat(params):
+    return flax.traverse_util.flatten_dict(params, sep="/")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    """An autoregressive teacher with one decoder layer more than `TINY`."""
+    return random_model_dir(tmp_path_factory.mktemp("causal"), causal=True, decoder_layers=2)
+
+
+def started(tokenizer, start, **sizes):
+    """The parameters that a run of such a model starts with, and those of a run that starts from nothing."""
+    model = Transformer(dataclasses.replace(TINY, **sizes), tokenizer.ids)
+    given, taken = start.load(model, tokenizer)
+    return flat(fill(model, 1, given, **taken)), flat(init_params(model, 1))
+
+
+def same(*arrays):
+    return all(np.array_equal(arrays[0], other) for other in arrays[1:])
+
+
+def test_a_refining_student_takes_what_fits_of_a_causal_teacher(tokenizer, causal, capsys):
+    params, fresh = started(tokenizer, StartFrom(str(causal)))
+    teacher = flat(load_model(causal)[0])
+    new = {name for name in params if not same(params[name], teacher.get(name))}
+    assert new == {name for name in params if "posit" in name or "abs_pos" in name or "length" in name} | {DECODER_BIAS}
+    assert all(same(params[name], fresh[name]) for name in new)
+    assert not same(fresh[ENCODER_BIAS], teacher[ENCODER_BIAS])  # which was taken
+    said = capsys.readouterr().err
+    assert f"{len(params) - len(new)} of {len(params)} parameters start from {causal}" in said
+    assert (
+        f"not taken, as the distances of a causal decoder are not those of a bidirectional one: {DECODER_BIAS}" in said
+    )
+    assert "as that model has no such parameter: decoder/abs_pos_embed/embedding, decoder/layers_{0}/positional" in said
+    assert "not taken, as the new model has no such parameter: decoder/layers_{1}/encoder_decoder_attention" in said
+
+
+def test_a_causal_student_takes_the_position_bias_of_a_causal_teacher(tokenizer, causal):
+    params, _ = started(tokenizer, StartFrom(str(causal)), causal=True)
+    teacher = flat(load_model(causal)[0])
+    assert all(same(value, teacher[name]) for name, value in params.items())
+
+
+def test_parameters_of_another_shape_are_new(tokenizer, causal, capsys):
+    params, fresh = started(tokenizer, StartFrom(str(causal)), mlp=48, heads=4, head_dim=4)
+    kept = {name for name in params if same(params[name], fresh[name]) and not name.endswith("scale")}
+    assert all(any(part in name for part in ("mlp", "attention", "bias", "length", "abs_pos")) for name in kept)
+    assert not same(params["token_embedder/embedding"], fresh["token_embedder/embedding"])
+    said = capsys.readouterr().err
+    assert "as its shape is (16, 48), there (16, 32): decoder/layers_{0}/mlp/wi/kernel" in said
+    assert "as the model has 4 heads of 4, there 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_one_part_alone(tokenizer, causal, part):
+    params, fresh = started(tokenizer, StartFrom(str(causal), parts=(part,)))
+    changed = {name.partition("/")[0] for name in params if not same(params[name], fresh[name])}
+    assert changed == {part, "token_embedder"}
+
+
+def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_path, capsys):
+    """The same size and other pieces, of which the German words are in both."""
+    lines = [line.upper() if i % 2 else line for i, line in enumerate(number_lines())]
+    theirs = train_vocabulary(lines, tmp_path / "vocab.model", size=313, num_sentinels=88)
+    assert theirs.ids.vocab_size == tokenizer.ids.vocab_size
+    teacher = random_translator(theirs, tied=False)
+    save_model(tmp_path / "model", teacher.params, teacher.card, theirs, "")
+    params, fresh = started(tokenizer, StartFrom(str(tmp_path / "model")), tied=False)
+    shared = set(tokenizer.pieces) & set(theirs.pieces)
+    assert {f"▁{word}" for word in GERMAN} < shared < set(tokenizer.pieces)
+    for name, axis in (("token_embedder/embedding", 0), ("decoder/logits_dense/kernel", 1)):
+        ours, new, old = (np.moveaxis(tree[name], axis, 0) for tree in (params, fresh, flat(teacher.params)))
+        for i, piece in enumerate(tokenizer.pieces):
+            expected = old[theirs.pieces.index(piece)] if piece in shared else new[i]
+            np.testing.assert_array_equal(ours[i], expected, err_msg=piece)
+    said = capsys.readouterr().err
+    assert f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, those of the same text" in said
+
+
+class TestRefused:
+    def test_a_model_of_another_width(self, tokenizer, causal):
+        with pytest.raises(PadirError, match="must be a model of width 32, got .* of width 16, of which nothing fits"):
+            started(tokenizer, StartFrom(str(causal)), width=32)
+
+    def test_a_model_of_which_nothing_fits(self, tokenizer, causal, monkeypatch):
+        monkeypatch.setattr(StartFrom, "_reason", lambda *_: "it is another")
+        with pytest.raises(PadirError, match="must be a model with parameters that fit, got .*: it is another"):
+            started(tokenizer, StartFrom(str(causal)))
+
+    @pytest.mark.parametrize("parts", [(), ("embeddings",)])
+    def test_parts_that_no_model_has(self, parts):
+        with pytest.raises(PadirError, match=r"StartFrom.parts must be among \('encoder', 'decoder'\)"):
+            StartFrom("model", parts)
+
+
+def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, tmp_path, capsys):
+    """With next to no learning rate, the run writes what it started from; when it is resumed, that model is gone."""
+    still = Adam(Cosine(peak=1e-30))
+    start = random_model_dir(tmp_path / "random")
+    changed = dataclasses.replace(TINY, dropout_rate=0.3, dtype="bfloat16")  # no parameter depends on them
+    settings = STEPS | {"optimizer": still, "model": changed, "num_steps": 1, "start_from": str(start)}
+    train(data, str(tmp_path / "run"), **settings)
+    assert_same_params(tmp_path / "run", start)
+    assert "parameters start from" in capsys.readouterr().err
+    first = shutil.move(start, tmp_path / "moved")
+    train(data, str(tmp_path / "run"), **settings | {"num_steps": 2})
+    assert_same_params(tmp_path / "run", first)
+    assert "start from" not in capsys.readouterr().err
+
+
+class TestFreeze:
+    def test_leaves_the_prefix_as_it_was_and_trains_the_rest(self, data, causal, tmp_path):
+        freeze = ("encoder", "token_embedder/embedding")
+        settings = STEPS | {"freeze": freeze, "start_from": StartFrom(str(causal)), "num_steps": 1}
+        train(data, str(tmp_path / "run"), **settings)
+        train(data, str(tmp_path / "run"), **settings | {"num_steps": 2})  # resumed
+        params, start = flat(load_model(tmp_path / "run")[0]), flat(load_model(causal)[0])
+        for name in params.keys() & start.keys() - {DECODER_BIAS}:
+            assert same(params[name], start[name]) == name.startswith(("encoder/", "token_embedder/")), name
+
+    @pytest.mark.parametrize(
+        ("freeze", "message"),
+        [
+            (
+                ("encode",),
+                "must name parameters, got 'encode': their names begin with decoder, encoder, length_predictor",
+            ),
+            (("decoder", "encoder", "length_predictor", "token_embedder"), "must leave something to train"),
+        ],
+    )
+    def test_refuses_names_of_nothing_and_of_everything(self, data, tmp_path, freeze, message):
+        with pytest.raises(PadirError, match=message):
+            train(data, str(tmp_path / "run"), **STEPS | {"freeze": freeze})
+
+
+def test_gin_takes_a_directory_or_an_instance():
+    config.clear()
+    config.parse([], ["train.start_from=runs/teacher", 'train.freeze=("encoder",)'])
+    config.clear()
+    config.parse(
+        [], ['StartFrom.model="runs/teacher"', 'StartFrom.parts=("encoder",)', "train.start_from=@StartFrom()"]
+    )
+    assert config.argument(train, "start_from") == StartFrom("runs/teacher", ("encoder",))
+    config.clear()
