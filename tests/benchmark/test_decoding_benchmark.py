@@ -52,7 +52,7 @@ class TestSystem:
         for system in benchmark.systems(translators, [Decoding(lengths=LengthSearch(top_k=3))]):
             whole = system.translator.translate(batch.texts, system.decoding)
             assert said(system(batch)) == said(whole)
-            assert said(system.run(batch, lambda stage: None)) == said(whole)
+            assert said(system.run(batch)) == said(whole)
 
     def test_stages_take_all_of_the_time(self, translators, test_set):
         (batch,) = benchmark.batches_of(test_set, 2, 2)
