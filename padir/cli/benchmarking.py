@@ -73,7 +73,7 @@ def _add_benchmark(commands: Any) -> None:
 
 
 def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.benchmark import decoding as benchmark
+    from padir import benchmark
     from padir.benchmark import report
     from padir.benchmark.peers import peers
     from padir.evaluation import describe_row
@@ -120,7 +120,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         write_text(f"{args.output}.md", report.to_markdown(rows, where))
         write_json(f"{args.output}.json", figures)
         try:
-            report.plot(rows, f"{args.output}.png", report.describe(where))
+            report.plot(rows, f"{args.output}.png", report.machine_line(where))
         except PadirError as error:
             warn(f"no {args.output}.png: {error}")
     return figures
@@ -141,7 +141,7 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()
     tables.show(
-        f"training, measured on {report.describe(where)}",
+        f"training, measured on {report.machine_line(where)}",
         ["figure", "value"],
         [[name, _figure(value)] for name, value in measured.figures.items()],
     )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from padir.benchmark import decoding as benchmark
+from padir import benchmark
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import Programs, mappings
 from padir.errors import PadirError
@@ -69,7 +69,10 @@ def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "v"))
     monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 1))
     systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
-    batches = [benchmark.Batch(("one",)), benchmark.Batch(("one two three four five six seven eight nine ten",))]
+    batches = [
+        benchmark.TimedBatch(("one",)),
+        benchmark.TimedBatch(("one two three four five six seven eight nine ten",)),
+    ]
     with pytest.raises(PadirError, match="1 systems and 2 batches need more compiled programs"):
         benchmark.measure(systems, batches, repeats=1)
     monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 10))

@@ -10,8 +10,8 @@ import pytest
 from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
+from padir import benchmark
 from padir.__main__ import main
-from padir.benchmark import decoding as benchmark
 from padir.benchmark.peers import peers
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
