@@ -4,6 +4,8 @@ Nothing here is committed: each page is made of the parsers, the gin files, the 
 """
 
 import argparse
+import ast
+import os
 import re
 import runpy
 import textwrap
@@ -18,6 +20,13 @@ GITHUB = "https://github.com/padir/padir/blob/main/"
 MARK = re.compile(r"<!-- made: (\w+)(?: (\w+))? -->")
 
 
+def on_config(config: Any) -> Any:
+    """Puts a page for each package into the navigation, below that of the API."""
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    reference[-1] = {"Python API": ["api.md", *({name: f"api/{name}.md"} for name, _ in packages())]}
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made to those that are written."""
     made = {
@@ -27,6 +36,7 @@ def on_files(files: Files, config: Any) -> Files:
         "toy_objectives.md": toy_objectives(),
         "speed_tables.md": speed_tables(),
     }
+    made |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name, _ in packages()}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     for picture in sorted((ROOT / "results").glob("*.png")):
@@ -59,6 +69,7 @@ def commands() -> str:
     """Every command with its options, from the parsers."""
     from padir.__main__ import _parser
 
+    os.environ["COLUMNS"] = "110"  # argparse wraps usage to it
     parser = _parser()
     lines = [f"- [`{name}`](#{_anchor(name)}): {about}" for name, about, _ in _subcommands(parser)]
     for name, about, command in _subcommands(parser):
@@ -68,7 +79,8 @@ def commands() -> str:
             "",
             command.description or f"{about[0].upper()}{about[1:]}.",
         ]
-        lines += ["", "```text", command.format_usage().removeprefix("usage: ").rstrip(), "```"]
+        usage = command.format_usage().removeprefix("usage: ").replace("\n" + " " * 7, "\n")
+        lines += ["", "```text", usage.rstrip(), "```"]
         for group in command._action_groups:
             lines += _options(group)
     return "\n".join(lines) + "\n"
@@ -149,15 +161,18 @@ def configs() -> str:
 # Python API
 
 
+def packages() -> Iterator[tuple[str, str]]:
+    """(name, first paragraph of its docstring) of each package that says what is public in it."""
+    for path in sorted((ROOT / "padir").rglob("__init__.py")):
+        module = ast.parse(path.read_text())
+        if "__all__" in path.read_text():
+            paragraph = (ast.get_docstring(module) or "").split("\n\n")[0]
+            yield ".".join(path.parent.relative_to(ROOT).parts), " ".join(paragraph.split())
+
+
 def api() -> str:
-    """The public names of every package, from their docstrings."""
-    text = ""
-    packages = sorted(path.parent for path in (ROOT / "padir").rglob("__init__.py"))
-    for package in packages:
-        name = ".".join(package.relative_to(ROOT).parts)
-        if "__all__" in (package / "__init__.py").read_text():
-            text += f"\n::: {name}\n"
-    return text
+    """The list of packages."""
+    return "\n".join(f"- [`{name}`](api/{name}.md): {about}" for name, about in packages())
 
 
 # Measurements

@@ -73,6 +73,7 @@ def _add_prepare(commands: Any) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.data.manifest import LengthLimits
     from padir.data.prepare import prepare
     from padir.text.tokenizer import Tokenizer
 
@@ -80,14 +81,12 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
         source_of(args),
         Tokenizer.load(args.vocab, num_sentinels=args.num_sentinels),
         args.output,
-        max_source_tokens=args.max_source_tokens,
-        max_target_tokens=args.max_target_tokens,
-        max_length_ratio=args.max_length_ratio,
+        LengthLimits(args.max_source_tokens, args.max_target_tokens, args.max_length_ratio),
         records_per_shard=args.records_per_shard,
         overwrite=args.overwrite,
     )
     print_splits(args.output, manifest)
-    return manifest
+    return manifest.to_json()
 
 
 def _add_shortlist(commands: Any) -> None:
@@ -127,7 +126,7 @@ def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
         file=sys.stderr,
     )
     found: list[Any] = []
-    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder)["splits"])
+    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder).splits)
     if held_out:
         ids = load_tokenizer(held_out[0]).ids
         pairs = lexicon.read(Mixture(held_out), "validation")

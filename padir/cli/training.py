@@ -121,6 +121,6 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     check_kind(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     print_splits(args.output, manifest)
-    if validation := manifest["distilled"]["validation"]:
+    if validation := (manifest.distilled or {}).get("validation"):
         print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")
-    return manifest
+    return manifest.to_json()

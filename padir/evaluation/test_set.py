@@ -55,6 +55,5 @@ class TestSet:
         Raises:
           PadirError: the folder is incomplete or keeps no text of the split.
         """
-        source = load_manifest(directory)["source"]
-        languages = source["source_language"], source["target_language"]
-        return TestSet(source["name"], *languages, *read_text(directory, split), split)
+        source = load_manifest(directory).source
+        return TestSet(source.name, *source.languages, *read_text(directory, split), split)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.data.loader import make_loader
+from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
@@ -32,7 +33,7 @@ from padir.models.config import ModelConfig
 from padir.models.directory import save_model
 from padir.models.params import count_parameters, init_params
 from padir.models.transformer import Transformer
-from padir.storage.files import only_writer
+from padir.storage.folders import folder_lock
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import Averaging, best_steps, mean_of_checkpoints
 from padir.training.checkpoints import Checkpoints
@@ -139,15 +140,15 @@ def train(
     from_first(lambda: check_new(folder, checkpoints))
     mixture = Mixture.of(data)
 
-    def checked() -> list[dict[str, Any]]:
+    def checked() -> list[PreparedManifest]:
         manifests = mixture.manifests("train", verify=True)
         check_lengths(mixture, manifests, model, batching)
         return manifests
 
-    def content(manifests: list[dict[str, Any]]) -> str:
+    def content(manifests: list[PreparedManifest]) -> str:
         """What batches and vocabulary are made of, wherever they lie."""
-        splits = [sorted((name, split["sha256"]) for name, split in each["splits"].items()) for each in manifests]
-        return repr([splits, [sorted(each["vocabulary"].items()) for each in manifests], mixture.weights])
+        splits = [sorted((name, split.sha256) for name, split in each.splits.items()) for each in manifests]
+        return repr([splits, [each.vocabulary for each in manifests], mixture.weights])
 
     manifests = agreed("the prepared data", checked, content)
     chosen = (
@@ -166,7 +167,7 @@ def train(
     agreed("the configurations", lambda: chosen)
     sharding.check(sharding.mesh(), model, batching.rows)
     with contextlib.ExitStack() as stack:
-        from_first(lambda: stack.enter_context(only_writer(folder, "trained in")))  # for all processes
+        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # for all processes
         return _train(
             mixture,
             manifests[0],
@@ -190,7 +191,7 @@ def train(
 
 def _train(
     mixture: Mixture,
-    manifest: dict[str, Any],
+    manifest: PreparedManifest,
     checkpoints: Checkpoints,
     *,
     model: ModelConfig,
@@ -256,9 +257,9 @@ def _train(
         ids=tokenizer.ids,
         corruption=objective.corruption,
         strategy=objective.strategy,
-        source_language=manifest["source"]["source_language"],
-        target_language=manifest["source"]["target_language"],
-        task=manifest["source"]["name"],
+        source_language=manifest.source.source_language,
+        target_language=manifest.source.target_language,
+        task=manifest.source.name,
     )
 
     log = TrainingLog(folder if is_first() else None, num_steps, start, count_parameters(like.params))

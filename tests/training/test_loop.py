@@ -22,7 +22,7 @@ from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask
-from padir.storage.files import LOCK
+from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training.batch import Batch
 from padir.training.checkpoints import Checkpoints
