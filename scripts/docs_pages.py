@@ -67,34 +67,33 @@ def from_root(name: str) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers."""
-    from padir.__main__ import _parser
+    from padir.cli.commands import GROUPS, build_parser
 
     os.environ["COLUMNS"] = "110"  # argparse wraps usage to it
-    parser = _parser()
-    lines = [f"- [`{name}`](#{_anchor(name)}): {about}" for name, about, _ in _subcommands(parser)]
-    for name, about, command in _subcommands(parser):
-        lines += [
-            "",
-            f"## `{name}` {{ #{_anchor(name)} }}",
-            "",
-            command.description or f"{about[0].upper()}{about[1:]}.",
-        ]
-        usage = command.format_usage().removeprefix("usage: ").replace("\n" + " " * 7, "\n")
-        lines += ["", "```text", usage.rstrip(), "```"]
-        for group in command._action_groups:
-            lines += _options(group)
+    lines = []
+    for title, group in GROUPS.items():
+        links = (f"[`padir {command.name}`](#padir-{command.name}): {command.sentence}" for command in group)
+        lines += [f"**{title}**", "", *(f"- {link}" for link in links), ""]
+    for command in _inner(build_parser()):
+        lines += _section(command, "##")
     return "\n".join(lines) + "\n"
 
 
-def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    """(name, help, parser) of each command; those of `padir t5x` by both words."""
-    for action in parser._actions:
-        if not isinstance(action, argparse._SubParsersAction):
-            continue
-        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        for name, command in action.choices.items():
-            inner = list(_subcommands(command))
-            yield from inner or [(command.prog, helps.get(name, ""), command)]
+def _inner(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of a parser's commands."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [command for action in found for command in action.choices.values()]
+
+
+def _section(command: argparse.ArgumentParser, heading: str) -> list[str]:
+    """A command's heading, description, usage and options; then those of the commands within."""
+    usage = command.format_usage().removeprefix("usage: ").replace("\n" + " " * 7, "\n").rstrip()
+    anchor = command.prog.replace(" ", "-")
+    lines = ["", f"{heading} `{command.prog}` {{ #{anchor} }}", "", command.description or ""]
+    lines += ["", "```text", usage, "```"]
+    if inner := _inner(command):
+        return lines + [line for each in inner for line in _section(each, heading + "#")]
+    return lines + [line for group in command._action_groups for line in _options(group)]
 
 
 def _options(group: Any) -> list[str]:
@@ -116,10 +115,6 @@ def _options(group: Any) -> list[str]:
     title = group.title if group.title not in ("options", "positional arguments") else ""
     head = ["", f"**{title[0].upper()}{title[1:]}**"] if title else []
     return [*head, "", "| option | |", "|---|---|", *rows]
-
-
-def _anchor(name: str) -> str:
-    return name.replace(" ", "-")
 
 
 def _cell(text: str) -> str:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from padir.decoding.lengths import Candidate
 from padir.decoding.refine_batch import Drafts
-from padir.models.transformer import Encoded
+from padir.models.encoder import Encoded
 from padir.text.batches import sorted_batches
 
 

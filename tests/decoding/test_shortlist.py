@@ -11,8 +11,8 @@ from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
 from padir import benchmark
-from padir.__main__ import main
 from padir.benchmark.peers import peers
+from padir.cli import main
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
 from padir.data.prepared import load_tokenizer

@@ -13,8 +13,8 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import TINY, prepared_numbers
 
 from padir.errors import PadirError
+from padir.models.decoder import shift_right
 from padir.models.directory import load_model
-from padir.models.transformer import shift_right
 from padir.training.loop import Batching, Intervals, train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
