@@ -23,6 +23,7 @@ from padir.analysis.attention import check_model
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.passes import Pass, reference_tokens, refined
 from padir.data.toy import judge
+from padir.decoding.choice import draft_text
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -31,7 +32,7 @@ from padir.refinement.corruption import Mask, noise_kinds
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
 
-FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"
 MOST_TOKENS = 16  # of a sentence that is shown
 # At temperature 0, so that strategies differ in what they write and not in how they draw it.
@@ -134,7 +135,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = translator.text(tokens_L, np.ones(len(tokens_L), bool), decoding)
+        text = draft_text(translator.loaded, decoding, tokens_L, np.ones(len(tokens_L), bool))
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]
@@ -171,7 +172,7 @@ def outcomes(
         for count in num_steps:
             one = with_strategy(translator, decoding, parse_strategy(name))
             figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
-            row = {"strategy": name, "steps": count} | {k: figures[k] for k in FIGURES if k in figures}
+            row = {"strategy": name, "steps": count} | {k: figures[k] for k in METRICS if k in figures}
             rows.append(row)
             progress(row)
     return rows

@@ -22,7 +22,7 @@ import numpy as np
 
 from padir.errors import PadirError
 from padir.metrics.scores import Score
-from padir.metrics.wordpiece import WordPiece
+from padir.metrics.wordpiece import load_word_pieces
 
 _CONFIG = "bleurt_config.json"
 
@@ -82,8 +82,15 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
     except (ValueError, KeyError, TypeError):
         raise PadirError(f"{folder / _CONFIG} must give name and max_seq_length: take a whole checkpoint") from None
     if config.get("vocab_file"):
-        words = WordPiece.load(folder / config["vocab_file"], bool(config.get("do_lower_case")))
-        return name, Pieces(words.encode, words.ids["[CLS]"], words.ids["[SEP]"], max_length)
+        try:
+            words = load_word_pieces(folder / config["vocab_file"], bool(config.get("do_lower_case")))
+        except ImportError:
+            raise MissingPackage("BLEURT needs the package tokenizers", remedy="pip install 'padir[bleurt]'") from None
+
+        def encode(text: str) -> list[int]:
+            return words.encode(text, add_special_tokens=False).ids
+
+        return name, Pieces(encode, words.token_to_id("[CLS]"), words.token_to_id("[SEP]"), max_length)
     if not config.get("sp_model"):
         raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model: take a whole checkpoint")
     processor = _sentencepiece(folder / f"{config['sp_model']}.model")

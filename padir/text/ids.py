@@ -74,10 +74,6 @@ class Ids:
         return self.vocab_size - 1
 
     @property
-    def bos(self) -> int:
-        return self.vocab_size - 2
-
-    @property
     def length(self) -> int:
         return self.vocab_size - 3
 

@@ -22,7 +22,7 @@ def tokenizer(model_path):
 
 def test_ids_lie_as_t5s_do(tokenizer):
     ids = tokenizer.ids
-    assert (ids.vocab_size, ids.mask, ids.bos, ids.length, ids.end_regular) == (401, 400, 399, 398, 301)
+    assert (ids.vocab_size, ids.mask, ids.length, ids.end_regular) == (401, 400, 398, 301)
     assert ids.first_regular == 259  # 3 control ids and 256 bytes
     assert tokenizer.pieces[:4] == ("<pad>", "</s>", "<unk>", "<0x00>")
     assert (tokenizer.pieces[301], tokenizer.pieces[400]) == ("<extra_id_99>", "<extra_id_0>")
