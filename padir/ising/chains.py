@@ -54,7 +54,7 @@ def block_dynamics(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.nd
 
 
 def independent_parallel(model: Ising) -> Float[np.ndarray, "S S"]:
-    """Transition matrix of independent parallel: every spin drawn given the old values of the others (Definition 11)."""
+    """Transition matrix of independent parallel: each spin drawn given the old values of the others (Definition 11)."""
     _check_size(model.num_spins)
     spin_SN = spins(np.arange(1 << model.num_spins), model.num_spins)
     local_SN = model.field_N + spin_SN @ model.coupling_NN

@@ -181,7 +181,7 @@ def test_what_is_not_reversible_has_no_poincare_constant():
         chains.poincare(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), np.full(3, 1 / 3))
 
 
-def test_what_float64_cannot_tell_from_impossible_has_no_poincare_constant():
+def test_states_of_probability_0_have_no_poincare_constant():
     prob_S = model.distribution(model.clique(3, 3, 400.0, 0.1))
     with pytest.raises(PadirError, match="above 0 in float64"):
         chains.poincare(chains.block_dynamics(prob_S, masks.uniform(3, 1)), prob_S)
