@@ -125,7 +125,7 @@ def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
     [
         ({"size": 0}, "size must be at least 1, got 0"),
         ({"max_lines": 100}, "max_lines must be above 100, got 100"),
-        ({"character_coverage": 0.9}, "character_coverage must be between 0.98 and 1, got 0.9"),
+        ({"character_coverage": 0.9}, "character_coverage must be in .0.98, 1., got 0.9"),
     ],
 )
 def test_arguments_out_of_range(tmp_path, wrong, message):

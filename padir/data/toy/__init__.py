@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterator
 from typing import ClassVar
 
+from padir import checks
 from padir.data.toy.grammar import Clause, NounPhrase, Reference, Sentence
 from padir.data.toy.parser import parse
 from padir.data.toy.sampler import sample
@@ -46,9 +47,7 @@ class ToyDeEn:
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
     def __post_init__(self):
-        for split in self.splits:
-            if getattr(self, f"num_{split}") < 1:
-                raise PadirError(f"num_{split} must be at least 1, got {getattr(self, f'num_{split}')}: ask for more")
+        checks.at_least(1, num_train=self.num_train, num_validation=self.num_validation, num_test=self.num_test)
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """The (German, English) pairs of a split, the same in every process and version of Python.
@@ -57,7 +56,7 @@ class ToyDeEn:
           PadirError: there is no such split.
         """
         if split not in self.splits:
-            raise PadirError(f"toy_de_en has no split {split!r}: use one of {', '.join(self.splits)}")
+            raise PadirError(f"toy_de_en has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
         return self._pairs(split)
 
     def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
@@ -114,7 +113,8 @@ def references(source: str) -> tuple[Reference, ...]:
     meanings = parse(source)
     if not meanings:
         raise PadirError(
-            f"expected a German sentence of toy_de_en, got {source!r}: use a line of its German side, unchanged"
+            f"expected a German sentence of toy_de_en, got {source!r}",
+            remedy="use a line of its German side, unchanged",
         )
     return meanings[0].references()
 
