@@ -50,14 +50,16 @@ def modules():
 
 
 def imported(path):
-    """The full names that a file imports, wherever in it; of `from a import b` both a and a.b."""
+    """The full names that a file imports, wherever in it; of `from a import b` a.b and, unless that is a module, a."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from names
+            if any(name.removeprefix("padir.") not in NAMES for name in names):
+                yield node.module
 
 
 NAMES = dict(modules())

@@ -31,7 +31,7 @@ from padir.refinement.corruption import Mask, noise_kinds
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
 
-FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"
 MOST_TOKENS = 16  # of a sentence that is shown
 # At temperature 0, so that strategies differ in what they write and not in how they draw it.
@@ -171,7 +171,7 @@ def outcomes(
         for count in num_steps:
             one = with_strategy(translator, decoding, parse_strategy(name))
             figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
-            row = {"strategy": name, "steps": count} | {k: figures[k] for k in FIGURES if k in figures}
+            row = {"strategy": name, "steps": count} | {k: figures[k] for k in METRICS if k in figures}
             rows.append(row)
             progress(row)
     return rows

@@ -16,6 +16,7 @@ from padir.evaluation import to_markdown as evaluation_markdown
 from padir.evaluation.columns import Rows, label
 from padir.evaluation.tables import cells
 from padir.reporting import tables
+from padir.reporting.plots import require_matplotlib
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
 _VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # which change how fast things are
@@ -105,12 +106,11 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
     measured = [row for row in rows if "bleu" in row["scores"]]
     if not measured:
         raise PadirError("a plot of quality over speed needs references: give a test set that has some")
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, ScalarFormatter
-    except ImportError:
-        raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
+    require_matplotlib()
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
     sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
     first = [row for row in measured if row["batch_size"] == sizes[0]]  # the same systems at every size
     numbers = {label(row, first): number for number, row in enumerate(first, 1)}

@@ -11,6 +11,7 @@ from typing import Any
 from padir.errors import PadirError
 from padir.ising import experiments, figures, theory
 from padir.ising.experiments import Learning, Row, Sampling
+from padir.reporting.plots import require_matplotlib
 from padir.storage.files import atomic_file, check_writable, write_json
 
 SUBJECTS = ("fig1", "fig2", "fig3", "theorems")
@@ -47,7 +48,7 @@ def run(
             raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
         check_writable(f"{output}.csv", file=True)
         if subject != "theorems":
-            figures.check()
+            require_matplotlib()
     if subject == "theorems":
         return _theorems(seed, output, tell, **given)
     about, rows, draw = _figure(subject, seed, given, lambda row: tell(line(subject, row)))
