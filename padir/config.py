@@ -24,10 +24,9 @@ import gin
 from gin.config import ConfigurableReference
 
 from padir.data import mixture, plan, sources
-from padir.decoding import lengths, rerank
+from padir.decoding import lengths, rerank, rescorer
 from padir.decoding import options as decoding
 from padir.decoding import search as searches
-from padir.decoding import translator as translate
 from padir.distributed import sharding
 from padir.errors import PadirError
 from padir.models import config as model_config
@@ -67,7 +66,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     trainer.Intervals,
     trainer.train,
     decoding.Decoding,
-    translate.rescorer,
+    rescorer.rescorer,
 )
 
 

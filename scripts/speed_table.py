@@ -126,8 +126,8 @@ def _precision(row: Row) -> str:
 
 
 def _rates(row: Row) -> list[float]:
-    """Batches a second, by repeat."""
-    return [len(repeat) / sum(repeat) for repeat in row["details"]["seconds"]]
+    """Repeats a second, one rate for each repeat."""
+    return [1 / seconds for seconds in row["details"]["repeat_seconds"]]
 
 
 def _ms(row: Row) -> str:

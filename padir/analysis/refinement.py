@@ -23,6 +23,7 @@ from padir.analysis.attention import check_model
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.passes import Pass, reference_tokens, refined
 from padir.data.toy import judge
+from padir.decoding.choice import draft_text
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -134,7 +135,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = translator.text(tokens_L, np.ones(len(tokens_L), bool), decoding)
+        text = draft_text(translator.loaded, decoding, tokens_L, np.ones(len(tokens_L), bool))
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]

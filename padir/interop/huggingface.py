@@ -107,7 +107,7 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
     Raises:
       PadirError: the folder holds something else, or the weights are of 8 bits.
     """
-    if translator.as_integers:
+    if translator.loaded.as_integers:
         raise PadirError("other frameworks know no weights of padir's 8 bits: export them as float32")
     flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
     arrays, names = {}, {}

@@ -39,7 +39,7 @@ import safetensors.numpy
 from padir.decoding import autoregressive
 from padir.decoding import refine_batch as drafts
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET, Tried, rows_on_a_cpu
+from padir.decoding.refine_batch import BUCKET, DraftInputs, RefineOptions, rows_on_a_cpu
 from padir.decoding.rerank import OwnScore
 from padir.decoding.search import SEARCHES
 from padir.decoding.translator import Translator
@@ -247,8 +247,9 @@ def _programs(
 
     def search(params, source_BS, number_B, limit_B, seed):
         (longest,) = autoregressive.length_limits([source_BS.shape[1]], model.config.max_length)
-        rows, score_BN, passes_B = autoregressive.translate(
-            model, _tree(params), source_BS, number_B, limit_B, search=decoding.search, max_length=longest, seed=seed
+        inputs = autoregressive.SearchInputs(source_BS, number_B, limit_B)
+        rows, score_BN, passes_B = autoregressive.write_targets(
+            model, _tree(params), inputs, search=decoding.search, max_length=longest, seed=seed
         )
         return rows.tokens_BNL, rows.length_BN, score_BN, passes_B
 
@@ -269,6 +270,8 @@ def _programs(
 
 def _refine(model, decoding: Decoding, length: int) -> Callable[..., Any]:
     """The program that refines drafts of at most `length` tokens."""
+    assert decoding.strategy is not None and decoding.canvas is not None
+    options = RefineOptions(length, decoding.strategy, decoding.canvas)
 
     def refine(params, memory, number_B, length_BN, draw_BN, num_steps, seed):
         cross_kv, segment_BS = memory
@@ -277,15 +280,10 @@ def _refine(model, decoding: Decoding, length: int) -> Callable[..., Any]:
             refined = drafts.refine_drafts(
                 model,
                 _tree(params),
-                Tried(cross_kv, segment_BS, number_B, length_BN, draw_BN),
-                max_target_length=length,
-                strategy=decoding.strategy,
-                corruption=decoding.canvas,
+                DraftInputs(cross_kv, segment_BS, number_B, length_BN, draw_BN),
+                options=dataclasses.replace(options, rows_at_once=rows_at_once),
                 num_steps=num_steps,
                 seed=seed,
-                prune=None,
-                rows_at_once=rows_at_once,
-                traced_steps=None,
             )
             shape = length_BN.shape
             return (

@@ -115,7 +115,7 @@ def hashing(monkeypatch):
 
         return logits_fn
 
-    monkeypatch.setattr("padir.decoding.translator.encode", encode)
+    monkeypatch.setattr("padir.decoding.pipeline.encode", encode)
     monkeypatch.setattr("padir.decoding.refine_batch._decoder", decoder)
     jax.clear_caches()
     yield functools.cache(functools.partial(random_translator, max_length=8))  # few shapes, and so few programs
