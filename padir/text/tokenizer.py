@@ -202,21 +202,26 @@ def train(
     except RuntimeError as error:
         if problems:
             raise problems[0] from None
-        raise PadirError(_training_problem(str(error), size)) from None
+        raise _training_problem(str(error), size) from None
     tokenizer = Tokenizer(with_sum(model.getvalue()), num_sentinels)
     tokenizer.save(path)
     return tokenizer
 
 
-def _training_problem(message: str, size: int) -> str:
+def _training_problem(message: str, size: int) -> PadirError:
     """Translates SentencePiece's message into padir's terms."""
     if limit := re.search(r"too high .*value <= (\d+)", message):
-        return f"the corpus gives at most {limit[1]} pieces, got size {size}: use --size {limit[1]} or more text"
+        return PadirError(
+            f"the corpus gives at most {limit[1]} pieces, got size {size}", remedy=f"use size {limit[1]} or more text"
+        )
     if required := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        return (
+        return PadirError(
             f"the corpus needs more than {required[1]} pieces (its characters, the bytes and the control ids), got size"
-            f" {size}: use a larger --size"
+            f" {size}",
+            remedy="use a larger size",
         )
     if "sentences_.empty()" in message:
-        return "a vocabulary needs text to learn from, got no lines of at most 4,192 bytes: check the input files"
-    return f"SentencePiece could not train the vocabulary: {message}"
+        return PadirError(
+            "a vocabulary needs text to learn from, got no lines of at most 4,192 bytes", remedy="check the input files"
+        )
+    return PadirError(f"SentencePiece could not train the vocabulary: {message}")

@@ -142,10 +142,10 @@ class TestJoining:
 
 
 class TestAgreeing:
-    """Of two processes one is played by what `_from_all` is made to give."""
+    """One of two processes is simulated: `_from_all` returns its part, too."""
 
     def agreed(self, monkeypatch, make, other):
-        """What process 0 comes to, where process 1 says something or fails (None)."""
+        """The result of process 0, where process 1 has `other` or fails (None)."""
         said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(
