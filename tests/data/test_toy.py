@@ -190,7 +190,7 @@ def test_where_one_translation_is_right_nothing_is_mixed():
 
 
 def test_independent_words_of_right_translations_are_right_or_mixed(corpus):
-    """What a decoder does that knows every position's distribution and nothing of the others."""
+    """A decoder that knows every position's distribution, and nothing of the others, draws such words."""
     rng = random.Random(0)
     verdicts = collections.Counter()
     for source, _ in corpus["test"][:80]:
