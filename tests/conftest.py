@@ -24,7 +24,11 @@ import jax
 import jaxtyping
 import pytest
 
-jaxtyping.install_import_hook("padir", "beartype.beartype")
+ROOT = Path(__file__).parents[1] / "padir"
+# All but the toy corpus, whose grammar has no arrays and calls its functions a hundred thousand times.
+CHECKED = [f"padir.{path.stem}" for path in ROOT.iterdir() if path.stem != "data"]
+CHECKED += [f"padir.data.{path.stem}" for path in (ROOT / "data").iterdir() if path.stem != "toy"]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 
 @pytest.fixture(scope="module", autouse=True)
