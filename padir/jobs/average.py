@@ -36,7 +36,7 @@ def average_run(
     if dtype not in DTYPES:
         raise PadirError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise PadirError(f"{output_dir} is not an empty folder: give another --output")
+        raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     _, card, tokenizer = load_model(run_dir)
     params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count, card.weights.decay)
     if len(weights.steps) < count:
