@@ -35,7 +35,7 @@ from padir.refinement import corruption, strategies
 from padir.refinement import transitions as between
 from padir.storage.typecheck import fits
 from padir.training import averaging, optimizer, start_from, teacher_forcing
-from padir.training import loop as trainer
+from padir.training import config as train_config
 from padir.training import nonfinite as finite
 from padir.training import objective as loss
 
@@ -64,21 +64,19 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     sharding.Sharding,
     sources.ParallelText,
     start_from.StartFrom,
-    trainer.Intervals,
-    trainer.train,
+    train_config.Intervals,
+    train_config.TrainConfig,
     decoding.Decoding,
     translate.rescorer,
 )
 
 
-_REGISTERED = {
-    item.__name__: gin.external_configurable(
-        item,
-        module="padir",
-        denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
-    )
-    for item in CONFIGURABLES
-}
+def _name(item: Callable[..., Any]) -> str:
+    """The name that gin binds: the item's own, or `train` for the settings of a training run."""
+    return "train" if item is train_config.TrainConfig else item.__name__
+
+
+_REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
 
 
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,14 +91,14 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
         for name, default in unbound.items():
             if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
                 given[name] = configured(type(default))()
-        return _REGISTERED[item.__name__](**given)
+        return _REGISTERED[_name(item)](**given)
 
     return call
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
     """What `configured(item)` is going to get as that argument, whose default is configurable."""
-    _asked.add(f"{item.__name__}.{name}")
+    _asked.add(f"{_name(item)}.{name}")
     bound = _bound(item, name)
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
@@ -110,7 +108,7 @@ def argument(item: Callable[..., Any], name: str) -> Any:
 def _bound(item: Callable[..., Any], parameter: str) -> Any:
     """What a parameter is bound to, or `_UNBOUND`."""
     try:
-        return gin.query_parameter(f"padir.{item.__name__}.{parameter}")
+        return gin.query_parameter(f"padir.{_name(item)}.{parameter}")
     except ValueError:
         return _UNBOUND
 
@@ -142,7 +140,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
             if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
                 expected = hint.__name__ if isinstance(hint, type) else str(hint)
                 remedy = ": write an instance as @Name()" if "padir." in f"{hint}" else ""
-                raise PadirError(f"{item.__name__}.{parameter} must be of type {expected}, got {value!r}{remedy}")
+                raise PadirError(f"{_name(item)}.{parameter} must be of type {expected}, got {value!r}{remedy}")
 
 
 _UNBOUND = object()
@@ -240,9 +238,7 @@ def _explain(message: str) -> str:
         return f"{first}: {_nearest(name, list(_REGISTERED))}"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
-        known = [
-            parameter for item in CONFIGURABLES if item.__name__ == name for parameter in signature(item).parameters
-        ]
+        known = [parameter for item in CONFIGURABLES if _name(item) == name for parameter in signature(item).parameters]
         return f"{first}: {_nearest(match.group(2), known)}"
     return first
 

@@ -129,13 +129,13 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config
     from padir.benchmark import report, training
     from padir.evaluation import tables
-    from padir.training import loop as trainer
+    from padir.training.config import TrainConfig
 
     if not args.gin:
         raise PadirError("--train times a configuration: give its --gin_file")
     folders = folders_of(args)
     arguments = ("model", "objective", "optimizer", "batching", "sharding")
-    named = {name: config.argument(trainer.train, name) for name in arguments}
+    named = {name: config.argument(TrainConfig, name) for name in arguments}
     config.check_overrides()
     measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()

@@ -146,12 +146,12 @@ def _t5x_card(args: argparse.Namespace) -> tuple[Any, Any]:
     from padir import config
     from padir.models.card import ModelCard
     from padir.text.tokenizer import Tokenizer
-    from padir.training import loop as trainer
+    from padir.training.config import TrainConfig
 
     source, _, target = args.languages.partition("-")
     if not source or not target or "-" in target:
         raise PadirError(f"--languages takes two codes with a hyphen, such as de-en, got {args.languages!r}")
-    model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
+    model, objective = (config.argument(TrainConfig, name) for name in ("model", "objective"))
     tokenizer = Tokenizer.load(args.vocab, args.num_sentinels)
     return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, source, target, ""), tokenizer
 

@@ -49,7 +49,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir.decoding.options import resolve
     from padir.distributed.processes import agreed
     from padir.evaluation.evaluate import validation_fn
-    from padir.training import loop as trainer
+    from padir.training.config import TrainConfig
+    from padir.training.loop import train
 
     folders = folders_of(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
@@ -57,24 +58,21 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     weights = {"weights": tuple(args.weights)} if args.weights else {}
 
+    settings = config.configured(TrainConfig)()
+
     def validation() -> tuple[Any, Any]:
         """How, and the function that does; what is wrong with it is found now, and not when the first one comes."""
         decoding = decoding_of(args)
-        model, objective = (config.argument(trainer.train, name) for name in ("model", "objective"))
-        check_kind(args, model, decodings=[decoding])
-        resolve(decoding, model, objective.corruption, objective.strategy)
+        check_kind(args, settings.model, decodings=[decoding])
+        resolve(decoding, settings.model, settings.objective.corruption, settings.objective.strategy)
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))
         how = (decoding.num_steps, decoding.batch_size, decoding.seed, decoding.strategy, decoding.lengths)
         return how, validation_fn(folders[0], decoding)
 
     _, evaluate_fn = agreed("the options of the validation", validation, lambda made: repr(made[0]))
-    return config.configured(trainer.train)(
-        data=config.configured(Mixture)(folders=folders, **weights),
-        model_dir=model_dir,
-        evaluate_fn=evaluate_fn,
-        describe_config=config.operative,
-    )
+    mixture = config.configured(Mixture)(folders=folders, **weights)
+    return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
 
 
 def _add_average(commands: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
@@ -129,27 +129,38 @@ def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -
     """An optimizer that leaves some parameters as they are, and keeps no state for them.
 
     Args:
-      prefixes: beginnings of their names, whole components: "decoder/layers_1" is not "decoder/layers_10".
+      prefixes: beginnings of the parameters' names, in whole components: "decoder/layers_1" is not "decoder/layers_10".
 
     Raises:
-      PadirError: at `init`, of a prefix that no parameter has, or if they leave nothing to train.
+      PadirError: at `init`, if no parameter begins with a prefix, or if the prefixes leave nothing to train.
     """
     if not prefixes:
         return optimizer
 
     def labels(params):
-        names = [
-            jax.tree_util.keystr(path, simple=True, separator="/")
-            for path, _ in jax.tree_util.tree_leaves_with_path(params)
-        ]
-        owners = [[prefix for prefix in prefixes if f"{name}/".startswith(f"{prefix}/")] for name in names]
-        for prefix in prefixes:
-            if not any(prefix in each for each in owners):
-                tops = ", ".join(sorted({name.partition("/")[0] for name in names}))
-                raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {tops}")
-        if all(owners):
+        is_frozen = _under(params, prefixes)
+        if all(jax.tree.leaves(is_frozen)):
             raise PadirError(f"train.freeze must leave something to train, got {prefixes}: leave one out")
-        leaves = ["frozen" if each else "trained" for each in owners]
-        return jax.tree.unflatten(jax.tree.structure(params), leaves)
+        return jax.tree.map(lambda leaf: "frozen" if leaf else "trained", is_frozen)
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+
+
+def without_gradient(params: Any, prefixes: tuple[str, ...]) -> Any:
+    """Parameters, of which those under the prefixes get no gradient."""
+    if not prefixes:
+        return params
+    return jax.tree.map(
+        lambda leaf, is_frozen: jax.lax.stop_gradient(leaf) if is_frozen else leaf, params, _under(params, prefixes)
+    )
+
+
+def _under(params: Any, prefixes: tuple[str, ...]) -> Any:
+    """A tree like `params` that tells which names begin with one of the prefixes."""
+    paths, tree = jax.tree.flatten_with_path(params)
+    names = [f"{jax.tree_util.keystr(path, simple=True, separator='/')}/" for path, _ in paths]
+    for prefix in prefixes:
+        if not any(name.startswith(f"{prefix}/") for name in names):
+            known = ", ".join(sorted({name.partition("/")[0] for name in names}))
+            raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {known}")
+    return jax.tree.unflatten(tree, [name.startswith(tuple(f"{prefix}/" for prefix in prefixes)) for name in names])

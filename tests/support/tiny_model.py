@@ -10,10 +10,10 @@ from padir.decoding.translator import Translator
 from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
-from padir.training.loop import init_params
 
 TINY = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=24)
 
