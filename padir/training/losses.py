@@ -22,14 +22,18 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
 
-    With label smoothing the target distribution has 1 - label_smoothing at the target and the rest spread evenly over
-    the other V - 1 ids, and its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss
-    is z_loss * logsumexp(logits)^2.
+    With label smoothing the target distribution has 1 - label_smoothing at the target and the remainder spread evenly
+    over the other V - 1 ids. Its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss is
+    z_loss * logsumexp(logits)^2.
+
+    >>> loss, _ = cross_entropy(jnp.zeros((1, 100)), jnp.array([7]), jnp.ones(1))
+    >>> round(float(loss), 4)  # log 100
+    4.6052
     """
     vocabulary = logits.shape[-1]
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    # By comparison and not by gather, whose gradient would be a scatter into an array of zeros.
+    # By comparison, as the gradient of a gather is a scatter into an array of zeros.
     is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
     at_target = jnp.where(is_target, logits, 0.0).sum(-1)
     loss = log_z - at_target
