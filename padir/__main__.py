@@ -19,7 +19,7 @@ from padir.cli import analysing as studying
 from padir.cli import benchmarking, data, evaluating, exchanging, training, translating
 from padir.cli.console import own_words
 from padir.errors import PadirError
-from padir.storage.files import check_place, write_json
+from padir.storage.files import check_writable, write_json
 
 _GIN = "--gin."
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped
             for name in ("output", "json", "html", "hypotheses"):
                 if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
-                    check_place(path, file=name != "output")
+                    check_writable(path, file=name != "output")
         figures = args.run(args)
         if args.json and figures is not None and _is_first(args):  # else a command or a process has written them
             write_json(args.json, figures)

@@ -44,7 +44,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     corruption.RandomVisible,
     *strategies.STRATEGIES.values(),
     *searches.SEARCHES.values(),
-    strategies.Lifted,
+    between.Lifted,
     averaging.Averaging,
     finite.NotFinite,
     between.Smart,

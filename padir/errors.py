@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-_NOTHING = object()
-
 
 class PadirError(ValueError):
     """Bad input: what is wrong, what was expected, what was got, and what to do.
@@ -13,26 +11,25 @@ class PadirError(ValueError):
     Attributes:
       what: the name of the field, option or file that is wrong; or the whole message, if nothing else is given.
       expected: completes "WHAT must be ...", such as "at least 1"; None where the message is free text.
-      got: the value that was refused.
+      got: the value that was refused; `...` where there is none to show.
       remedy: an imperative that says what to do; "" if that is obvious.
 
     >>> str(PadirError("num_steps", "at least 1", 0, "use 1 for one-shot decoding"))
     'num_steps must be at least 1, got 0: use 1 for one-shot decoding'
     """
 
-    def __init__(self, what: str, expected: str | None = None, got: Any = _NOTHING, remedy: str = ""):
+    def __init__(self, what: str, expected: str | None = None, got: Any = ..., remedy: str = ""):
         self.what, self.expected, self.got, self.remedy = what, expected, got, remedy
         super().__init__(what, expected, got, remedy)
 
     def __str__(self) -> str:
         message = self.what if self.expected is None else f"{self.what} must be {self.expected}"
-        if self.got is not _NOTHING:
+        if self.got is not ...:
             message += f", got {self.got!r}"
         return f"{message}: {self.remedy}" if self.remedy else message
 
     def __reduce__(self):
-        got = () if self.got is _NOTHING else (self.got, self.remedy)
-        return type(self), (self.what, self.expected, *got)
+        return type(self), (self.what, self.expected, self.got, self.remedy)
 
     def renamed(self, what: str) -> PadirError:
         """The same error under another name: that of the command-line option which set the field."""

@@ -4,7 +4,6 @@ Nothing here is committed: each page is made of the parsers, the gin files, the 
 """
 
 import argparse
-import json
 import re
 import runpy
 import textwrap
@@ -161,62 +160,18 @@ def api() -> str:
     return text
 
 
-# Tables of results
+# Measurements
 
-
-def evaluation(name: str) -> str:
-    """A table of what `padir evaluate` wrote to results/NAME.json."""
-    rows = load(name)
-    columns = {
-        "bleu": "BLEU",
-        "chrf": "chrF",
-        "stutter": "stutter",
-        "length_ratio": "length ratio",
-        "toy_right": "toy_right",
-        "toy_mixed": "toy_mixed",
-        "passes": "passes",
-    }
-    columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
-    several = len({row.get("model") for row in rows}) > 1
-    lines = []
-    for row in rows:
-        scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
-        beam = (row.get("search") or {}).get("size")
-        setting = [_number(row["num_steps"]), f"beam {beam}" if beam else str(row["top_k"])]
-        lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
-    return table(["model"] * several + ["steps", "lengths", *columns.values()], lines, text=several)
-
-
-def by_steps(name: str) -> str:
-    """BLEU of each model of results/NAME.json after 1, 4 and 10 steps, and other scores of the last."""
-    settings: dict[tuple[str, str], dict[int | None, Any]] = {}
-    for row in load(name):
-        beam = (row["search"] or {}).get("size")
-        key = (f"`{row['model']}`", f"beam {beam}" if beam else str(row["top_k"]))
-        settings.setdefault(key, {})[row["num_steps"]] = {each: score["value"] for each, score in row["scores"].items()}
-    lines = []
-    for key, steps in sorted(settings.items(), key=lambda item: "beam" in item[0][1]):
-        shown = steps.get(4) or steps[None]
-        bleu = [f"{steps[count]['bleu']:.1f}" if count in steps else "" for count in (1, 4, 10)]
-        if None in steps:
-            bleu[-1] = f"{steps[None]['bleu']:.1f}"
-        lines.append([*key, *bleu, *(f"{shown[each]:.2f}" for each in ("stutter", "length_ratio", "passes"))])
-    head = ["objective", "lengths", "1 step", "4 steps", "10 steps", "stutter", "length ratio", "passes"]
-    return table(head, lines, text=True)
-
-
-def speed() -> str:
-    """The tables of scripts/speed_table.py."""
-    return runpy.run_path(str(ROOT / "scripts" / "speed_table.py"))["table"]()
-
-
+TABLES = runpy.run_path(str(ROOT / "scripts" / "result_tables.py"))
+SPEED = runpy.run_path(str(ROOT / "scripts" / "speed_table.py"))
 MADE = {
     "commands": commands,
     "configs": configs,
     "api": api,
-    "evaluation": evaluation,
-    "by_steps": by_steps,
-    "speed": speed,
+    "evaluation": TABLES["evaluation"],
+    "by_steps": TABLES["by_steps"],
+    "toy_objectives": TABLES["toy_objectives"],
+    "speed": SPEED["table"],
 }
 
 
@@ -239,19 +194,3 @@ def speed_tables() -> str:
         if path.with_suffix(".png").exists():
             text += f"\n![Quality over speed: {path.stem}](results/{path.stem}.png)\n"
     return text
-
-
-def load(name: str) -> list[dict[str, Any]]:
-    """The rows that `padir evaluate` wrote."""
-    found = json.loads((ROOT / "results" / f"{name}.json").read_text())
-    return found["rows"] if isinstance(found, dict) else found
-
-
-def table(head: list[str], rows: list[list[str]], text: bool = False) -> str:
-    """A table in Markdown; with `text` its first column is text and not a number."""
-    ruler = ["---" if text else "---:", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ruler, *rows])
-
-
-def _number(count: int | None) -> str:
-    return "N" if count is None else str(count)

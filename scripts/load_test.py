@@ -40,7 +40,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from padir.benchmark.report import describe, environment
 from padir.data.toy import ToyDeEn
 from padir.errors import PadirError
-from padir.evaluation import tables
+from padir.reporting import tables
 from padir.storage.files import write_json
 
 PERCENTILES = (50, 90, 99)

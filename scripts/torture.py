@@ -78,10 +78,10 @@ class Run:
 
     def saving(self) -> bool:
         """Whether a checkpoint is being written, or was when it was killed."""
-        return any((self.model / "checkpoints").glob("*.unfinished"))
+        return any((self.model / "checkpoints").glob(".*.partial"))
 
     def writing_model(self) -> bool:
-        return (self.model / "model.unfinished").exists()
+        return any(self.model.glob(".model.*.partial"))
 
     def has_model(self) -> bool:
         return (self.model / "manifest.json").exists()

@@ -11,7 +11,8 @@ from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import STRATEGIES, Lifted, MaskPredict, Padir, Threshold
+from padir.refinement.strategies import STRATEGIES, MaskPredict, Padir, Threshold
+from padir.refinement.transitions import Lifted
 from padir.training.config import Intervals, TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Adam, Cosine

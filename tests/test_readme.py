@@ -1,16 +1,41 @@
-"""Numbers that the README shows are those of committed results."""
+"""The front page: its length, its numbers, its example and those of the concepts page."""
 
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 
 
-def test_the_table_of_speed_is_what_the_script_prints():
-    if not (ROOT / "scripts" / "speed_table.py").exists():
+def test_the_readme_stays_under_120_lines():
+    assert len(README.read_text().splitlines()) < 120
+
+
+def test_the_table_of_results_is_what_the_script_prints():
+    script = ROOT / "scripts" / "result_tables.py"
+    if not script.exists():
         pytest.skip("needs a checkout with scripts/")
-    table = runpy.run_path(str(ROOT / "scripts" / "speed_table.py"))["table"]
-    _, after = (ROOT / "README.md").read_text().split("<!-- scripts/speed_table.py -->\n\n")
-    assert after.startswith(table() + "\n"), "run scripts/speed_table.py and put what it prints into the README"
+    _, after = README.read_text().split("<!-- python scripts/result_tables.py -->\n\n")
+    assert after.startswith(runpy.run_path(str(script))["readme"]() + "\n\n"), "run it, and put its table there"
+
+
+def python_block(page: Path) -> str:
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return code
+
+
+def test_the_loop_of_the_concepts_page_prints_what_it_says(capsys):
+    page = ROOT / "docs" / "concepts.md"
+    if not page.exists():
+        pytest.skip("needs a checkout with docs/")
+    exec(compile(python_block(page), str(page), "exec"), {})
+    assert capsys.readouterr().out == "[[7 8 9 1]] [2]\n"
+
+
+@pytest.mark.slow
+def test_the_library_example_translates(capsys):
+    exec(compile(python_block(README), str(README), "exec"), {})
+    assert capsys.readouterr().out.startswith("I'm hungry.")

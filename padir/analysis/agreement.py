@@ -32,7 +32,7 @@ from padir.analysis.truth import Joint, joints
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 

@@ -13,7 +13,7 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.translator import EncodedBatch, Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.text.ids import EOS
 
 

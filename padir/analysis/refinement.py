@@ -26,7 +26,7 @@ from padir.data.toy import judge
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.refinement.corruption import Mask, noise_kinds
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
@@ -170,7 +170,7 @@ def outcomes(
     for name in strategies:
         for count in num_steps:
             one = with_strategy(translator, decoding, parse_strategy(name))
-            figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).figures
+            figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
             row = {"strategy": name, "steps": count} | {k: figures[k] for k in FIGURES if k in figures}
             rows.append(row)
             progress(row)

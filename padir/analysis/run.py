@@ -20,10 +20,10 @@ from padir.analysis.report import Section
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.ising.figures import check as check_matplotlib
 from padir.refinement.strategies import parse_strategy
-from padir.storage.files import whole, write_json, write_text
+from padir.storage.files import atomic_file, write_json, write_text
 
 Row = dict[str, Any]
 Tell = Callable[[str], None]
@@ -108,14 +108,14 @@ def run(
     result = _plain({**about, **found.figures, "rows": found.rows})
     if output:
         folder = Path(output)
-        with whole(folder / f"{subject}.csv") as file:
+        with atomic_file(folder / f"{subject}.csv") as file:
             columns = list(dict.fromkeys(column for row in found.rows for column in row))
             table = csv.DictWriter(file, columns, lineterminator="\n")
             table.writeheader()
             table.writerows(result["rows"])
         for section in found.sections:
             for picture, data in section.pictures.items():
-                with whole(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
+                with atomic_file(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
                     file.write(data)
         write_json(folder / f"{subject}.json", result)
         write_text(folder / f"{subject}.html", report.render(f"padir: {subject}", about, found.sections))

@@ -25,7 +25,7 @@ from padir.analysis.passes import Pass, refined
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 
 WHEN = ("writes", "reads")
 

@@ -16,7 +16,7 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.translator import PROGRAMS, Translation, Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation import Evaluation, TestSet
 from padir.evaluation.systems import Row, ways
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.config import ModelConfig

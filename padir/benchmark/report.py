@@ -12,7 +12,10 @@ from typing import Any
 import jax
 
 from padir.errors import PadirError
-from padir.evaluation import tables
+from padir.evaluation import to_markdown as evaluation_markdown
+from padir.evaluation.columns import Rows, label
+from padir.evaluation.tables import cells
+from padir.reporting import tables
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
 _VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # which change how fast things are
@@ -63,35 +66,35 @@ def summary(row: dict[str, Any]) -> str:
     )
 
 
-def show(rows: tables.Rows, where: Mapping[str, Any]) -> None:
+def show(rows: Rows, where: Mapping[str, Any]) -> None:
     """Prints the figures and the stages."""
-    columns, lines = tables.cells(rows)
+    columns, lines = cells(rows)
     tables.show(f"translating, measured on {describe(where)}", columns, lines)
     tables.show("milliseconds of each stage of a batch", *stage_table(rows))
 
 
-def stage_table(rows: tables.Rows) -> tuple[list[str], list[list[str]]]:
+def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """Milliseconds of each stage, a line for each row."""
     names = list(dict.fromkeys(name for row in rows for name in row["details"]["stages"]))
     lines = []
     for i, row in enumerate(rows, 1):
         stages = row["details"]["stages"]
-        cells = [f"{1e3 * stages[name]:.2f}" if name in stages else "-" for name in names]
-        lines.append([str(i), tables.label(row, rows), *cells])
+        times = [f"{1e3 * stages[name]:.2f}" if name in stages else "-" for name in names]
+        lines.append([str(i), label(row, rows), *times])
     return ["#", "system", *names], lines
 
 
-def to_markdown(rows: tables.Rows, where: Mapping[str, Any]) -> str:
+def to_markdown(rows: Rows, where: Mapping[str, Any]) -> str:
     """The figures, the stages, and what they were measured on."""
     columns, lines = stage_table(rows)
     stages = tables.markdown(columns, lines, words=("system",))
     return (
-        f"{tables.to_markdown(rows)}\nMilliseconds of each stage of a batch, which here waits for the one before it"
+        f"{evaluation_markdown(rows)}\nMilliseconds of each stage of a batch, which here waits for the one before it"
         f" (medians over the batches):\n\n{stages}\nMeasured on {describe(where)}.\n"
     )
 
 
-def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
+def plot(rows: Rows, path: str | Path, title: str) -> None:
     """Draws BLEU over sentences per second, a panel for each batch size, with the Pareto front, as a PNG.
 
     Points have the numbers of their systems, which stand in the legend: squares are autoregressive.
@@ -110,7 +113,7 @@ def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
         raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
     sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
     first = [row for row in measured if row["batch_size"] == sizes[0]]  # the same systems at every size
-    numbers = {tables.label(row, first): number for number, row in enumerate(first, 1)}
+    numbers = {label(row, first): number for number, row in enumerate(first, 1)}
     figure = Figure(figsize=(5.5 * len(sizes) + 3.5, 5), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
         here = [row for row in measured if row["batch_size"] == size]
@@ -118,7 +121,7 @@ def plot(rows: tables.Rows, path: str | Path, title: str) -> None:
         front = pareto(points)
         axes.plot(*zip(*front, strict=True), color="0.6", linewidth=1, zorder=0)
         for row, point in zip(here, points, strict=True):
-            name = tables.label(row, here)
+            name = label(row, here)
             color = colormaps["tab20"]((numbers[name] - 1) % 20)
             axes.plot(*point, "s" if row["causal"] else "o", color=color, label=f"{numbers[name]}  {name}")
             axes.annotate(str(numbers[name]), point, xytext=(4, 4), textcoords="offset points", fontsize="x-small")

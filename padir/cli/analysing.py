@@ -115,7 +115,7 @@ def _analyse(args: argparse.Namespace) -> dict[str, Any]:
 
 def _show(subject: str, commands: Any, figures: dict[str, Any]) -> None:
     """The rows as a table, with the columns and the cells that the subject's package gives them."""
-    from padir.evaluation import tables
+    from padir.reporting import tables
 
     columns = [name.replace("_", " ") for name in commands.COLUMNS[subject]]
     tables.show(subject, columns, [commands.cells(subject, row) for row in figures["rows"]])

@@ -63,7 +63,7 @@ def test_set_of(args: argparse.Namespace) -> Any:
     """The test set that the arguments name."""
     import dataclasses
 
-    from padir.evaluation.evaluate import TestSet
+    from padir.evaluation import TestSet
 
     files = files_of(args)
     if args.data and (args.task or files):

@@ -76,7 +76,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     from padir.benchmark import decoding as benchmark
     from padir.benchmark import report
     from padir.benchmark.peers import peers
-    from padir.evaluation import tables
+    from padir.evaluation import describe_row
+    from padir.evaluation.columns import label
     from padir.pretrained import PRETRAINED
 
     if args.train is not None:
@@ -110,8 +111,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         else:
             batches = benchmark.batches_of(test_set, size, sentences)
         for row, details in benchmark.measure(systems, batches, repeats=args.repeats):
-            rows.append(tables.describe_row(row, test_set) | {"details": details})
-            print(f"{len(rows)}. {tables.label(rows[-1], rows)}: {report.summary(rows[-1])}", file=sys.stderr)
+            rows.append(describe_row(row, test_set) | {"details": details})
+            print(f"{len(rows)}. {label(rows[-1], rows)}: {report.summary(rows[-1])}", file=sys.stderr)
     where = report.environment()
     report.show(rows, where)
     figures = {"environment": where, "rows": rows}
@@ -128,7 +129,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
 def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     from padir import config
     from padir.benchmark import report, training
-    from padir.evaluation import tables
+    from padir.reporting import tables
     from padir.training.config import TrainConfig
 
     if not args.gin:

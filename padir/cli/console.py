@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from padir.data.manifest import PreparedManifest
 
 
 def warn(message: str) -> None:
@@ -26,13 +29,13 @@ def lines_of(path: str) -> list[str]:
         return list(lines(file, warn, path))
 
 
-def print_splits(title: str, manifest: dict[str, Any]) -> None:
-    """What a prepared folder has."""
-    from padir.evaluation import tables
+def print_splits(title: str, manifest: PreparedManifest) -> None:
+    """Prints the table of a prepared folder's splits."""
+    from padir.reporting import tables
 
     rows = [
-        [split, f"{s['read']:,}", f"{s['written']:,}", f"{s['target_tokens']:,}", _counts(s["dropped"])]
-        for split, s in manifest["splits"].items()
+        [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _counts(info.dropped)]
+        for split, info in manifest.splits.items()
     ]
     tables.show(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
 

@@ -73,6 +73,7 @@ def _add_prepare(commands: Any) -> None:
 
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any]:
+    from padir.data.manifest import LengthLimits
     from padir.data.prepare import prepare
     from padir.text.tokenizer import Tokenizer
 
@@ -80,14 +81,12 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
         source_of(args),
         Tokenizer.load(args.vocab, num_sentinels=args.num_sentinels),
         args.output,
-        max_source_tokens=args.max_source_tokens,
-        max_target_tokens=args.max_target_tokens,
-        max_length_ratio=args.max_length_ratio,
+        LengthLimits(args.max_source_tokens, args.max_target_tokens, args.max_length_ratio),
         records_per_shard=args.records_per_shard,
         overwrite=args.overwrite,
     )
     print_splits(args.output, manifest)
-    return manifest
+    return manifest.to_json()
 
 
 def _add_shortlist(commands: Any) -> None:
@@ -115,8 +114,8 @@ def _add_shortlist(commands: Any) -> None:
 def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
     from padir.data.mixture import Mixture
     from padir.data.prepared import load_manifest, load_tokenizer
-    from padir.evaluation import tables
     from padir.jobs import learn_shortlist as lexicon
+    from padir.reporting import tables
 
     settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
     learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)
@@ -127,7 +126,7 @@ def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
         file=sys.stderr,
     )
     found: list[Any] = []
-    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder)["splits"])
+    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder).splits)
     if held_out:
         ids = load_tokenizer(held_out[0]).ids
         pairs = lexicon.read(Mixture(held_out), "validation")

@@ -56,8 +56,8 @@ def _add_evaluate(commands: Any) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from padir.evaluation import report, tables
-    from padir.evaluation.systems import Row, evaluate_all
+    from padir.evaluation import Row, describe_row, evaluate_all, report
+    from padir.evaluation.columns import summary
 
     # Wrong numbers are refused before anything is decoded.
     sharding, decodings = sharding_of(args), decodings_of(args)
@@ -70,8 +70,8 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     def progress(row: Row) -> None:
         """Tells of a row, and keeps it: a long table that is interrupted leaves what it has."""
-        done.append(tables.describe_row(row, test_set))
-        print(f"{len(done)}. {tables.summary(done[-1])}", file=sys.stderr)
+        done.append(describe_row(row, test_set))
+        print(f"{len(done)}. {summary(done[-1])}", file=sys.stderr)
         if figures:
             write_json(figures, done)
 
@@ -101,7 +101,7 @@ def _add_tables(commands: Any) -> None:
 
 
 def _tables(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.evaluation.tables import paper_tables, read_rows
+    from padir.evaluation import paper_tables, read_rows
 
     rows = read_rows(args.files)
     known = {name for row in rows for name in row["scores"]}
@@ -134,8 +134,8 @@ def _add_compare(commands: Any) -> None:
 def _compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     import dataclasses
 
-    from padir.evaluation import tables
     from padir.metrics import significance
+    from padir.reporting import tables
 
     systems = [(path, lines_of(path)) for path in args.hypotheses]
     results = significance.compare(lines_of(args.references), systems, args.target_language, args.samples)

@@ -48,7 +48,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     from padir.data.prepared import load_tokenizer
     from padir.decoding.options import resolve
     from padir.distributed.processes import agreed
-    from padir.evaluation.evaluate import validation_fn
+    from padir.evaluation import validation_fn
     from padir.training.config import TrainConfig
     from padir.training.loop import train
 
@@ -119,6 +119,6 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
     check_kind(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
     print_splits(args.output, manifest)
-    if validation := manifest["distilled"]["validation"]:
+    if validation := (manifest.distilled or {}).get("validation"):
         print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")
-    return manifest
+    return manifest.to_json()

@@ -17,7 +17,7 @@ from padir.cli.arguments import (
 from padir.cli.console import counter, lines_of, warn
 from padir.cli.options import common_options, decoding_options, model_option, precision_option, steps_options
 from padir.errors import PadirError
-from padir.storage.files import whole, write_text
+from padir.storage.files import atomic_file, write_text
 
 _SHOWN = 1_000  # translations that --html shows: browsers do not take many more, and all are in memory
 
@@ -74,7 +74,7 @@ def _translate(args: argparse.Namespace) -> None:
             source = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
         out: Any = sys.stdout
         if args.output:
-            out = stack.enter_context(whole(args.output))
+            out = stack.enter_context(atomic_file(args.output))
         else:
             out.reconfigure(encoding="utf-8", newline="\n")
         figures: dict[str, Any] = {}

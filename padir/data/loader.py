@@ -25,6 +25,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from padir.data.manifest import PreparedManifest, SplitInfo
 from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
 from padir.data.records import read_record, readable
@@ -90,28 +91,28 @@ def make_loader(
     segments = batching.num_segments
     layout = Layout(batching.rows, batching.row_length, source_length, batching.mode, segments, multiple)
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
-        _check_room(folder, manifest["splits"][split], split, layout, length_token)
+        _check_room(folder, manifest.splits[split], split, layout, length_token)
     records = _Records(mixture, manifests, split, layout, length_token=length_token, seed=seed)
     batches = _Batches(records, num_epochs, shard)
     return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_PREFETCHED_BATCHES))
 
 
-def default_source_length(manifest: dict[str, Any], row_length: int, *, length_token: bool = True) -> int:
+def default_source_length(manifest: PreparedManifest, row_length: int, *, length_token: bool = True) -> int:
     """S for rows of L target tokens: what their sources take on average and a tenth more, at least the longest source.
 
     The tenth keeps the source side from being what fills a row up. Counted on the training split if there is one, so
     that all splits get the same shape; rounded up to a multiple of 8.
     """
-    splits = manifest["splits"]
+    splits = manifest.splits
     main = splits.get("train") or next(iter(splits.values()))
-    source_tokens = main["source_tokens"] + length_token * main["written"]
-    average = row_length * source_tokens / max(1, main["target_tokens"])
-    longest = max(split["longest_source"] for split in splits.values()) + length_token
+    source_tokens = main.source_tokens + length_token * main.written
+    average = row_length * source_tokens / max(1, main.target_tokens)
+    longest = max(split.longest_source for split in splits.values()) + length_token
     return round_up(max(math.ceil(1.1 * average), longest), BUCKET_STEP)
 
 
-def _check_room(folder: str, info: dict[str, Any], split: str, layout: Layout, length_token: bool) -> None:
-    if not info["written"]:
+def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length_token: bool) -> None:
+    if not info.written:
         raise PadirError(
             f"{split} of {folder} has no pairs after preparation: prepare text that has some, or with other limits"
         )
@@ -119,7 +120,7 @@ def _check_room(folder: str, info: dict[str, Any], split: str, layout: Layout, l
         ("source", "source_row_length", layout.source_row_length - length_token),
         ("target", "row_length", layout.row_length),
     ):
-        longest = info[f"longest_{side}"]
+        longest = getattr(info, f"longest_{side}")
         if longest > room:
             raise PadirError(
                 f"{name} must be at least {longest + getattr(layout, name) - room} for the longest {side} of {split},"
@@ -134,17 +135,17 @@ class _Records:
     def __init__(
         self,
         mixture: Mixture,
-        manifests: list[dict[str, Any]],
+        manifests: list[PreparedManifest],
         split: str,
         layout: Layout,
         *,
         length_token: bool,
         seed: int | None,
     ):
-        infos, vocabulary = [manifest["splits"][split] for manifest in manifests], manifests[0]["vocabulary"]
-        ids = Ids(vocabulary["size"], vocabulary["num_sentinels"])
+        infos, vocabulary = [manifest.splits[split] for manifest in manifests], manifests[0].vocabulary
+        ids = Ids(vocabulary.size, vocabulary.num_sentinels)
         self._mixture, self._layout, self._seed = mixture, layout, seed
-        self._counts = [info["written"] for info in infos]
+        self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
         self._length_N2 = length_N2 + np.array([len(self._prefix), 0], np.int32)
@@ -156,10 +157,11 @@ class _Records:
                 " `padir prepare --overwrite`"
             )
         # What must be the same for a saved state to mean the same batches (the number of processes need not).
-        same = [infos[0]["sha256"], vocabulary, manifests[0]["limits"]]
+        limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
+        same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
         same += [layout.mode, layout.shapes(), layout.max_segments, self._prefix, seed]
         if mixture.weights != (1.0,):
-            same += [[info["sha256"] for info in infos], [each["limits"] for each in manifests], mixture.weights]
+            same += [[info.sha256 for info in infos], limits, mixture.weights]
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
     def plan(self, epoch: int) -> Iterator[tuple[Shape, Rows]]:

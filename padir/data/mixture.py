@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from padir.data.manifest import PreparedManifest
 from padir.data.prepared import load_manifest, read_lengths
 from padir.data.sources import PathLike
 from padir.errors import PadirError
@@ -37,12 +37,12 @@ class Mixture:
     def __post_init__(self):
         object.__setattr__(self, "folders", tuple(self.folders))
         if not self.folders:
-            raise PadirError("a mixture needs at least one prepared folder: give --data DIR")
+            raise PadirError("a mixture needs at least one prepared folder", remedy="give --data DIR")
         object.__setattr__(self, "weights", tuple(map(float, self.weights)) or (1.0,) * len(self.folders))
         if len(self.weights) != len(self.folders):
             raise PadirError(f"{len(self.folders)} folders need as many weights, got {len(self.weights)}")
         if not all(0 < weight < math.inf for weight in self.weights):
-            raise PadirError(f"weights must be above 0, got {self.weights}: leave out a folder that is not to be read")
+            raise PadirError("weights", "above 0", self.weights, "leave out a folder that is not to be read")
 
     @staticmethod
     def of(data: PathLike | Mixture) -> Mixture:
@@ -52,7 +52,7 @@ class Mixture:
     def __str__(self) -> str:
         return " and ".join(self.folders)
 
-    def manifests(self, split: str, *, verify: bool = False) -> list[dict[str, Any]]:
+    def manifests(self, split: str, *, verify: bool = False) -> list[PreparedManifest]:
         """The folders' manifests.
 
         Raises:
@@ -60,21 +60,21 @@ class Mixture:
             languages than the first.
         """
         manifests = [load_manifest(folder, verify=verify) for folder in self.folders]
+        first = manifests[0]
         for folder, manifest in zip(self.folders, manifests, strict=True):
-            if split not in manifest["splits"]:
-                raise PadirError(f"{folder} has the splits {', '.join(manifest['splits'])}, got {split!r}")
-            for what, first, other in (
-                ("vocabulary", manifests[0]["vocabulary"], manifest["vocabulary"]),
-                ("languages", *(_languages(each) for each in (manifests[0], manifest))),
+            manifest.split(split, folder)
+            for what, expected, got in (
+                ("another vocabulary", str(first.vocabulary), str(manifest.vocabulary)),
+                ("other languages", "-".join(first.source.languages), "-".join(manifest.source.languages)),
             ):
-                if first != other:
+                if got != expected:
                     raise PadirError(
-                        f"{folder} has another {what} than {self.folders[0]} ({other}, not {first}): a mixture needs"
-                        " folders prepared with the same"
+                        f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
+                        remedy="mix folders that were prepared with the same",
                     )
         return manifests
 
-    def records(self, manifests: list[dict[str, Any]], split: str) -> tuple[list[str], np.ndarray]:
+    def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
 
         Raises:
@@ -83,9 +83,9 @@ class Mixture:
         paths: list[str] = []
         lengths = []
         for name, manifest in zip(self.folders, manifests, strict=True):
-            folder, info = Path(name), manifest["splits"][split]
-            paths += [str(folder / shard) for shard in info["shards"]]
-            lengths.append(read_lengths(folder, split, info["written"]))
+            folder, info = Path(name), manifest.splits[split]
+            paths += [str(folder / shard) for shard in info.shards]
+            lengths.append(read_lengths(folder, split, info.written))
         return paths, np.concatenate(lengths)
 
     def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:
@@ -110,7 +110,3 @@ class Mixture:
             parts.append(own + offset)
             offset += count
         return np.concatenate(parts)
-
-
-def _languages(manifest: dict[str, Any]) -> tuple[str, str]:
-    return manifest["source"]["source_language"], manifest["source"]["target_language"]

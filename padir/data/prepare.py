@@ -15,38 +15,33 @@ A prepared folder holds
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
-import json
-import os
-import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import rich.console
 import rich.progress
 
-from padir.data.prepared import (
-    FORMAT,
-    MANIFEST,
-    VERSION,
+from padir import checks
+from padir.data.manifest import (
     VOCABULARY,
-    file_sha256,
-    is_prepared,
-    load_manifest,
+    CorpusInfo,
+    LengthLimits,
+    PreparedManifest,
+    SplitInfo,
+    VocabularyInfo,
     text_names,
 )
-from padir.data.records import Limits, SplitWriter, pair_bytes
+from padir.data.prepared import is_prepared, load_manifest
+from padir.data.records import SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
-from padir.storage.files import writing
-from padir.storage.manifest import sealed
+from padir.storage.folders import atomic_folder, remove_leftovers
+from padir.storage.manifest import file_sums
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
 
-_ENCODE_BATCH = 1024  # pairs, of which all tokens are in memory
+_ENCODE_BATCH = 1024  # pairs whose tokens are in memory at once
 _MOST_CHARACTERS = 1 << 22  # in them: long lines come in smaller batches
 
 
@@ -54,126 +49,94 @@ def prepare(
     source: Source,
     tokenizer: Tokenizer,
     output_dir: PathLike,
+    limits: LengthLimits = LengthLimits(),  # noqa: B008
     *,
-    max_source_tokens: int = 256,
-    max_target_tokens: int = 256,
-    max_length_ratio: float | None = None,
     records_per_shard: int = 1_000_000,
     overwrite: bool = False,
     progress: bool = True,
-) -> dict[str, Any]:
+) -> PreparedManifest:
     """Tokenises every split of `source` into `output_dir` and returns the manifest.
 
-    The folder appears whole or not at all. One that already holds the same pairs, vocabulary and limits is kept, unless
-    `overwrite` is set. What killed processes have left half-written beside it is removed.
+    The folder appears complete or not at all. A folder that already holds the same pairs, vocabulary and limits is
+    kept, unless `overwrite` is set. Leftovers of killed processes beside the folder are removed.
 
     Args:
-      max_source_tokens, max_target_tokens, max_length_ratio: see `Limits`.
+      limits: which pairs become records.
       records_per_shard: a split with more records is cut into several files.
       overwrite: make a prepared folder anew, whatever it was made from.
       progress: show progress on stderr.
 
     Raises:
-      PadirError: the folder holds something else or cannot be written, a limit makes no sense, or the source cannot be
-        read.
+      PadirError: the folder holds something else or cannot be written, a number is out of range, or the source cannot
+        be read.
     """
-    limits = Limits(max_source_tokens, max_target_tokens, max_length_ratio)
-    if records_per_shard < 1:
-        raise PadirError(f"records_per_shard must be at least 1, got {records_per_shard}")
+    checks.at_least(1, records_per_shard=records_per_shard)
     output_dir = Path(output_dir).absolute()
+    remove_leftovers(output_dir.parent, output_dir.name)
     inputs = {
-        "source": {
-            "name": source.name,
-            "source_language": source.source_language,
-            "target_language": source.target_language,
-        },
-        "vocabulary": {
-            "sha256": tokenizer.sha256,
-            "size": tokenizer.ids.vocab_size,
-            "num_sentinels": tokenizer.ids.num_sentinels,
-        },
-        "limits": dataclasses.asdict(limits),
+        "source": CorpusInfo(source.name, source.source_language, source.target_language),
+        "vocabulary": VocabularyInfo(tokenizer.sha256, tokenizer.ids.vocab_size, tokenizer.ids.num_sentinels),
+        "limits": limits,
         "records_per_shard": records_per_shard,
     }
-    _remove_leftovers(output_dir)
-    replaces = _check_output(output_dir, source, inputs, overwrite)
-    if isinstance(replaces, dict):
-        return replaces
-
-    # A sibling, so that the final rename stays on one file system.
-    partial = output_dir.with_name(f".{output_dir.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with writing(output_dir):
-            partial.mkdir(parents=True)
-            tokenizer.save(partial / VOCABULARY)
-            splits = {
-                split: _write_split(source, split, tokenizer, partial, limits, records_per_shard, progress)
-                for split in source.splits
-            }
-            if "train" in splits and not splits["train"]["written"]:
-                dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"]["dropped"].items())
-                raise PadirError(f"{source.name}: every training pair was dropped ({dropped}): raise the limits")
-            paths = sorted(partial.iterdir())
-            files = {path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in paths}
-            manifest = sealed({"format": FORMAT, "version": VERSION, **inputs, "splits": splits, "files": files})
-            (partial / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            if replaces:
-                shutil.rmtree(output_dir)
-            os.replace(partial, output_dir)
-    except BaseException:  # Ctrl-C too
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    kept = _check_output(output_dir, source, inputs, overwrite)
+    if kept is not None:
+        return kept
+    with atomic_folder(output_dir) as partial:
+        tokenizer.save(partial / VOCABULARY)
+        splits = {}
+        for split in source.splits:
+            writer = SplitWriter(partial, split, limits, records_per_shard)
+            splits[split] = _write_split(source, split, tokenizer, writer, progress)
+        if "train" in splits and not splits["train"].written:
+            dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"].dropped.items())
+            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy="raise the limits")
+        manifest = PreparedManifest(file_sums(partial), splits=splits, **inputs)
+        manifest.write(partial)
     return manifest
 
 
-def _remove_leftovers(output_dir: Path) -> None:
-    """Removes what processes that were killed had half-written of this folder."""
-    pattern = re.compile(rf"\.{re.escape(output_dir.name)}\.(\d{{1,9}})\.partial")
-    for path in output_dir.parent.iterdir() if output_dir.parent.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if match and not _is_running(int(match.group(1))):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)  # sends nothing
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
-
-
-def _check_output(output_dir: Path, source: Source, inputs: dict, overwrite: bool) -> dict | bool:
-    """The manifest if `output_dir` holds the same already; True if it must be replaced, False if there is nothing."""
+def _check_output(
+    output_dir: Path, source: Source, inputs: dict[str, object], overwrite: bool
+) -> PreparedManifest | None:
+    """The manifest of a folder that holds the same already and is kept; None if the folder is to be written."""
     if not output_dir.exists():
-        return False
+        return None
     if not output_dir.is_dir():
-        raise PadirError(f"{output_dir} is a file: give a folder")
+        raise PadirError(f"{output_dir} is a file", remedy="give a folder")
     if not any(output_dir.iterdir()):
-        return False
+        return None
     if not is_prepared(output_dir):
-        raise PadirError(f"{output_dir} holds files that `padir prepare` did not make: give another folder")
+        raise PadirError(f"{output_dir} holds files that `padir prepare` did not make", remedy="give another folder")
     if overwrite:
-        return True
+        return None
     manifest = load_manifest(output_dir, verify=True)
-    same = {key: manifest.get(key) for key in inputs} == inputs and set(manifest["splits"]) == set(source.splits)
-    if same and all(manifest["splits"][split]["sha256"] == _pairs_sha256(source, split) for split in source.splits):
+    same = all(getattr(manifest, name) == value for name, value in inputs.items())
+    if same and {name: info.sha256 for name, info in manifest.splits.items()} == _sums(source):
         return manifest
     raise PadirError(
-        f"{output_dir} was prepared from other text, vocabulary or limits: give another folder, or --overwrite"
+        f"{output_dir} was prepared from other text, vocabulary or limits",
+        remedy="give another folder, or --overwrite",
     )
 
 
-def _write_split(
-    source: Source, split: str, tokenizer: Tokenizer, directory: Path, limits: Limits, per_shard: int, progress: bool
-) -> dict[str, Any]:
+def _sums(source: Source) -> dict[str, str]:
+    """SHA-256 of the pairs of every split."""
+    sums = {}
+    for split in source.splits:
+        digest = hashlib.sha256()
+        for pair in source.pairs(split):
+            digest.update(pair_bytes(pair))
+        sums[split] = digest.hexdigest()
+    return sums
+
+
+def _write_split(source: Source, split: str, tokenizer: Tokenizer, writer: SplitWriter, progress: bool) -> SplitInfo:
     with contextlib.ExitStack() as stack:
         names = () if split == "train" else text_names(split, source.source_language, source.target_language)
-        texts = [stack.enter_context((directory / n).open("w", encoding="utf-8", newline="\n")) for n in names]
-        records = stack.enter_context(SplitWriter(directory, split, limits, per_shard))
+        paths = [writer.directory / name for name in names]
+        texts = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
+        records = stack.enter_context(writer)
         console = rich.console.Console(stderr=True)
         bar = stack.enter_context(
             rich.progress.Progress(
@@ -190,10 +153,8 @@ def _write_split(
             token_lists = zip(tokenizer.encode_batch(sources), tokenizer.encode_batch(targets), strict=True)
             for pair, tokens in zip(batch, token_lists, strict=True):
                 if "\n" in pair[0] or "\n" in pair[1]:
-                    raise PadirError(
-                        f"{source.name} {split}, pair {records.read + 1}: a sentence must be one line, got a newline"
-                        " in it"
-                    )
+                    where = f"{source.name} {split}, pair {records.read + 1}"
+                    raise PadirError(f"{where}: a sentence must be one line, got a newline in it")
                 for file, text in zip(texts, pair, strict=False):
                     file.write(text + "\n")
                 source_ids, target_ids = (ids + [EOS] for ids in tokens)
@@ -212,10 +173,3 @@ def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _pairs_sha256(source: Source, split: str) -> str:
-    digest = hashlib.sha256()
-    for pair in source.pairs(split):
-        digest.update(pair_bytes(pair))
-    return digest.hexdigest()

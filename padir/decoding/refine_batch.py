@@ -18,8 +18,8 @@ from padir.decoding.options import Prune
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, veil
-from padir.refinement.draft import draft
-from padir.refinement.loop import LogitsFn, refine
+from padir.refinement.drafting import draft
+from padir.refinement.loop import LogitsFn, Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
@@ -117,36 +117,22 @@ def refine_drafts(
     kept_BN = jnp.broadcast_to(jnp.arange(hypotheses), (batch, hypotheses))
     length_R = tried.length_BN.reshape(-1)
     if prune is None or hypotheses <= prune.keep:
+        part = Part(rows_at_once=rows_at_once)
         refined = refine(
-            key_R,
-            canvas,
-            logits_fn,
-            strategy,
-            num_steps=num_steps,
-            trace=traced_steps or False,
-            rows_at_once=rows_at_once,
+            key_R, canvas, logits_fn, strategy, num_steps=num_steps, trace=traced_steps or False, part=part
         )
         passes_R = refined.passes_B
     else:
-        early = refine(
-            key_R, canvas, logits_fn, strategy, num_steps=num_steps, span=(0, prune.steps), rows_at_once=rows_at_once
-        )
+        part = Part(end=prune.steps, rows_at_once=rows_at_once)
+        early = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, part=part)
         kept_BN = _best(early.canvas, tried, prune.keep)
         rows = (kept_BN + hypotheses * jnp.arange(batch)[:, None]).reshape(-1)
         key_R, canvas, memory, passes_R, length_R = jax.tree.map(
             lambda x: x[rows], (key_R, early.canvas, early.memory, early.passes_B, length_R)
         )
         logits_fn = _decoder(model, params, canvas.segment_BL, tried)
-        refined = refine(
-            key_R,
-            canvas,
-            logits_fn,
-            strategy,
-            num_steps=num_steps,
-            span=(prune.steps, num_steps),
-            memory=memory,
-            rows_at_once=rows_at_once,
-        )
+        part = Part(first=prune.steps, memory=memory, rows_at_once=rows_at_once)
+        refined = refine(key_R, canvas, logits_fn, strategy, num_steps=num_steps, part=part)
         passes_R = passes_R + refined.passes_B
     log_prob_R = (refined.canvas.score_BL * canvas.free_BL).sum(-1)
     traced = None

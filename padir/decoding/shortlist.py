@@ -27,7 +27,7 @@ from jaxtyping import Array, Int
 
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
-from padir.storage.files import whole
+from padir.storage.files import atomic_file
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
@@ -97,7 +97,7 @@ class Shortlist:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file in NumPy's format .npz, whole or not at all."""
-        with whole(path, binary=True) as file:
+        with atomic_file(path, binary=True) as file:
             np.savez_compressed(
                 file,
                 format=FORMAT,

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translation, Translator
-from padir.storage.files import whole
+from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 
 _CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorting by length saves padding
@@ -125,7 +125,7 @@ def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str
         file.write((",\n  " if count else "\n  ") + json.dumps(row, ensure_ascii=False))
         count += 1
 
-    with whole(path) as file:
+    with atomic_file(path) as file:
         file.write('{\n "translations": [')
         yield add, figures
         file.write("\n ]" if count else "]")

@@ -1,1 +1,33 @@
-"""How good translations are: metrics, one model on a test set, tables of many systems, tests of their differences."""
+"""Evaluation of translations: one model or many on a test set, and tables of the results.
+
+`evaluate` translates a `TestSet` with one model and scores it; `evaluate_all` does so for many models and decoding
+options, one `Row` each. `describe_row` and `read_rows` turn rows into JSON and back; `to_markdown`, `to_csv` and
+`paper_tables` make tables of them. The metrics themselves are in `padir.metrics`.
+"""
+
+from padir.evaluation.curves import Bucket, by_length
+from padir.evaluation.evaluation import Evaluation, Metric, evaluate, length_recall, validation_fn, warm_up
+from padir.evaluation.paper_layout import paper_tables
+from padir.evaluation.rows import describe_row, read_rows
+from padir.evaluation.systems import Row, evaluate_all
+from padir.evaluation.tables import to_csv, to_markdown
+from padir.evaluation.test_set import TestSet
+
+__all__ = [
+    "Bucket",
+    "Evaluation",
+    "Metric",
+    "Row",
+    "TestSet",
+    "by_length",
+    "describe_row",
+    "evaluate",
+    "evaluate_all",
+    "length_recall",
+    "paper_tables",
+    "read_rows",
+    "to_csv",
+    "to_markdown",
+    "validation_fn",
+    "warm_up",
+]

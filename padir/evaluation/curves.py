@@ -1,4 +1,4 @@
-"""Quality and decoder passes by the length of the source: the figures, and a picture of them."""
+"""Quality and decoder passes by the length of the source, as numbers and as a plot."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.evaluation.evaluate import Evaluation, TestSet
+from padir.evaluation.evaluation import Evaluation
+from padir.evaluation.test_set import TestSet
 from padir.metrics.scores import bleu, chrf, count_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """The sentences of a test set whose sources have `first` to `last` words, and a system's figures on them."""
+    """Metrics of the sentences whose sources have `first` to `last` words.
+
+    Attributes:
+      first, last: words of the shortest and of the longest source.
+      sentences: number of sentences.
+      bleu, chrf: scores of these sentences.
+      passes: mean number of decoder passes per sentence.
+    """
 
     first: int
     last: int
@@ -24,11 +32,12 @@ class Bucket:
 
     @property
     def label(self) -> str:
+        """Range of words, such as "1–3"."""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
 def edges(lengths: Sequence[int], count: int = 6) -> list[tuple[int, int]]:
-    """At most `count` ranges of lengths that hold about as many sentences each, shortest first.
+    """Divide lengths into at most `count` ranges with about as many sentences each, shortest first.
 
     >>> edges([1, 1, 2, 2, 3, 9], count=3)
     [(1, 1), (2, 2), (3, 9)]
@@ -40,7 +49,7 @@ def edges(lengths: Sequence[int], count: int = 6) -> list[tuple[int, int]]:
 
 
 def by_length(test_set: TestSet, evaluation: Evaluation, count: int = 6) -> list[Bucket]:
-    """A system's figures on each range of source lengths, in words (in Chinese and Japanese in characters)."""
+    """Compute metrics for each range of source lengths, counted in words (in Chinese and Japanese in characters)."""
     lengths = [count_words(source, test_set.source_language) for source in test_set.sources]
     buckets = []
     for first, last in edges(lengths, count):
@@ -61,7 +70,7 @@ def by_length(test_set: TestSet, evaluation: Evaluation, count: int = 6) -> list
 
 
 def plot(curves: Mapping[str, Sequence[Bucket]], path: str | Path, title: str = "") -> None:
-    """Draws BLEU, chrF and passes by source length, one line a system, as a PNG.
+    """Plot BLEU, chrF and passes by source length, one line a system, as a PNG.
 
     Raises:
       PadirError: matplotlib is not installed.

@@ -1,10 +1,10 @@
-"""What `padir evaluate` leaves behind: a table on the terminal, and files that begin with one name.
+"""Files and terminal output of `padir evaluate`; the files share the beginning of their names.
 
-x.md          the whole table, which weights, the length recalls and the signatures
-x.csv         the same figures with all their digits
+x.md          the whole table, weights, length recalls and signatures
+x.csv         the same metrics with all their digits
 x.json        the rows, with settings and signatures; `padir tables` reads it
-x.png         BLEU, chrF and passes by source length, where matplotlib is installed
-x.rows/       reference.txt, and what each row wrote: 01.txt, 02.txt, ... for `padir compare`
+x.png         BLEU, chrF and passes by source length, if matplotlib is installed
+x.rows/       reference.txt, and the hypotheses of each row: 01.txt, 02.txt, ... for `padir compare`
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.evaluation import tables
-from padir.evaluation.curves import by_length, plot
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation.columns import Rows, label
+from padir.evaluation.curves import Bucket, by_length, plot
+from padir.evaluation.rows import describe_row
 from padir.evaluation.systems import Row
+from padir.evaluation.tables import cells, facts, signatures, to_csv, to_markdown
+from padir.evaluation.test_set import TestSet
+from padir.reporting import tables
 from padir.storage.files import write_json, write_text
 
-MAX_CURVES = 10  # more lines than that nobody tells apart
+MAX_CURVES = 10  # more lines cannot be told apart
 
 
-def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) -> tables.Rows:
-    """Prints the table and its signatures; returns the rows as JSON."""
-    described = [tables.describe_row(row, test_set) for row in rows]
-    columns, lines = tables.cells(described)
+def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) -> Rows:
+    """Print the table and its signatures; returns the rows as JSON."""
+    described = [describe_row(row, test_set) for row in rows]
     models = ", ".join(dict.fromkeys(row.model for row in rows))
-    tables.show(f"{models} on {len(test_set.sources):,} sentences", columns, lines)
-    for line in (*tables.facts(described), *tables.signatures(described)):
+    tables.show(f"{models} on {len(test_set.sources):,} sentences", *cells(described))
+    for line in (*facts(described), *signatures(described)):
         print(line)
     truncated = {
-        row.model: int(row.evaluation.figures["truncated"])
+        row.model: int(row.evaluation.metrics["truncated"])
         for row in rows
-        if row.evaluation and not row.oracle_lengths  # there cut references count, too
+        if row.evaluation and not row.oracle_lengths  # rows with oracle lengths count cut references, too
     }
     for model, count in truncated.items():
         if count:
@@ -46,44 +48,35 @@ def write(
     output: str | Path,
     rows: Sequence[Row],
     test_set: TestSet,
-    described: tables.Rows,
+    described: Rows,
     warn: Callable[[str], None],
     skipped: Sequence[str] = (),
 ) -> None:
-    """Writes the files.
+    """Write the files.
 
     Args:
-      output: what their names begin with.
-      described: the rows as JSON, from `show`.
-      warn: told what could not be drawn.
+      output: beginning of the files' names.
+      described: the rows as JSON, from `show`; the metrics by source length are added to them.
+      warn: called with a message if the curves cannot be drawn.
       skipped: metrics that could not be computed, and why.
     """
-    output = Path(output)
-    for stale in Path(_beside(output, ".rows")).glob("[0-9]*.txt"):  # of an earlier table
+    for stale in Path(f"{output}.rows").glob("[0-9]*.txt"):  # of an earlier table
         stale.unlink()
-    measured = [
-        (i, row.evaluation, entry)
-        for i, (row, entry) in enumerate(zip(rows, described, strict=True), 1)
-        if row.evaluation
-    ]
-    curves = {}
-    for i, evaluation, entry in measured:
-        buckets = by_length(test_set, evaluation)
-        entry["by_length"] = [dataclasses.asdict(bucket) for bucket in buckets]
-        curves[f"{i:02d} {tables.label(entry, described)}"] = buckets
-        write_text(_beside(output, f".rows/{i:02d}.txt"), "".join(line + "\n" for line in evaluation.hypotheses))
-    write_text(_beside(output, ".rows/reference.txt"), "".join(line + "\n" for line in test_set.references))
-    write_text(_beside(output, ".md"), tables.to_markdown(described, skipped))
-    write_text(_beside(output, ".csv"), tables.to_csv(described))
-    write_json(_beside(output, ".json"), described)
+    curves: dict[str, list[Bucket]] = {}
+    for i, (row, entry) in enumerate(zip(rows, described, strict=True), 1):
+        if row.evaluation:
+            buckets = by_length(test_set, row.evaluation)
+            entry["by_length"] = [dataclasses.asdict(bucket) for bucket in buckets]
+            curves[f"{i:02d} {label(entry, described)}"] = buckets
+            write_text(f"{output}.rows/{i:02d}.txt", "".join(line + "\n" for line in row.evaluation.hypotheses))
+    write_text(f"{output}.rows/reference.txt", "".join(line + "\n" for line in test_set.references))
+    write_text(f"{output}.md", to_markdown(described, skipped))
+    write_text(f"{output}.csv", to_csv(described))
+    write_json(f"{output}.json", described)
     if len(curves) > MAX_CURVES:
-        warn(f"{_beside(output, '.png')} shows the first {MAX_CURVES} of {len(curves)} rows; the JSON has all")
+        warn(f"{output}.png shows the first {MAX_CURVES} of {len(curves)} rows; the JSON has all")
     try:
         drawn = dict(list(curves.items())[:MAX_CURVES])
-        plot(drawn, _beside(output, ".png"), f"{test_set.task}, {len(test_set.sources):,} sentences")
+        plot(drawn, f"{output}.png", f"{test_set.task}, {len(test_set.sources):,} sentences")
     except PadirError as error:
-        warn(f"no {_beside(output, '.png')}: {error}")
-
-
-def _beside(output: Path, suffix: str) -> str:
-    return f"{output}{suffix}"
+        warn(f"no {output}.png: {error}")

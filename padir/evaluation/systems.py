@@ -1,4 +1,4 @@
-"""Every one of several models with every way of decoding, on one test set: the rows of a table."""
+"""Rows of a table of systems: every one of several models with every set of decoding options, on one test set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from padir.decoding.options import OF_CAUSAL, OF_REFINING, Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
+from padir.evaluation.evaluation import Evaluation, Metric, evaluate, length_recall, warm_up
+from padir.evaluation.test_set import TestSet
 from padir.metrics.scores import Score
 
 
@@ -17,13 +18,13 @@ class Row:
     """One line of a table of systems.
 
     Attributes:
-      model: its name in the table.
-      decoding: how it translated, the model's own strategy and canvas filled in.
-      oracle_lengths: whether it was given the references' lengths.
-      evaluation: None where the combination has no meaning.
-      note: then why.
+      model: name of the model in the table.
+      decoding: decoding options, with the model's own strategy and canvas filled in.
+      oracle_lengths: whether sentences got the lengths of their references.
+      evaluation: None if the model cannot decode with these options.
+      note: reason why `evaluation` is None.
       causal: whether the model is autoregressive.
-      weights: which of its training's weights it holds.
+      weights: description of the model's weights, such as the checkpoints that they are the mean of.
     """
 
     model: str
@@ -44,21 +45,36 @@ def evaluate_all(
     metrics: Sequence[Metric] = (),
     progress: Callable[[Row], None] = lambda row: None,
 ) -> list[Row]:
-    """One row for every model and way of decoding; a combination that has no meaning is a row that says why.
+    """Evaluate every model with every set of decoding options that applies to it.
 
-    An autoregressive model takes of the decodings only what is not about drafts, and so has fewer rows. The figures are
-    `evaluate`'s, the top-k length recall, and, with `oracle_lengths`, the gap: BLEU with the references' lengths minus
-    the row's. Every way is compiled before it is timed.
+    Options of refinement do not apply to an autoregressive model, which therefore has fewer rows. Scores are
+    those of `evaluate`, the top-k length recall and, with `oracle_lengths`, "oracle_gap": BLEU with the references'
+    lengths minus the row's BLEU. Programs are compiled before they are timed.
 
     Args:
       models: (name, translator) pairs.
-      oracle_lengths: add rows that are given the references' lengths, one for each way but for its lengths.
-      progress: told of each row when it is done.
+      oracle_lengths: add rows that are given the references' lengths.
+      progress: called with each row when it is done.
 
     Raises:
-      PadirError: an empty test set, two models of one name, a model of other languages, or no combination that has a
-        meaning.
+      PadirError: the test set is empty, two models have one name, a model has other languages, or no model can decode
+        with any of the options.
     """
+    _check(models, test_set)
+    rows: list[Row] = []
+    for name, translator in models:
+        model = _Model(name, translator, test_set, metrics)
+        own: list[Row] = []
+        for decoding, oracle in ways(translator, decodings, oracle_lengths):
+            own.append(model.row(decoding, oracle))
+            progress(own[-1])
+        rows += _with_gaps(own)
+    if all(row.evaluation is None for row in rows):
+        raise PadirError(rows[0].note)
+    return rows
+
+
+def _check(models: Sequence[tuple[str, Translator]], test_set: TestSet) -> None:
     if not test_set.sources:
         raise PadirError("expected at least one sentence to score, got none: check the files or the split")
     names = [name for name, _ in models]
@@ -71,25 +87,12 @@ def evaluate_all(
                 f"{name} translates {'-'.join(languages)}, and the test set is"
                 f" {test_set.source_language}-{test_set.target_language}: evaluate it on its own languages"
             )
-    rows: list[Row] = []
-    for name, translator in models:
-        recall = length_recall(translator, test_set)
-        warm: set[tuple[Decoding, bool]] = set()
-        own: list[Row] = []
-        for decoding, oracle in ways(translator, decodings, oracle_lengths):
-            row = _row(name, translator, test_set, decoding, oracle, metrics, recall, warm)
-            own.append(row)
-            progress(row)
-        rows += _with_gaps(own)
-    if all(row.evaluation is None for row in rows):
-        raise PadirError(rows[0].note)
-    return rows
 
 
 def ways(
     translator: Translator, decodings: Sequence[Decoding], oracle_lengths: bool
 ) -> Iterator[tuple[Decoding, bool]]:
-    """What of the decodings is different for this model, and whether it is given the references' lengths."""
+    """Distinct (decoding, oracle_lengths) pairs for one model, without the options that do not apply to it."""
     card = translator.card
     if card.config.causal:
         yield from dict.fromkeys((_without(decoding, OF_REFINING), False) for decoding in decodings)
@@ -105,38 +108,57 @@ def ways(
 
 
 def _without(decoding: Decoding, names: Sequence[str]) -> Decoding:
-    """The same with the defaults of options that mean nothing to the kind of model."""
+    """Set the named options to their defaults."""
     return dataclasses.replace(decoding, **{name: getattr(Decoding, name) for name in names})
 
 
 def _one_length(decoding: Decoding) -> Decoding:
-    """The same for the one length that the reference has."""
+    """Decoding options for the one length that the reference has."""
     return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, top_k=1, offsets=(0,)))
 
 
-def _row(name, translator, test_set, decoding, oracle, metrics, recall, warm) -> Row:
-    key = (decoding if decoding.rerank.reads_text else dataclasses.replace(decoding, num_steps=1), oracle)
-    causal, weights = translator.card.config.causal, str(translator.card.weights)
-    try:
-        if key not in warm:
-            warm_up(translator, test_set, decoding, oracle_lengths=oracle)
-            warm.add(key)
-        evaluation = evaluate(translator, test_set, decoding, oracle_lengths=oracle, metrics=metrics, compiled=True)
-    except PadirError as error:
-        return Row(name, decoding, oracle, None, str(error), causal, weights)
-    if not oracle:
-        evaluation = dataclasses.replace(evaluation, scores=evaluation.scores | recall)
-    return Row(name, decoding, oracle, evaluation, "", causal, weights)
+class _Model:
+    """One model on one test set; remembers which programs are compiled."""
+
+    def __init__(self, name: str, translator: Translator, test_set: TestSet, metrics: Sequence[Metric]):
+        self.name, self.translator, self.test_set, self.metrics = name, translator, test_set, metrics
+        self.recall = length_recall(translator, test_set)
+        self.compiled: set[tuple[Decoding, bool]] = set()
+
+    def row(self, decoding: Decoding, oracle: bool) -> Row:
+        """Evaluate one set of decoding options; what the model refuses becomes a row with a note."""
+        reads_text = decoding.rerank.reads_text
+        programs = decoding if reads_text else dataclasses.replace(decoding, num_steps=1), oracle
+        translator, test_set = self.translator, self.test_set
+        row = Row(
+            self.name,
+            decoding,
+            oracle,
+            None,
+            causal=translator.card.config.causal,
+            weights=str(translator.card.weights),
+        )
+        try:
+            if programs not in self.compiled:
+                warm_up(translator, test_set, decoding, oracle_lengths=oracle)
+                self.compiled.add(programs)
+            evaluation = evaluate(
+                translator, test_set, decoding, oracle_lengths=oracle, metrics=self.metrics, compiled=True
+            )
+        except PadirError as error:
+            return dataclasses.replace(row, note=str(error))
+        scores = evaluation.scores if oracle else evaluation.scores | self.recall
+        return dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
 
 
 def _with_gaps(rows: list[Row]) -> list[Row]:
-    """The rows of one model, each with its distance to the row that was given the references' lengths."""
+    """Add to each row of one model the gap in BLEU to the row that was given the references' lengths."""
     oracle = {row.decoding: row.evaluation for row in rows if row.oracle_lengths and row.evaluation}
     result = []
     for row in rows:
         given = oracle.get(_one_length(row.decoding))
         if row.evaluation and given and not row.oracle_lengths:
-            gap = Score("oracle_gap", given.figures["bleu"] - row.evaluation.figures["bleu"], "in:bleu")
+            gap = Score("oracle_gap", given.metrics["bleu"] - row.evaluation.metrics["bleu"], "in:bleu")
             scores = row.evaluation.scores | {gap.name: gap}
             row = dataclasses.replace(row, evaluation=dataclasses.replace(row.evaluation, scores=scores))
         result.append(row)

@@ -27,7 +27,8 @@ from padir.errors import PadirError
 from padir.interop.stablehlo import save_weights
 from padir.models.card import ModelCard
 from padir.models.directory import model_params
-from padir.storage.files import read_json, whole_folder
+from padir.storage.files import read_json
+from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 
@@ -114,7 +115,8 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
         there, turned = hugging_face_name(name)
         arrays[there] = np.asarray(value).T if turned else np.asarray(value)
         names[name] = {"name": there, "transposed": turned}
-    with whole_folder(folder, NAMES, overwrite=overwrite) as unfinished:
+    check_replaceable(folder, NAMES, overwrite=overwrite)
+    with atomic_folder(folder) as unfinished:
         save_weights(unfinished / WEIGHTS, arrays)
         (unfinished / NAMES).write_text(json.dumps(names, indent=1) + "\n")
         (unfinished / CARD).write_text(json.dumps(translator.card.to_json(), indent=1) + "\n")

@@ -49,7 +49,7 @@ from padir.models.card import describe
 from padir.models.length import log_probs, top_lengths
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES, Padir
-from padir.storage.files import whole_folder
+from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import write_manifest
 from padir.text.ids import round_up
 
@@ -147,7 +147,8 @@ def export_model(
     params = {name: np.asarray(value) for name, value in _flat(jax.device_get(translator.params)).items()}
     description = _describe(translator, decoding, source_lengths, target_lengths, platforms, params)
     sizes = {}
-    with whole_folder(folder, exported.DESCRIPTION, overwrite=overwrite) as unfinished:
+    check_replaceable(folder, exported.DESCRIPTION, overwrite=overwrite)
+    with atomic_folder(folder) as unfinished:
         for name, program, arguments in _programs(translator, decoding, params, source_lengths, target_lengths):
             data = _serialised(program, arguments, platforms)
             (unfinished / name).write_bytes(data)

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from padir.errors import PadirError
 from padir.ising.experiments import Row
-from padir.storage.files import whole, write_json
+from padir.storage.files import atomic_file, write_json
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
 
@@ -38,16 +38,16 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
     import matplotlib
     from matplotlib.figure import Figure
 
-    with whole(f"{name}.csv") as file:
+    with atomic_file(f"{name}.csv") as file:
         write_csv(file, rows)
     write_json(f"{name}.json", {**about, "rows": list(rows)})
     style: dict[Any, Any] = {"svg.hashsalt": "padir", "axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(style):
         figure = Figure(layout="constrained")
         draw(figure)
-        with whole(f"{name}.png", binary=True) as file:
+        with atomic_file(f"{name}.png", binary=True) as file:
             figure.savefig(file, format="png", dpi=130)
-        with whole(f"{name}.svg", binary=True) as file:
+        with atomic_file(f"{name}.svg", binary=True) as file:
             figure.savefig(file, format="svg", metadata={"Date": None})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from padir.errors import PadirError
 from padir.ising import experiments, figures, theory
 from padir.ising.experiments import Learning, Row, Sampling
-from padir.storage.files import check_place, whole, write_json
+from padir.storage.files import atomic_file, check_writable, write_json
 
 SUBJECTS = ("fig1", "fig2", "fig3", "theorems")
 COLUMNS = {
@@ -45,7 +45,7 @@ def run(
     if output is not None:  # before the minutes of work, not after
         if os.path.basename(output) in ("", ".", ".."):
             raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
-        check_place(f"{output}.csv", file=True)
+        check_writable(f"{output}.csv", file=True)
         if subject != "theorems":
             figures.check()
     if subject == "theorems":
@@ -94,7 +94,7 @@ def _theorems(
     theory.check_all(seed=seed, models=models, largest=num_spins, only=only, progress=progress)
     about = {"subject": "theorems", "seed": seed, "models": models, "num_spins": num_spins}
     if output is not None:
-        with whole(f"{output}.csv") as file:
+        with atomic_file(f"{output}.csv") as file:
             figures.write_csv(file, rows)
         write_json(f"{output}.json", {**about, "rows": rows})
     return {**about, "rows": rows}

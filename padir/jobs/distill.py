@@ -34,16 +34,9 @@ import numpy as np
 import rich.console
 import rich.progress
 
-from padir.data.prepared import (
-    MANIFEST,
-    VERSION,
-    file_sha256,
-    is_prepared,
-    load_manifest,
-    load_tokenizer,
-    read_lengths,
-)
-from padir.data.records import Limits, SplitWriter, read_record
+from padir.data.manifest import PreparedManifest, lengths_name
+from padir.data.prepared import is_prepared, load_manifest, load_tokenizer, read_lengths
+from padir.data.records import SplitWriter, read_record
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import Rescore
@@ -51,11 +44,11 @@ from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.pretrained import model_folder
-from padir.storage.files import only_writer, writing
-from padir.storage.manifest import MANIFEST as MODEL_MANIFEST
-from padir.storage.manifest import sealed, sha256
+from padir.storage.files import write_errors
+from padir.storage.folders import atomic_folder, folder_lock
+from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.storage.resumable import Chunks
 from padir.text.ids import EOS
 
@@ -81,7 +74,7 @@ class Teacher:
         Raises:
           PadirError: not a model directory, half-written, or damaged.
         """
-        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MODEL_MANIFEST))
+        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MANIFEST))
 
 
 def distill(
@@ -92,7 +85,7 @@ def distill(
     *,
     overwrite: bool = False,
     progress: bool = True,
-) -> dict[str, Any]:
+) -> PreparedManifest:
     """Writes the teacher's translations of a training split as a prepared folder and returns its manifest.
 
     Chunks are kept beside the output folder, in `.NAME.unfinished`, until it is whole; the same call goes on from them.
@@ -122,7 +115,7 @@ def distill(
     teacher.translator.resolved(decoding)  # refused now, it leaves no chunks that are in the way of the right one
     card = teacher.translator.card
     inputs = {
-        "prepared": file_sha256(data_dir / MANIFEST),
+        "prepared": sha256(data_dir / MANIFEST),
         "teacher": {
             "manifest": teacher.sha256,
             "vocabulary": teacher.translator.tokenizer.sha256,
@@ -138,21 +131,15 @@ def distill(
         if Chunks(unfinished).read("inputs") == inputs:  # it was killed when all was done but this
             shutil.rmtree(unfinished)
         return kept
-    with only_writer(unfinished, "distilled into"):
+    with folder_lock(unfinished, "distilled into"):
         chunks = Chunks.open(unfinished, inputs, overwrite)
         validation = chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))
         sources = _Sources(data_dir, manifest)
-        partial = chunks.folder / "output"
-        shutil.rmtree(partial, ignore_errors=True)
         with _Translations(chunks.folder / "translations", len(sources.longest_first_N)) as translations:
             _translate(teacher.translator, sources, decoding, chunks, translations, progress)
-            with writing(partial):
-                partial.mkdir()
+            with atomic_folder(output_dir) as partial:
                 distilled = {**inputs, "validation": validation}
                 result = _write(partial, data_dir, manifest, sources, translations, distilled)
-        if output_dir.exists():
-            shutil.rmtree(output_dir)
-        os.replace(partial, output_dir)
         shutil.rmtree(chunks.folder)
     return result
 
@@ -160,11 +147,11 @@ def distill(
 class _Sources:
     """The source side of the training records."""
 
-    def __init__(self, data_dir: Path, manifest: dict[str, Any]):
-        paths = [str(data_dir / shard) for shard in manifest["splits"][SPLIT]["shards"]]
+    def __init__(self, data_dir: Path, manifest: PreparedManifest):
+        paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
-        length_N2 = read_lengths(data_dir, SPLIT, manifest["splits"][SPLIT]["written"])
+        length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
         # What takes the most memory comes first, and the remaining time is rather told too long than too short.
         self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
 
@@ -186,7 +173,7 @@ class _Translations:
         self._end = 0
 
     def __enter__(self) -> _Translations:
-        with writing(self._path):
+        with write_errors(self._path):
             self._file = self._path.open("w+b", buffering=0)
         return self
 
@@ -202,7 +189,7 @@ class _Translations:
         for number, content in zip(numbers, contents, strict=True):
             self._begin_N[number], self._bytes_N[number] = self._end, len(content)
             self._end += len(content)
-        with writing(self._path):
+        with write_errors(self._path):
             view = memoryview(b"".join(contents))
             while view:  # a write may take a part of it
                 view = view[self._file.write(view) :]
@@ -241,16 +228,16 @@ def _translate(
 def _write(
     folder: Path,
     data_dir: Path,
-    manifest: dict[str, Any],
+    manifest: PreparedManifest,
     sources: _Sources,
     translations: _Translations,
     distilled: dict[str, Any],
-) -> dict[str, Any]:
+) -> PreparedManifest:
     """Fills `folder` and returns its manifest."""
-    ours = {*manifest["splits"][SPLIT]["shards"], f"{SPLIT}.lengths.npy", f"dropped-{SPLIT}.jsonl"}
-    for name in manifest["files"].keys() - ours:
+    ours = {*manifest.splits[SPLIT].shards, lengths_name(SPLIT), f"dropped-{SPLIT}.jsonl"}
+    for name in manifest.files.keys() - ours:
         shutil.copyfile(data_dir / name, folder / name)
-    with SplitWriter(folder, SPLIT, Limits(**manifest["limits"]), manifest["records_per_shard"]) as writer:
+    with SplitWriter(folder, SPLIT, manifest.limits, manifest.records_per_shard) as writer:
         for begin in range(0, len(translations), _ENCODE_BATCH):
             numbers = [*range(begin, min(begin + _ENCODE_BATCH, len(translations)))]
             part = translations.get(numbers)
@@ -259,14 +246,11 @@ def _write(
             for row, source, text, target in zip(part, tokens, texts, targets, strict=True):
                 reason = "source too long" if row["truncated"] else None
                 writer.write((text, row["text"]), source, [*target, EOS], reason)
-    if not writer.info["written"]:
-        raise PadirError(f"no translation can be used ({writer.info['dropped']}): give a better teacher")
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)} for path in sorted(folder.iterdir())
-    }
-    splits = {**manifest["splits"], SPLIT: writer.info}
-    result = sealed({**manifest, "version": VERSION, "distilled": distilled, "splits": splits, "files": files})
-    (folder / MANIFEST).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if not writer.info.written:
+        raise PadirError(f"no translation can be used ({writer.info.dropped}): give a better teacher")
+    splits = {**manifest.splits, SPLIT: writer.info}
+    result = dataclasses.replace(manifest, files=file_sums(folder), splits=splits, distilled=distilled)
+    result.write(folder)
     return result
 
 
@@ -289,7 +273,7 @@ def to_json(value: Any) -> Any:
 
 def _rescorer_sha256(rescore: Rescore) -> str:
     """The sha256 of its model directory's manifest, so that a retrained one is another one."""
-    path = Path(rescore.name) / MODEL_MANIFEST
+    path = Path(rescore.name) / MANIFEST
     if not rescore.name or not path.is_file():
         raise PadirError(
             f"the name of a Rescore must be its model's directory, got {rescore.name!r}: make it with"
@@ -298,19 +282,19 @@ def _rescorer_sha256(rescore: Rescore) -> str:
     return sha256(path)
 
 
-def _check_teacher(teacher: Teacher, manifest: dict[str, Any], data_dir: Path) -> None:
-    card, source = teacher.translator.card, manifest["source"]
-    if SPLIT not in manifest["splits"]:
+def _check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) -> None:
+    card = teacher.translator.card
+    if SPLIT not in manifest.splits:
         raise PadirError(f"{data_dir} has no training split to translate: prepare a corpus that has one")
     taught = card.source_language, card.target_language
-    given = source["source_language"], source["target_language"]
+    given = manifest.source.languages
     if taught != given:
         raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
     if card.config.length_head == "oracle" and not card.config.causal:
         raise PadirError("the teacher must say how long a translation is, but its length head is 'oracle'")
 
 
-def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
+def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> PreparedManifest | None:
     """The manifest if the folder holds the same already; None if it may be written."""
     if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
         return None
@@ -322,7 +306,7 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
         if overwrite:
             return None
         raise
-    distilled = manifest.get("distilled", {})
+    distilled = manifest.distilled or {}
     if {name: distilled.get(name) for name in inputs} == inputs:
         return manifest
     if overwrite:
@@ -334,7 +318,7 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
 
 def _validation(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[str, Any] | None:
     """The teacher's BLEU on the validation split, if there is one, decoded as the training split is."""
-    if "validation" not in load_manifest(data_dir)["splits"]:
+    if "validation" not in load_manifest(data_dir).splits:
         return None
     bleu = evaluate(teacher.translator, TestSet.of_prepared(data_dir, "validation"), decoding).scores["bleu"]
     return {"bleu": bleu.value, "signature": bleu.signature}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from typing import Any
 
 from padir.errors import PadirError
@@ -11,7 +10,7 @@ from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import STRATEGIES
-from padir.storage.typecheck import fits
+from padir.storage.typecheck import fits, from_json
 from padir.text.ids import Ids
 
 FORMAT = 1  # of model.json
@@ -22,18 +21,6 @@ def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
     return {"name": name, **dataclasses.asdict(instance)}
-
-
-def _made(cls: Any, fields: dict[str, Any]) -> Any:
-    """A frozen dataclass of its fields as JSON has them: tuples are lists there.
-
-    Raises:
-      TypeError: a field is unknown, or of another type.
-    """
-    for name, hint in typing.get_type_hints(cls).items():
-        if name in fields and not fits(fields[name], hint):
-            raise TypeError(f"{cls.__name__}.{name} must be of type {hint}, got {fields[name]!r}")
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
@@ -49,7 +36,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
             f"the model was made with {description['name']!r}, which padir does not know: choose one of"
             f" {', '.join(known)}, or give the instance to Translator.load"
         )
-    return _made(known[description["name"]], hyperparameters)
+    return from_json(known[description["name"]], hyperparameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +115,7 @@ class ModelCard:
         if got != FORMAT:
             raise PadirError(f"model.json has format {got!r}, this padir reads {FORMAT}")
         try:
-            config = _made(ModelConfig, data["config"])
+            config = from_json(ModelConfig, data["config"])
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without")
             described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
@@ -137,10 +124,10 @@ class ModelCard:
                     raise TypeError(f"{name} must be of type {kind.__name__}, got {described[name]!r}")
             return ModelCard(
                 config=config,
-                ids=_made(Ids, data["ids"]),
+                ids=from_json(Ids, data["ids"]),
                 corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
                 strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
-                weights=_made(Weights, data.get("weights", {"steps": [data["step"]]})),
+                weights=from_json(Weights, data.get("weights", {"steps": [data["step"]]})),
                 **described,
             )
         except (KeyError, TypeError, AttributeError) as error:

@@ -28,7 +28,8 @@ from padir.models.config import DTYPES
 from padir.models.params import param_shapes
 from padir.pretrained import PRETRAINED, model_folder
 from padir.refinement.protocols import Corruption, Strategy
-from padir.storage.files import read_json, writing
+from padir.storage.files import read_json, write_errors
+from padir.storage.folders import partial_folder
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 
@@ -46,13 +47,10 @@ def save_model(
     Raises:
       PadirError: it cannot be written; a model that was there before is left as it was.
     """
-    unfinished = folder / "model.unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
     try:
-        with writing(folder):
-            unfinished.mkdir(parents=True)
+        with write_errors(folder), partial_folder(folder / "model") as unfinished:
             safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
             tokenizer.save(unfinished / "vocab.model")
             (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
@@ -65,8 +63,6 @@ def save_model(
                 (unfinished / name).rename(folder / name)
     except safetensors.SafetensorError as error:  # a full disk, in its words
         raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def load_model(

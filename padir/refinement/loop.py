@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas
 from padir.refinement.protocols import Strategy
@@ -23,21 +25,41 @@ from padir.refinement.scores import Output, forbid
 from padir.text.ids import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
-"""tokens_BL -> logits_BLV or Output; called with visible_BLL as well where the canvas has one, and with `rows`, their
-numbers, where `refine` takes some rows at a time."""
+"""tokens_BL -> logits_BLV or `Output`. A canvas with visible_BLL passes that as a second argument; with
+`Part.rows_at_once`, the row numbers of the canvas that tokens_BL holds come as the keyword argument `rows`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The part of a refinement that one call of `refine` makes, and the rows that one decoder pass takes.
+
+    A refinement in parts, `Part(end=2)` and then `Part(first=2, memory=refined.memory)` on `refined.canvas`, ends in
+    the same tokens as one in a single call. Between the parts, rows may be dropped or reordered.
+
+    Attributes:
+      first, end: the call makes steps first .. end - 1 of num_steps; `end=None` means num_steps.
+      memory: the strategy's memory after the part before; None starts afresh.
+      rows_at_once: number of rows that go through the decoder together, rows that are done left out; None means all
+        rows. The results are the same, only the time and the memory of a pass change.
+    """
+
+    first: int | Int[Array, ""] = 0
+    end: int | Int[Array, ""] | None = None
+    memory: PyTree = None
+    rows_at_once: int | None = None
 
 
 @flax.struct.dataclass
 class Refined:
-    """What `refine` gives.
+    """The result of `refine`.
 
     Attributes:
       canvas: the last canvas; `canvas.tokens_BL` is the answer.
-      passes_B: decoder passes that each row really took, at most num_steps.
-      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L], or of as many steps as the
-        trace has room for; entry 0 is the draft, and a finished row repeats its answer. Scores are NaN where nothing
-        was written: hidden positions, EOS, padding.
-      memory: the strategy's, as the last step left it.
+      passes_B: number of decoder passes that each row took, at most num_steps.
+      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L], or [trace + 1, B, L] if
+        `trace` is a number. Entry 0 is the draft, and a finished row repeats its answer. Scores are NaN where nothing
+        was written: at hidden positions, EOS and padding.
+      memory: the strategy's memory after the last step.
     """
 
     canvas: Canvas
@@ -51,15 +73,114 @@ class Refined:
         return self.canvas.tokens_BL
 
 
-def _rows(where_B, yes, no):
-    """Chooses rows of two pytrees whose leaves begin with axis B."""
-    return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
+def refine(
+    key_B: Key[Array, " B"],
+    canvas: Canvas,
+    logits_fn: LogitsFn,
+    strategy: Strategy,
+    *,
+    num_steps: int | Int[Array, ""],
+    banned_ids: tuple[int, ...] | None = None,
+    trace: bool | int = False,
+    part: Part = Part(),
+) -> Refined:
+    """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
+
+    Args:
+      key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
+      canvas: the draft, usually from `padir.refinement.draft`.
+      logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
+      strategy: one of `padir.refinement.STRATEGIES`.
+      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be a traced number, so that another number
+        compiles nothing, unless `trace` is True.
+      banned_ids: ids that are never written; None means `canvas.ids.special`.
+      trace: also return the canvas after every step. A number instead of True makes room for that many steps, at least
+        num_steps; entries beyond num_steps repeat the answer.
+      part: the steps to make in this call, and the rows of a decoder pass; by default all.
+
+    Raises:
+      PadirError: num_steps is below 1 or above `trace`, or a part of the steps is traced.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from padir.refinement import Padir, Uniform, draft
+    >>> from padir.text.ids import Ids
+    >>> ids, key_B = Ids(vocab_size=16, num_sentinels=4, first_regular=3), jax.random.split(jax.random.key(0), 1)
+    >>> canvas = draft(key_B, jnp.array([4]), 4, Uniform(), ids)
+    >>> fake = lambda tokens_BL: 20.0 * jax.nn.one_hot(jnp.array([[7, 8, 9, 1]]), 16)
+    >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
+    [[7, 8, 9, 1]]
+    """
+    _check(num_steps, trace, part)
+    end = num_steps if part.end is None else part.end
+    banned_ids = canvas.ids.special if banned_ids is None else banned_ids
+    advance = _step_function(logits_fn, strategy, num_steps, banned_ids)
+    size = part.rows_at_once
+
+    def body(state):
+        step, canvas, memory, passes_B, traced = state
+        if size is None or at_most(canvas.done_B.size, size):
+            next_canvas, next_memory = advance(step, key_B, canvas, memory)
+        else:
+            next_canvas, next_memory = _advance_in_groups(advance, size, step, key_B, canvas, memory)
+        if traced is not None:
+            later_T = (jnp.arange(traced[0].shape[0]) > step)[:, None, None]
+            now = (next_canvas.tokens_BL, next_canvas.score_BL)
+            traced = jax.tree.map(lambda new_BL, old_TBL: jnp.where(later_T, new_BL, old_TBL), now, traced)
+        return step + 1, next_canvas, next_memory, passes_B + ~canvas.done_B, traced
+
+    traced = None
+    if trace:
+        shape = (int(num_steps if trace is True else trace) + 1, *canvas.tokens_BL.shape)
+        traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
+    memory = part.memory
+    if memory is None:
+        memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
+    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
+    _, canvas, memory, passes_B, traced = jax.lax.while_loop(
+        lambda state: (state[0] < end) & ~state[1].done_B.all(),
+        body,
+        (jnp.int32(part.first), canvas, memory, passes_B, traced),
+    )
+    tokens_TBL, scores_TBL = (None, None) if traced is None else traced
+    if scores_TBL is not None:
+        scores_TBL = jnp.where(scores_TBL < 0, scores_TBL, jnp.nan)
+    return Refined(canvas, passes_B, tokens_TBL, scores_TBL, memory)
 
 
-def _by_group(advance, size: int, step, key_B, canvas: Canvas, memory):
-    """A step of all rows that are not done, `size` at a time."""
+def _check(num_steps: Any, trace: bool | int, part: Part) -> None:
+    if isinstance(num_steps, int):
+        checks.at_least(1, "use 1 for one-shot decoding", num_steps=num_steps)
+        if not isinstance(trace, bool) and num_steps > trace:
+            room = f"at most the {trace} steps that the trace has room for"
+            raise PadirError("num_steps", room, num_steps, "give trace=True or a larger number")
+    whole = isinstance(part.first, int) and part.first == 0 and part.end is None
+    if trace and not whole:
+        raise PadirError("trace", "False for a part of the steps", trace, "trace all steps in one call")
+
+
+def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, banned_ids: tuple[int, ...]) -> Callable:
+    """One step of some rows, (step, key_B, canvas, memory, **rows) -> (canvas, memory); done rows stay as they are."""
+
+    def advance(step, key_B, canvas: Canvas, memory, **rows):
+        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
+        output = logits_fn(*seen, **rows)
+        if not isinstance(output, Output):
+            output = Output(logits_BLV=output)
+        output = dataclasses.replace(
+            output,
+            logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids),
+            found_BL=output.found_BL if banned_ids == canvas.ids.special else None,
+        )
+        stepped = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
+        return _choose_rows(canvas.done_B, (canvas, memory), stepped)
+
+    return advance
+
+
+def _advance_in_groups(advance: Callable, size: int, step, key_B, canvas: Canvas, memory):
+    """One step of all rows that are not done, `size` rows at a time."""
     rows_B = jnp.argsort(canvas.done_B, stable=True)
-    # What fills the last group up is beyond the rows: read as the last one, and written nowhere.
+    # Row numbers beyond the last row fill up the last group: they read the last row and are written nowhere.
     rows_B = jnp.concatenate([rows_B, jnp.full(size, canvas.done_B.size)])
 
     def visit(i, state):
@@ -72,106 +193,10 @@ def _by_group(advance, size: int, step, key_B, canvas: Canvas, memory):
     return jax.lax.fori_loop(0, groups, visit, (canvas, memory))
 
 
-def refine(
-    key_B: Key[Array, " B"],
-    canvas: Canvas,
-    logits_fn: LogitsFn,
-    strategy: Strategy,
-    *,
-    num_steps: int | Int[Array, ""],
-    banned_ids: tuple[int, ...] | None = None,
-    trace: bool | int = False,
-    span: tuple[int | Int[Array, ""], int | Int[Array, ""]] | None = None,
-    memory: PyTree = None,
-    rows_at_once: int | None = None,
-) -> Refined:
-    """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
+def _fold(key_B, number):
+    return jax.vmap(lambda key: jax.random.fold_in(key, number))(key_B)
 
-    With spans the loop can be left and entered again, with other rows: `span=(0, 1)`, then `span=(1, num_steps)` with
-    the canvas and the memory that the first gave. What a row becomes is the same.
 
-    Args:
-      key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
-      canvas: the draft, usually from `padir.refinement.draft.draft`.
-      logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
-      strategy: one of `padir.refinement.strategies`.
-      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be traced, unless `trace` is True: then a
-        change of it compiles nothing.
-      banned_ids: ids that are never written; None means `canvas.ids.special`.
-      trace: also return the canvas after every step; a number makes room for so many steps, which num_steps may not
-        exceed, and what is beyond num_steps repeats the answer.
-      span: (first, end): take the steps first .. end - 1 of the num_steps only; passes are of these.
-      memory: the strategy's, from the span before; needed where `first` is not 0.
-      rows_at_once: how many rows go through the decoder together; None: all. Then rows that are done are left out, as
-        many at a time: this changes nothing but the time and the memory that a pass takes.
-
-    Raises:
-      PadirError: num_steps is below 1, or a span is traced.
-
-    >>> import jax, jax.numpy as jnp
-    >>> from padir.refinement.draft import draft
-    >>> from padir.refinement.corruption import Uniform
-    >>> from padir.refinement.strategies import Padir
-    >>> from padir.text.ids import Ids
-    >>> ids, key_B = Ids(vocab_size=16, num_sentinels=4, first_regular=3), jax.random.split(jax.random.key(0), 1)
-    >>> canvas = draft(key_B, jnp.array([4]), 4, Uniform(), ids)
-    >>> fake = lambda tokens_BL: 20.0 * jax.nn.one_hot(jnp.array([[7, 8, 9, 1]]), 16)
-    >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
-    [[7, 8, 9, 1]]
-    """
-    if isinstance(num_steps, int) and num_steps < 1:
-        raise PadirError(f"num_steps must be at least 1, got {num_steps}: use 1 for one-shot decoding")
-    if trace is not False and trace is not True and isinstance(num_steps, int) and num_steps > trace:
-        raise PadirError(f"the trace has room for {trace} steps, got num_steps={num_steps}: give it more, or True")
-    if span is not None and trace:
-        raise PadirError("a trace is of all steps: refine without a span")
-    first, end = (0, num_steps) if span is None else span
-    banned_ids = canvas.ids.special if banned_ids is None else banned_ids
-
-    def advance(step, key_B, canvas, memory, **rows):
-        """One step of some rows; those that were done before stay as they were."""
-        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
-        output = logits_fn(*seen, **rows)
-        if not isinstance(output, Output):
-            output = Output(logits_BLV=output)
-        output = dataclasses.replace(
-            output,
-            logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids),
-            found_BL=output.found_BL if banned_ids == canvas.ids.special else None,
-        )
-        key_step_B = jax.vmap(lambda key: jax.random.fold_in(key, step))(key_B)
-        stepped, next_memory = strategy.step(key_step_B, canvas, output, memory, step=step, num_steps=num_steps)
-        return _rows(canvas.done_B, (canvas, memory), (stepped, next_memory))
-
-    def body(state):
-        step, canvas, memory, passes_B, traced = state
-        if rows_at_once is None or at_most(canvas.done_B.size, rows_at_once):
-            next_canvas, next_memory = advance(step, key_B, canvas, memory)
-        else:
-            next_canvas, next_memory = _by_group(advance, rows_at_once, step, key_B, canvas, memory)
-        if trace:
-            tokens_TBL, scores_TBL = traced
-            later_T = (jnp.arange(tokens_TBL.shape[0]) > step)[:, None, None]
-            traced = (
-                jnp.where(later_T, next_canvas.tokens_BL, tokens_TBL),
-                jnp.where(later_T, next_canvas.score_BL, scores_TBL),
-            )
-        return step + 1, next_canvas, next_memory, passes_B + ~canvas.done_B, traced
-
-    traced = ()
-    if trace:
-        shape = (int(num_steps if trace is True else trace) + 1, *canvas.tokens_BL.shape)
-        traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
-    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    if memory is None:
-        key_init_B = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_B)  # steps use 0 .. num_steps - 1
-        memory = strategy.init(key_init_B, canvas)
-    _, canvas, memory, passes_B, traced = jax.lax.while_loop(
-        lambda state: (state[0] < end) & ~state[1].done_B.all(),
-        body,
-        (jnp.int32(first), canvas, memory, passes_B, traced),
-    )
-    if traced:
-        tokens_TBL, scores_TBL = traced
-        traced = (tokens_TBL, jnp.where(scores_TBL < 0, scores_TBL, jnp.nan))
-    return Refined(canvas, passes_B, *traced, memory=memory)
+def _choose_rows(where_B, yes, no):
+    """Chooses rows of two pytrees whose leaves begin with axis B."""
+    return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)

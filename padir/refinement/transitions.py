@@ -7,6 +7,7 @@ GLAT, loss on both of SUNDAE's.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -14,10 +15,32 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, hide, write
 from padir.refinement.corruption import choose, choose_some
+from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment
-from padir.refinement.strategies.rewriting import MaskPredict
+from padir.refinement.strategies.rewriting import MaskPredict, Padir
 from padir.refinement.strategies.sampling import sample_tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifted:
+    """A strategy as what happens between two training stages: its first of two steps (a `Between`)."""
+
+    strategy: Strategy = Padir()
+
+    def __call__(
+        self,
+        key_B: Key[Array, " B"],
+        canvas: Canvas,
+        output: Output,
+        target_BL: Int[Array, "B L"],
+        chosen_BL: Bool[Array, "B L"],
+        *,
+        progress: Any,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        del target_BL, progress
+        memory = self.strategy.init(key_B, canvas)
+        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0], chosen_BL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Trace:
     """How one sentence was translated.
 
     Attributes:
-      source: the source text.
+      source: the source text; "" leaves it out of the page.
       steps: the canvas at the beginning (step 0: noise) and after each step, all of L pieces.
       output: the text that was made of the last canvas.
       reference: a human translation, if there is one.
@@ -76,6 +76,14 @@ class Trace:
         """Which of the L pieces differ from the step before; none at step 0."""
         before, after = self.steps[max(step - 1, 0)].pieces, self.steps[step].pieces
         return tuple(old != new for old, new in zip(before, after, strict=True))
+
+    def _repr_html_(self) -> str:
+        """The page of `render_html` in a frame, for notebooks: its style sheet stays within."""
+        height = 220 + 40 * len(self.steps)  # pixels
+        return (
+            f'<iframe srcdoc="{html.escape(render_html([self]), quote=True)}" title="every step"'
+            f' style="width: 100%; height: {height}px; border: 0"></iframe>'
+        )
 
 
 def render_text(trace: Trace) -> str:
@@ -116,7 +124,7 @@ def render_html(traces: Sequence[Trace]) -> str:
 
 
 def _article(number: int, trace: Trace) -> str:
-    rows = [_row("source", "source", _escape(trace.source))]
+    rows = [_row("source", "source", _escape(trace.source))] if trace.source else []
     rows += [_step_row(trace, step) for step in range(len(trace.steps))]
     rows.append(_row("output", "output", _escape(trace.output)))
     if trace.reference is not None:

@@ -1,23 +1,17 @@
-"""Files that get their name when they are whole, manifests with their own sum, locks, files from elsewhere."""
+"""Atomic files, errors of the operating system as `PadirError`, JSON, and paths that stay inside a folder."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import shutil
-import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from padir.errors import PadirError
-
-LOCK = ".lock"
 
 _NO_ROOM = {
     errno.ENOSPC: "make room on its disk",
@@ -28,10 +22,10 @@ _REMEDIES = _NO_ROOM | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Says what to do where the operating system lets no file or folder be written.
+def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns an `OSError` about `path`, or about anything in or above it, into a `PadirError` with a remedy.
 
-    What goes wrong with other files meanwhile passes as it is, and so does a closed pipe.
+    Errors about other files and broken pipes pass unchanged.
 
     Raises:
       PadirError: the disk is full, the folder is read-only, or something else is in the way of `path`.
@@ -45,15 +39,20 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> PadirError:
+    """The error to raise when `path` cannot be written, with the remedy for the system's error number."""
     remedy = _REMEDIES.get(error.errno or 0, "give another place")
-    return PadirError(f"cannot write {path} ({error.strerror or error}): {remedy}")
+    return PadirError(f"cannot write {path} ({error.strerror or error})", remedy=remedy)
 
 
-def check_place(path: str | os.PathLike[str], *, file: bool) -> None:
-    """Says before the work what writing a file there, or else a folder, would say after it; leaves nothing behind.
+def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
+    """Fails early if `path` cannot be written, instead of after hours of work. Leaves nothing behind.
+
+    Args:
+      file: True where `path` is to be a file, False where it is to be a folder.
 
     Raises:
-      PadirError: what `path` lies in, or will be made in, takes no files, or `path` is a folder and shall be a file.
+      PadirError: the folder that holds `path`, or will hold it, takes no files, or `path` is a folder and must be a
+        file.
     """
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
@@ -67,8 +66,8 @@ def check_place(path: str | os.PathLike[str], *, file: bool) -> None:
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Whether an error is of `path`, of what lies in or above it, or of its partial file; a write has no name."""
-    if not isinstance(error.filename, str | os.PathLike):
+    """True for an error about `path`, its contents, its parents or its partial version."""
+    if not isinstance(error.filename, str | os.PathLike):  # errors of `write` carry no name
         return error.errno in _NO_ROOM
     named = Path(os.path.abspath(error.filename))
     if named in (path, *path.parents):
@@ -79,57 +78,30 @@ def _concerns(error: OSError, path: Path) -> bool:
     )
 
 
-@contextlib.contextmanager
-def only_writer(folder: Path, doing: str) -> Iterator[None]:
-    """Holds the lock of a folder, a file in it, which the kernel releases when the process ends, however it ends.
+def beside(final: Path, kind: str) -> Path:
+    """The hidden path `.NAME.PID.KIND` beside `final`, for what this process has not finished writing.
 
-    Args:
-      doing: what is done in it: "trained in".
-
-    Raises:
-      PadirError: another process holds it, or the folder cannot be written to.
+    >>> beside(Path("runs/model"), "partial").name.startswith(".model.")
+    True
     """
-    path = folder / LOCK
-    with contextlib.ExitStack() as stack:
-        with writing(path):
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.open("a+"))  # it stays: another file of that name would be another lock
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise PadirError(
-                f"{folder} must be {doing} by one process at a time, got {holder} at it already: wait until it has"
-                " ended, or give another folder"
-            ) from None
-        except OSError as error:
-            print(
-                f"padir: warning: {folder} cannot be locked ({error.strerror}): see that nothing else writes to it",
-                file=sys.stderr,
-            )
-        with writing(path):  # for people: what counts is the lock
-            file.truncate(0)
-            file.write(f"process {os.getpid()} of {socket.gethostname()}\n")
-            file.flush()
-        yield
+    return final.with_name(f".{final.name}.{os.getpid()}.{kind}")
 
 
 @contextlib.contextmanager
-def whole(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """A file that gets its name when it is whole, and is not left behind otherwise; a pipe or device as it is.
+def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
+    """Opens a file that appears under its name complete, or not at all. Pipes and devices are written directly.
 
-    Its folder is made if need be. Text is UTF-8 with LF line ends.
+    Parent folders are made. Text is UTF-8 with LF line ends.
 
     Raises:
-      PadirError: it cannot be written (see `writing`).
+      PadirError: the file cannot be written (see `write_errors`).
     """
-    with writing(os.path.realpath(path)), _whole(path, binary) as file:
+    with write_errors(os.path.realpath(path)), _atomic_file(path, binary) as file:
         yield file
 
 
 @contextlib.contextmanager
-def _whole(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
+def _atomic_file(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
     how: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, **how) as file:
@@ -137,7 +109,7 @@ def _whole(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
         return
     final = Path(os.path.realpath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
+    partial = beside(final, "partial")
     try:
         with partial.open(**how) as file:
             yield file
@@ -146,63 +118,41 @@ def _whole(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
         partial.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def whole_folder(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) -> Iterator[Path]:
-    """A folder that gets its name when it is whole, and is not left behind otherwise.
-
-    Args:
-      kind: the name of a file that only folders of this kind have: no others are replaced.
-      overwrite: whether one of them may be.
-
-    Raises:
-      PadirError: there is something at that place, or it cannot be written (see `writing`).
-    """
-    with writing(Path(folder).resolve()), _whole_folder(folder, kind, overwrite) as unfinished:
-        yield unfinished
-
-
-@contextlib.contextmanager
-def _whole_folder(folder: str | os.PathLike[str], kind: str, overwrite: bool) -> Iterator[Path]:
-    final = Path(folder).resolve()
-    unfinished, old = (final.with_name(f".{final.name}.{what}") for what in ("unfinished", "old"))
-    if final.exists():
-        empty = final.is_dir() and not any(final.iterdir())
-        if not empty and not (final / kind).is_file():
-            raise PadirError(f"{folder} is there and holds no {kind} of an earlier export: give another --output")
-        if not empty and not overwrite:
-            raise PadirError(f"{folder} holds an earlier export: give another --output, or --overwrite")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        shutil.rmtree(old, ignore_errors=True)
-        if final.exists():
-            final.rename(old)
-        unfinished.rename(final)
-    finally:
-        if old.exists() and not final.exists():  # interrupted between the two
-            old.rename(final)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-
-
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    with whole(path) as file:
+    """Writes a text file atomically (see `atomic_file`)."""
+    with atomic_file(path) as file:
         file.write(text)
 
 
-def write_json(path: str | os.PathLike[str], figures: Any) -> None:
-    """Figures as people read them: indented, and letters as they are."""
-    write_text(path, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes a value as indented JSON, without escapes of letters, atomically."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def inside(folder: Path, name: str) -> Path:
-    """The path of a file of a folder that somebody else may have made, by the name that the folder's manifest gives it.
-
-    A link is followed within the folder, and from a snapshot in a cache of Hugging Face's hub to its own blobs.
+def read_json(path: Path) -> Any:
+    """Reads a JSON file of a folder that padir wrote.
 
     Raises:
-      PadirError: it is no name of a file, or the file lies outside the folder, by its name or by a symbolic link.
+      PadirError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise PadirError(
+            f"cannot read {path} ({error.strerror or error})", remedy="restore the folder from a copy"
+        ) from None
+    except (ValueError, RecursionError):
+        raise PadirError(f"{path} is damaged", remedy="restore the folder from a copy") from None
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """The path of a file that a manifest names, checked to lie inside its folder, which anyone may have made.
+
+    Symbolic links are followed inside the folder, and from a snapshot in a cache of the Hugging Face hub to the blobs
+    of that snapshot's own repository.
+
+    Raises:
+      PadirError: `name` is no file name, or the file lies outside the folder, by its name or by a symbolic link.
     """
     try:
         path = folder / name
@@ -210,29 +160,15 @@ def inside(folder: Path, name: str) -> Path:
         if file.is_relative_to(home) or (path.parent == folder and file.parent == _blobs(home)):
             return path
     except (OSError, RuntimeError, TypeError, ValueError):  # links in a circle, no string, a NUL, too long
-        raise PadirError(f"{name!r} in {folder} is no file: restore the folder from a copy") from None
+        raise PadirError(f"{name!r} in {folder} is no file", remedy="restore the folder from a copy") from None
     raise PadirError(
-        f"{folder} may only name its own files, got one outside its folder: {name!r}: put copies in the place of links,"
-        " and use no folder that you do not trust"
+        f"{folder} may only name its own files, got one outside its folder: {name!r}",
+        remedy="replace links by copies, and use no folder that you do not trust",
     )
 
 
 def _blobs(home: Path) -> Path | None:
-    """Where the files lie that a snapshot links to: models--NAME/snapshots/REVISION/x -> models--NAME/blobs/HASH."""
+    """The folder that a hub snapshot links to: models--NAME/snapshots/REVISION/x -> models--NAME/blobs/HASH."""
     repository = home.parent.parent
     known = home.parent.name == "snapshots" and repository.name.startswith(("models--", "datasets--"))
     return repository / "blobs" if known else None
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-      PadirError: it is missing, or no JSON.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise PadirError(f"cannot read {path} ({error.strerror or error}): restore the folder from a copy") from None
-    except (ValueError, RecursionError):
-        raise PadirError(f"{path} is damaged: restore the folder from a copy") from None

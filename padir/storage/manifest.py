@@ -1,82 +1,148 @@
-"""Manifests: the sha256 of every file of a folder, written last and compared before the files are read."""
+"""Manifests: SHA-256 and size of every file of a folder, written last and checked before the files are read."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from padir.errors import PadirError
-from padir.storage.files import inside
+from padir.storage.files import path_inside
+from padir.storage.typecheck import from_json
 
 MANIFEST = "manifest.json"
-FORMAT = 2
-_UNSEALED = 1  # manifests of this format have no sum of themselves
+M = TypeVar("M", bound="Manifest")
 _SEAL = "manifest_sha256"
 
 
-def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """A manifest with the sum of what it says, so that a flipped bit in itself is noticed, too."""
-    return {**manifest, _SEAL: _sum(manifest)}
-
-
-def seal_holds(manifest: dict[str, Any]) -> bool:
-    return manifest.get(_SEAL) == _sum(manifest)
-
-
-def _sum(manifest: dict[str, Any]) -> str:
-    said = {name: value for name, value in manifest.items() if name != _SEAL}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-
 def sha256(path: Path) -> str:
+    """SHA-256 of a file's contents, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sealed(contents: dict[str, Any]) -> dict[str, Any]:
+    """A manifest's JSON with the SHA-256 of its own contents, so that a flipped bit in the manifest is noticed."""
+    return {**contents, _SEAL: _sum(contents)}
+
+
+def _sum(contents: dict[str, Any]) -> str:
+    contents = {name: value for name, value in contents.items() if name != _SEAL}
+    return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSum:
+    """SHA-256 (hexadecimal) and size of one file."""
+
+    sha256: str
+    bytes: int
+
+    @staticmethod
+    def of(path: Path) -> FileSum:
+        return FileSum(sha256(path), path.stat().st_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The manifest of a model directory, checkpoint or export; other kinds of folder add fields in a subclass.
+
+    Attributes:
+      files: SHA-256 and size by path relative to the folder.
+    """
+
+    files: dict[str, FileSum]
+
+    HEADER: ClassVar[dict[str, Any]] = {"format": 2}
+    UNSEALED: ClassVar[dict[str, Any]] = {"format": 1}  # of manifests without a sum of their own, which are still read
+    REMEDY: ClassVar[str] = "restore the folder from a copy"
+
+    @classmethod
+    def read(cls: type[M], folder: Path) -> M:
+        """Reads a folder's manifest; `check` compares the files.
+
+        Raises:
+          PadirError: the manifest is missing, damaged, of another format, or lies outside the folder.
+        """
+        path = path_inside(folder, MANIFEST)
+        if not os.path.isfile(path):
+            raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders")
+        damaged = PadirError(f"{path} is damaged", remedy=cls.REMEDY)
+        try:
+            contents = json.loads(path.read_text(encoding="utf-8"))
+            header = {name: contents[name] for name in cls.HEADER}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise damaged from None
+        except OSError as error:
+            raise PadirError(f"{path} cannot be read ({error.strerror})", remedy=cls.REMEDY) from None
+        if header not in (cls.HEADER, cls.UNSEALED):
+            expected, got = (" ".join(map(str, each.values())) for each in (cls.HEADER, header))
+            raise PadirError(f"{path} must be of format {expected}, got {got}", remedy=cls.REMEDY)
+        if header != cls.UNSEALED and contents.get(_SEAL) != _sum(contents):
+            raise damaged
+        try:
+            names = {field.name for field in dataclasses.fields(cls)}
+            return from_json(cls, {name: value for name, value in contents.items() if name in names})
+        except TypeError:
+            raise damaged from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as it is written, with its own sum; fields that are None are left out."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        return sealed({**self.HEADER, **fields})
+
+    def write(self, folder: Path) -> None:
+        """Writes `manifest.json`, the last file of a folder that is being made."""
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False)
+        (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+    def check(self, folder: Path, needed: Sequence[str] = (), *, sums: bool = True) -> None:
+        """Compares the size and SHA-256 of every file with the manifest.
+
+        Args:
+          needed: files that the manifest must name, so that no file is read which was not compared.
+          sums: False compares sizes alone.
+
+        Raises:
+          PadirError: a file is not named, missing, unreadable or changed, or lies outside the folder.
+        """
+        if missing := [name for name in needed if name not in self.files]:
+            raise PadirError(
+                f"{folder / MANIFEST} does not name {missing[0]}, which so cannot be checked", remedy=self.REMEDY
+            )
+        for name, expected in self.files.items():
+            path = path_inside(folder, name)
+            if not os.path.isfile(path):
+                raise PadirError(f"{path} is missing", remedy=self.REMEDY)
+            try:
+                size = path.stat().st_size
+                if size == expected.bytes and (not sums or sha256(path) == expected.sha256):
+                    continue
+            except OSError as error:
+                raise PadirError(f"{path} cannot be read ({error.strerror})", remedy=self.REMEDY) from None
+            how = f"it has {size:,} bytes, not {expected.bytes:,}" if size != expected.bytes else "its sha256 differs"
+            raise PadirError(f"{path} was changed or damaged ({how})", remedy=self.REMEDY)
+
+
+def file_sums(folder: Path) -> dict[str, FileSum]:
+    """SHA-256 and size of every file under `folder` but its manifest, by relative path."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {str(path.relative_to(folder)): FileSum.of(path) for path in paths}
+
+
 def write_manifest(folder: Path) -> None:
-    """Writes the sha256 and size of every file under `folder` to its manifest."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    entries = {str(path.relative_to(folder)): {"sha256": sha256(path), "bytes": path.stat().st_size} for path in files}
-    manifest = sealed({"format": FORMAT, "files": entries})
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    """Writes the manifest of a model directory, checkpoint or export whose other files are complete."""
+    Manifest(file_sums(folder)).write(folder)
 
 
 def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
-    """Compares every file with the manifest, and the manifest with its own sum.
-
-    Args:
-      needed: files that the manifest must name, so that nothing is read which was not compared.
+    """Reads the manifest of a model directory, checkpoint or export and compares every file (see `Manifest.check`).
 
     Raises:
-      PadirError: no manifest, or a file that is missing, cannot be read, differs, or lies outside the folder.
+      PadirError: as `Manifest.read` and `Manifest.check`.
     """
-    path = inside(folder, MANIFEST)
-    if not os.path.isfile(path):
-        raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        sums = {name: entry["sha256"] for name, entry in manifest["files"].items()}
-        if manifest["format"] != _UNSEALED and not seal_holds(manifest):
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise PadirError(f"{path} is damaged: restore the folder from a copy") from None
-    except OSError as error:
-        raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
-    if missing := [name for name in needed if name not in sums]:
-        raise PadirError(
-            f"{path} does not name {missing[0]}, which so cannot be checked: restore the folder from a copy"
-        )
-    for name, expected in sums.items():
-        path = inside(folder, name)
-        if not os.path.isfile(path):
-            raise PadirError(f"{path} is missing: restore the folder from a copy")
-        try:
-            got = sha256(path)
-        except OSError as error:
-            raise PadirError(f"{path} cannot be read ({error.strerror}): restore the folder from a copy") from None
-        if got != expected:
-            raise PadirError(f"{path} was changed or damaged (its sha256 differs): restore the folder from a copy")
+    Manifest.read(folder).check(folder, needed)

@@ -27,7 +27,7 @@ from pathlib import Path
 import sentencepiece
 
 from padir.errors import PadirError
-from padir.storage.files import whole
+from padir.storage.files import atomic_file
 from padir.text.ids import EOS, NUM_BYTES, PADDING, UNK, Ids
 
 # Training sums floats over threads: a fixed count, not the machine's, makes the vocabulary the same everywhere.
@@ -93,7 +93,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the SentencePiece file, atomically."""
-        with whole(path, binary=True) as file:
+        with atomic_file(path, binary=True) as file:
             file.write(self.model_bytes)
 
     def encode(self, text: str) -> list[int]:

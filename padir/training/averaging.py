@@ -164,7 +164,7 @@ def mean_of_checkpoints(
         ranked by its BLEU, so their mean is made of moving averages; the mean of the last is made of parameters.
 
     Raises:
-      PadirError: the run has no checkpoint, or none with a measured BLEU; or one is damaged or lacks its moving average.
+      PadirError: the run has no checkpoint, none with a measured BLEU, or a damaged one or one without moving average.
     """
     steps: Sequence[int] = checkpoints.regular_steps()
     if kind == "best":

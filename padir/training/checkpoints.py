@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
-from padir.storage.files import writing
+from padir.storage.folders import atomic_folder, remove_leftovers
 from padir.storage.manifest import check_manifest, write_manifest
 
 EXTRA = "extra"
@@ -116,11 +116,8 @@ class Checkpoints:
             pending.result()
 
     def _write(self, step: int, state: Any, loader_state: dict[str, Any], config: str, extra: bool) -> None:
-        final, unfinished = self.folder / str(step), self.folder / f"{step}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
         try:
-            with writing(unfinished):
-                unfinished.mkdir(parents=True)
+            with atomic_folder(self.folder / str(step)) as unfinished:
                 with _orbax() as checkpointer:
                     checkpointer.save(unfinished.absolute() / "state", state)
                 (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
@@ -128,10 +125,8 @@ class Checkpoints:
                 if extra:
                     (unfinished / EXTRA).touch()
                 write_manifest(unfinished)
-                shutil.rmtree(final, ignore_errors=True)
-                unfinished.rename(final)
         except Exception as error:  # a full disk is an error of another type in each of the libraries that Orbax uses
-            shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
+            remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed
             raise PadirError(
                 f"the checkpoint of step {step} could not be written: {first_line(error)}; those before it are whole:"
                 f" see that there is room in {self.folder}, and run the same command again"
@@ -141,7 +136,7 @@ class Checkpoints:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """State and loader state of the newest whole checkpoint, or None; names on stderr the damaged ones that it skips.
+        """State and loader state of the newest whole checkpoint, or None; skips damaged ones and names them on stderr.
 
         Args:
           like: a state of the same structure and shapes, or its shapes alone (`jax.eval_shape`).
@@ -149,7 +144,8 @@ class Checkpoints:
         Raises:
           PadirError: there are checkpoints, but none is whole or none fits the state.
         """
-        for leftover in self.folder.glob("*.unfinished"):  # of a process that was killed
+        remove_leftovers(self.folder)
+        for leftover in self.folder.glob("*.unfinished"):  # as earlier versions called them
             shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
         for step in reversed(self.steps()):

@@ -14,7 +14,7 @@ import tensorboardX.summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
-from padir.storage.files import write_text, writing
+from padir.storage.files import write_errors, write_text
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -59,12 +59,12 @@ class _Files:
 
     def __init__(self, folder: Path, start: int):
         self.folder = folder
-        with writing(folder):
+        with write_errors(folder):
             self._history = (folder / "metrics.jsonl").open("a")
             self._tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
 
     def write(self, step: int, row: dict[str, float], line: str) -> None:
-        with writing(self.folder):
+        with write_errors(self.folder):
             self._history.write(line + "\n")
             self._history.flush()
             self._tensorboard.write(step, row)

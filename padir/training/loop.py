@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
+from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.distributed.processes import agreed, from_first
 from padir.errors import PadirError
-from padir.storage.files import only_writer
+from padir.storage.folders import folder_lock
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
 from padir.training.resume import check_lengths, check_new
@@ -56,8 +56,8 @@ def train(
     agreed("the configurations", lambda: config)
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     with contextlib.ExitStack() as stack:
-        from_first(lambda: stack.enter_context(only_writer(folder, "trained in")))  # for all processes
-        run = TrainRun(config, mixture, manifests[0]["source"], checkpoints, evaluate_fn, config_text)
+        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # for all processes
+        run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
         if (metrics := run.restore()) is not None:
             return metrics
         with run.running():
@@ -69,17 +69,17 @@ def train(
             return run.finish()
 
 
-def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[dict[str, Any]]:
+def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:
     """The manifests of the data, after every file was checked; all processes must have the same data."""
 
-    def checked() -> list[dict[str, Any]]:
+    def checked() -> list[PreparedManifest]:
         manifests = mixture.manifests("train", verify=True)
         check_lengths(mixture, manifests, config.model, config.batching)
         return manifests
 
-    def content(manifests: list[dict[str, Any]]) -> str:
+    def content(manifests: list[PreparedManifest]) -> str:
         """What batches and vocabulary are made of, wherever they lie."""
-        splits = [sorted((name, split["sha256"]) for name, split in each["splits"].items()) for each in manifests]
-        return repr([splits, [sorted(each["vocabulary"].items()) for each in manifests], mixture.weights])
+        splits = [sorted((name, split.sha256) for name, split in each.splits.items()) for each in manifests]
+        return repr([splits, [each.vocabulary for each in manifests], mixture.weights])
 
     return agreed("the prepared data", checked, content)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from padir import checks
 from padir.errors import PadirError
-from padir.storage.files import whole
+from padir.storage.files import atomic_file
 
 ACTIONS = ("stop", "skip")
 FOLDER = "not_finite"
@@ -106,7 +106,7 @@ class Watch:
         if self.policy.action == "skip":
             what += f", {self._in_a_row} times in a row"
         path = self.folder / FOLDER / f"step_{step}{_process()}.npz"
-        with whole(path, binary=True) as file:
+        with atomic_file(path, binary=True) as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
         remedy = "" if self.policy.action == "skip" else ", or leave such updates out (--gin.NotFinite.action=skip)"
         raise PadirError(

@@ -25,7 +25,8 @@ from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Lifted, Padir
+from padir.refinement.strategies import Padir
+from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
@@ -223,6 +224,10 @@ class Objective:
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
         """The loss and the sums of all stages; `canvas` is the one that the last stage was shown."""
         stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = map(jnp.stack, zip(*parts, strict=True))
+        keep_loss = keep_correct = None
+        if keep_BL is not None:
+            right_BL = canvas.tokens_BL == batch.target_BL
+            keep_loss, keep_correct = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
         sums = Sums(
             stage_loss_S=stage_loss_S,
             stage_z_loss_S=stage_z_loss_S,
@@ -232,13 +237,11 @@ class Objective:
             length_correct=length_correct(length, length_BG),
             tokens=(batch.target_segment_BL > 0).sum().astype(jnp.float32),
             segments=(length_BG > 0).sum().astype(jnp.float32),
+            rejecter_loss=keep_loss,
+            rejecter_correct=keep_correct,
         )
         loss = stage_loss_S.sum() + self.length_weight * sums.length_loss
-        if keep_BL is None:
-            return loss, sums
-        keep_loss, keep_correct = rejecter_loss(keep_BL, canvas.tokens_BL == batch.target_BL, canvas.free_BL)
-        sums = sums.replace(rejecter_loss=keep_loss, rejecter_correct=keep_correct)
-        return loss + self.rejecter_weight * keep_loss, sums
+        return loss if keep_loss is None else loss + self.rejecter_weight * keep_loss, sums
 
 
 def stage_weight(

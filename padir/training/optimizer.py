@@ -35,7 +35,7 @@ class Cosine:
         checks.within(0, 1, **checks.fields_of(self, "final"))
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """The learning rate of each step from 0 on; it would reach `peak * final` at `num_steps`, one past the last step."""
+        """The learning rate of each step from 0 on; step `num_steps`, one past the last, would have `peak * final`."""
         warmup = min(self.warmup_steps, max(1, num_steps - 1))
         return optax.warmup_cosine_decay_schedule(
             init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted

@@ -43,7 +43,7 @@ class Placement:
 
     @staticmethod
     def of(sharding: Sharding, mesh: Mesh, model: Transformer, initial: Callable[[], TrainState]) -> Placement:
-        """Shards the state that `initial` makes: parameters by the names of their axes, optimizer state as parameters."""
+        """Shards the state that `initial` makes: parameters by the names of their axes, optimizer state like these."""
         like = jax.eval_shape(initial)
         params = sharding.of_params(param_axes(model), like.params, mesh)
         everywhere = NamedSharding(mesh, PartitionSpec())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.distributed.processes import arrays_from_first, from_first
@@ -103,7 +104,7 @@ def _bindings(config: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
 
 
-def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: ModelConfig, batching: Batching) -> None:
+def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: ModelConfig, batching: Batching) -> None:
     """Checks that the model takes every training sentence, and every row of one sentence.
 
     Raises:
@@ -111,7 +112,7 @@ def check_lengths(mixture: Mixture, manifests: list[dict[str, Any]], model: Mode
     """
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         for side in ("source", "target"):
-            longest = manifest["splits"]["train"][f"longest_{side}"]
+            longest = getattr(manifest.splits["train"], f"longest_{side}")
             if longest > model.max_length:
                 raise PadirError(
                     f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.data.loader import make_loader
+from padir.data.manifest import CorpusInfo
 from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
 from padir.distributed.processes import Vote, from_first, gathered, is_first
@@ -56,7 +57,7 @@ class TrainRun:
         self,
         config: TrainConfig,
         mixture: Mixture,
-        source: dict[str, str],
+        source: CorpusInfo,
         checkpoints: Checkpoints,
         evaluate_fn: EvaluateFn | None,
         config_text: str,
@@ -80,9 +81,9 @@ class TrainRun:
             ids=self.tokenizer.ids,
             corruption=config.objective.corruption,
             strategy=config.objective.strategy,
-            source_language=source["source_language"],
-            target_language=source["target_language"],
-            task=source["name"],
+            source_language=source.source_language,
+            target_language=source.target_language,
+            task=source.name,
         )
         self.at = 0
         self.latest: dict[str, float] = {}

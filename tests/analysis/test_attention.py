@@ -16,7 +16,7 @@ from padir.analysis.association import auc, correlations, roc, separation, withi
 from padir.analysis.attention import Maps, attend, check_model
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
 
 

@@ -17,7 +17,7 @@ from padir.analysis.truth import Joint, joints
 from padir.data.toy import references
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 from padir.refinement.scores import forbid
 
 FIRST = 10

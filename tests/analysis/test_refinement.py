@@ -21,10 +21,10 @@ from padir.analysis.calibration import reliability
 from padir.analysis.passes import first_sentences, reference_tokens, refined
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.refinement import loop as refine
 from padir.refinement.corruption import Cmlm, Mask
-from padir.refinement.draft import draft as fresh_draft
+from padir.refinement.drafting import draft as fresh_draft
 from padir.refinement.strategies import MaskPredict, parse_strategy
 
 FIRST = 10
@@ -156,7 +156,7 @@ def test_outcomes_are_those_of_evaluate(numbers):
         (name, count) for name in ("mask_predict", refinement.CORRECTORS[0]) for count in (1, 3)
     ]
     one = refinement.with_strategy(masks, Decoding(num_steps=3), parse_strategy(refinement.CORRECTORS[0]))
-    figures = evaluate(masks, test_set, one).figures
+    figures = evaluate(masks, test_set, one).metrics
     assert rows[-1]["passes"] == figures["passes"] == 3.0
     assert rows[-1]["bleu"] == figures["bleu"]
 

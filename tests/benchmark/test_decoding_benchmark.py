@@ -13,8 +13,7 @@ from padir.benchmark import report
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation import tables
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet, describe_row
 from padir.metrics.scores import bleu
 from padir.refinement.strategies import Rejecter
 from padir.text.ids import Ids
@@ -39,7 +38,7 @@ def test_set():
 def rows(translators, test_set):
     systems = benchmark.systems(translators, [Decoding(lengths=LengthSearch(top_k=k)) for k in (1, 2)])
     measured = benchmark.measure(systems, benchmark.batches_of(test_set, 4, 8), repeats=2, clock=Clock())
-    return [tables.describe_row(row, test_set) | {"details": details} for row, details in measured]
+    return [describe_row(row, test_set) | {"details": details} for row, details in measured]
 
 
 def said(results):

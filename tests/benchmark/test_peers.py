@@ -11,7 +11,7 @@ from padir.benchmark.peers import convert, peers
 from padir.decoding.options import Decoding
 from padir.decoding.search import Greedy, Sampling
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet
+from padir.evaluation import TestSet
 
 SIZES = {"causal": True, "encoder_layers": 2, "decoder_layers": 2}
 

@@ -23,7 +23,7 @@ from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.models.length import LengthOutput
 from padir.models.transformer import Encoded
 from padir.refinement.corruption import Mask
@@ -201,8 +201,8 @@ class TestFiles:
         command = ["prepare", *options, "--vocab", folder / "vocab.model", "--output", folder / "data"]
         assert main(list(map(str, command))) == 0, capsys.readouterr().err
         assert read_text(folder / "data", "validation") == tuple(map(list, zip(*pairs, strict=True)))
-        info = load_manifest(folder / "data", verify=True)["splits"]["validation"]
-        assert info["read"] == len(pairs) == info["written"] + sum(info["dropped"].values())
+        info = load_manifest(folder / "data", verify=True).splits["validation"]
+        assert info.read == len(pairs) == info.written + sum(info.dropped.values())
 
     @settings(few, max_examples=40)
     @given(st.binary(max_size=200), st.binary(max_size=200), st.sampled_from([".de", ".de.gz"]))

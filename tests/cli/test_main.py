@@ -435,8 +435,8 @@ class TestPlaces:
     def test_a_pipe_is_written_to(self):
         """A shell's /dev/stdout leads to a pipe, whose own name is no path."""
         code = (
-            "from padir.storage.files import check_place, write_text; path = '/dev/stdout';"
-            " check_place(path, file=True); write_text(path, 'x')"
+            "from padir.storage.files import check_writable, write_text; path = '/dev/stdout';"
+            " check_writable(path, file=True); write_text(path, 'x')"
         )
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "x"
 
@@ -525,7 +525,7 @@ class TestRefused:
         content[content.index(b"sieben")] ^= 1
         (data / "vocab.model").write_bytes(content)
         errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
-        assert "vocab.model has changed since it was prepared (its sha256 differs)" in errors
+        assert "vocab.model was changed or damaged (its sha256 differs)" in errors
         assert not (tmp_path / "model").exists()
 
     def test_training_without_folders(self, built, capsys):

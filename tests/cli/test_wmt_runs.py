@@ -13,7 +13,8 @@ from padir.interop.seqio_tasks import TFDS_SETS
 from padir.models.params import count_parameters
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Lifted, Padir
+from padir.refinement.strategies import Padir
+from padir.refinement.transitions import Lifted
 from padir.text.ids import Ids
 from padir.training.config import TrainConfig
 from padir.training.objective import Objective

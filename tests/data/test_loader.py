@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 import time
@@ -9,6 +10,7 @@ import pytest
 from support.small_corpus import Listed, Numbers, small_tokenizer
 
 from padir.data.loader import default_source_length, make_loader, packing_efficiency
+from padir.data.manifest import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.plan import PLANS, Batching, Layout
 from padir.data.prepare import prepare
 from padir.data.sources import multi30k
@@ -211,9 +213,12 @@ def test_efficiency_by_hand(tmp_path, tokenizer):
 
 
 def test_default_source_length():
-    split = {"written": 10, "source_tokens": 190, "target_tokens": 100, "longest_source": 30}
-    assert default_source_length({"splits": {"train": split}}, 128) == 288  # 1.1 * 128 * (190 + 10) / 100 = 281.6
-    assert default_source_length({"splits": {"train": split, "test": split | {"longest_source": 290}}}, 128) == 296
+    train = SplitInfo(10, 10, {}, 190, 100, 30, 20, (), "")
+    test = dataclasses.replace(train, longest_source=290)
+    corpus, vocabulary = CorpusInfo("made up", "de", "en"), VocabularyInfo("", 400, 100)
+    of_one = PreparedManifest({}, corpus, vocabulary, LengthLimits(), 1, {"train": train})
+    assert default_source_length(of_one, 128) == 288  # 1.1 * 128 * (190 + 10) / 100 = 281.6
+    assert default_source_length(dataclasses.replace(of_one, splits={"train": train, "test": test}), 128) == 296
 
 
 @pytest.mark.parametrize(
@@ -246,7 +251,7 @@ def test_a_changed_folder_is_refused(tmp_path, tokenizer):
     content = bytearray(path.read_bytes())
     content[-4] ^= 1
     path.write_bytes(content)
-    with pytest.raises(PadirError, match="has changed since it was prepared"):
+    with pytest.raises(PadirError, match="was changed or damaged"):
         make_loader(tmp_path / "out", BATCHES["pack"], verify=True)
 
 
@@ -256,10 +261,10 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
     source = multi30k(MULTI30K)
     tokenizer = train((line for pair in source.pairs("train") for line in pair), tmp_path / "v.model", size=4_000)
     manifest = prepare(source, tokenizer, tmp_path / "out", progress=False)
-    assert manifest["splits"]["train"]["written"] == 29_000
+    assert manifest.splits["train"].written == 29_000
     start = time.perf_counter()
     efficiency = packing_efficiency(tmp_path / "out", Batching(32, 128))
-    tokens_per_second = manifest["splits"]["train"]["target_tokens"] / (time.perf_counter() - start)
+    tokens_per_second = manifest.splits["train"].target_tokens / (time.perf_counter() - start)
     assert efficiency.pairs == 29_000
     assert efficiency.target >= 0.95  # measured: 0.978
     assert efficiency.source >= 0.85  # measured: 0.887

@@ -126,12 +126,12 @@ class TestRefused:
             tmp_path / "x",
             progress=False,
         )
-        with pytest.raises(PadirError, match="x has another vocabulary than .*raw .*: a mixture needs folders"):
+        with pytest.raises(PadirError, match="x has another vocabulary than .*raw .*: mix folders"):
             Mixture((str(folders / "raw"), str(tmp_path / "x"))).manifests("train")
 
     def test_other_languages(self, folders, tmp_path):
         prepare(Listed(RAW, source_language="nl"), small_tokenizer(tmp_path / "v"), tmp_path / "nl", progress=False)
-        with pytest.raises(PadirError, match=r"another languages? than .*\('nl', 'en'\), not \('de', 'en'\)"):
+        with pytest.raises(PadirError, match="has other languages than .*nl-en, not de-en"):
             Mixture((str(folders / "raw"), str(tmp_path / "nl"))).manifests("train")
 
     def test_a_split_that_one_lacks(self, folders, tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 from support.small_corpus import Listed, Numbers, small_tokenizer
 
-from padir.data.prepare import _MOST_CHARACTERS, Limits, _batches, prepare
+from padir.data.manifest import LengthLimits, SplitInfo
+from padir.data.prepare import _MOST_CHARACTERS, _batches, prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_lengths, read_text
 from padir.errors import PadirError
 from padir.storage.manifest import sealed
@@ -37,8 +38,7 @@ PAIRS = (
 
 
 def test_records_counts_and_reasons(tmp_path, tokenizer):
-    limits = {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0}
-    manifest = prepare(Listed(PAIRS), tokenizer, tmp_path / "out", **limits, progress=False)
+    manifest = prepare(Listed(PAIRS), tokenizer, tmp_path / "out", LengthLimits(5, 5, 2.0), progress=False)
     one, two, four, five = (tokenizer.encode(word)[0] for word in ("one", "two", "four", "five"))
     eins, zwei, vier, fünf = (tokenizer.encode(word)[0] for word in ("eins", "zwei", "vier", "fünf"))
     assert records(tmp_path / "out" / "train-00000-of-00001.arrayrecord") == [
@@ -46,10 +46,10 @@ def test_records_counts_and_reasons(tmp_path, tokenizer):
         [3, vier, fünf, 1, four, five, 1],
     ]
     assert np.load(tmp_path / "out" / "train.lengths.npy").tolist() == [[3, 3], [3, 3]]
-    train = manifest["splits"]["train"]
-    assert (train["read"], train["written"], train["source_tokens"], train["target_tokens"]) == (7, 2, 6, 6)
-    assert (train["longest_source"], train["longest_target"]) == (3, 3)
-    assert train["dropped"] == {
+    train = manifest.splits["train"]
+    assert (train.read, train.written, train.source_tokens, train.target_tokens) == (7, 2, 6, 6)
+    assert (train.longest_source, train.longest_target) == (3, 3)
+    assert train.dropped == {
         "empty source": 1,
         "empty target": 1,
         "source too long": 1,
@@ -65,14 +65,17 @@ def test_records_counts_and_reasons(tmp_path, tokenizer):
         (6, "target too long"),
     ]
     assert manifest == load_manifest(tmp_path / "out", verify=True)
-    assert manifest["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
-    assert manifest["vocabulary"] == {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100}
+    written = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (written["format"], written["version"], len(written["manifest_sha256"])) == ("padir-prepared", 2, 64)
+    assert written["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
+    assert written["vocabulary"] == {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100}
+    assert written["limits"] == {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0}
 
 
 def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
     validation = (("", "one"), (" eins\u2028zwei\r", "\ufeffone"), ("eins " * 500, "one"))
     manifest = prepare(Listed(PAIRS, validation), tokenizer, tmp_path / "out", progress=False)
-    assert manifest["splits"]["validation"]["written"] == 1
+    assert manifest.splits["validation"].written == 1
     assert tuple(zip(*read_text(tmp_path / "out", "validation"), strict=True)) == validation
     with pytest.raises(PadirError, match="has the text of validation, got 'train'"):
         read_text(tmp_path / "out", "train")
@@ -81,8 +84,8 @@ def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
 
 def test_shards(tmp_path, tokenizer):
     manifest = prepare(Numbers(num_train=10), tokenizer, tmp_path / "out", records_per_shard=4, progress=False)
-    shards = manifest["splits"]["train"]["shards"]
-    assert shards == [f"train-0000{i}-of-00003.arrayrecord" for i in range(3)]
+    shards = manifest.splits["train"].shards
+    assert shards == tuple(f"train-0000{i}-of-00003.arrayrecord" for i in range(3))
     counts = [len(records(tmp_path / "out" / name)) for name in shards]
     assert counts == [4, 4, 2]
     texts = [f"{a} | {b}" for a, b in Numbers(num_train=10).pairs("train")]
@@ -107,8 +110,8 @@ def test_an_up_to_date_folder_is_kept(tmp_path, tokenizer):
     [
         {"source": Numbers(num_train=299)},
         {"source": dataclasses.replace(Numbers(), name="other")},
-        {"max_source_tokens": 255},
-        {"max_length_ratio": 3.0},
+        {"limits": LengthLimits(max_source_tokens=255)},
+        {"limits": LengthLimits(max_length_ratio=3.0)},
     ],
 )
 def test_another_input_is_not_taken_for_the_same(tmp_path, tokenizer, change):
@@ -128,7 +131,7 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path, tokenizer):
         prepare(Numbers(), tokenizer, tmp_path / "letters", overwrite=True, progress=False)
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
     (tmp_path / "empty").mkdir()
-    assert prepare(Numbers(), tokenizer, tmp_path / "empty", progress=False)["splits"]["train"]["read"] == 300
+    assert prepare(Numbers(), tokenizer, tmp_path / "empty", progress=False).splits["train"].read == 300
 
 
 class Breaks(Numbers):
@@ -187,7 +190,7 @@ def test_a_newline_in_a_sentence(tmp_path, tokenizer):
 )
 def test_limits_without_sense(limits, message):
     with pytest.raises(PadirError, match=message):
-        Limits(**limits)
+        LengthLimits(**limits)
 
 
 def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
@@ -196,20 +199,20 @@ def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
     shard = out / "train-00000-of-00001.arrayrecord"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-1])
-    with pytest.raises(PadirError, match=f"must have {len(whole):,} bytes, got {len(whole) - 1:,} bytes"):
+    with pytest.raises(PadirError, match=f"it has {len(whole) - 1:,} bytes, not {len(whole):,}"):
         load_manifest(out)
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     shard.write_bytes(flipped)
     load_manifest(out)  # the size is right
-    with pytest.raises(PadirError, match="has changed since it was prepared"):
+    with pytest.raises(PadirError, match="was changed or damaged .its sha256 differs"):
         load_manifest(out, verify=True)
-    with pytest.raises(PadirError, match="has changed since it was prepared .*--overwrite"):
+    with pytest.raises(PadirError, match="was changed or damaged .*--overwrite"):
         prepare(Numbers(), tokenizer, out, progress=False)
     prepare(Numbers(), tokenizer, out, overwrite=True, progress=False)
     assert shard.read_bytes() == whole
     shard.unlink()
-    with pytest.raises(PadirError, match="got no file"):
+    with pytest.raises(PadirError, match="arrayrecord is missing"):
         load_manifest(out)
 
 
@@ -227,10 +230,10 @@ def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
     ("manifest", "message"),
     [
         (None, "has no manifest.json"),
-        ("{", "is not a manifest"),
-        ("[1]", "is not a manifest"),
-        ('{"format": "other", "version": 1, "files": {}}', "must be padir-prepared version 2, got other version 1"),
-        ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared version 9"),
+        ("{", "is damaged"),
+        ("[1]", "is damaged"),
+        ('{"format": "other", "version": 1, "files": {}}', "must be of format padir-prepared 2, got other 1"),
+        ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared 9"),
     ],
 )
 def test_not_a_prepared_folder(tmp_path, manifest, message):
@@ -248,6 +251,9 @@ def prepared(tmp_path, tokenizer):
     return tmp_path / "out"
 
 
+EMPTY = SplitInfo(0, 0, {}, 0, 0, 0, 0, (), "")
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -255,9 +261,10 @@ def prepared(tmp_path, tokenizer):
         (("files", "/etc/passwd"), {"bytes": 6, "sha256": ""}, "outside its folder: '/etc/passwd'"),
         (("files", "link"), {"bytes": 6, "sha256": ""}, "outside its folder: 'link'"),
         (("files", "a\0b"), {"bytes": 6, "sha256": ""}, "is no file"),
-        (("source", "target_language"), "/../../outside", "got none called 'validation./../../outside.txt'"),
-        (("splits", "train", "shards"), ["../outside"], "got none called '../outside'"),
-        (("splits", "../x"), {"shards": []}, "got none called '../x.lengths.npy'"),
+        (("source", "target_language"), "/../../outside", "does not name validation./../../outside.txt"),
+        (("splits", "train", "shards"), ["../outside"], "does not name ../outside"),
+        (("splits", "../x"), dataclasses.asdict(EMPTY), "does not name ../x.lengths.npy"),
+        (("splits", "../x"), {"shards": []}, "is damaged"),
         (("splits",), [1], "is damaged"),
         (("files", "train.lengths.npy"), 3, "is damaged"),
         (("source",), None, "is damaged"),

@@ -12,6 +12,7 @@ from support.small_corpus import Numbers, small_tokenizer
 
 from padir.__main__ import main
 from padir.data.loader import make_loader
+from padir.data.manifest import CorpusInfo
 from padir.data.plan import Batching
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import SPLITS, Source
@@ -144,9 +145,9 @@ def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
     command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--records_per_shard", "100"]
     assert main(command) == 0
     manifest = load_manifest(output, verify=True)
-    info = manifest["splits"]["train"]
-    assert (info["read"], info["written"], len(info["shards"])) == (303, 303, 4)
-    assert manifest["source"] == {"name": "wmt14_en_de", "source_language": "en", "target_language": "de"}
+    info = manifest.splits["train"]
+    assert (info.read, info.written, len(info.shards)) == (303, 303, 4)
+    assert manifest.source == CorpusInfo("wmt14_en_de", "en", "de")
     assert sorted(pair[::-1] for pair in zip(*read_text(output, "test"), strict=True)) == expected("test")
     batches = list(make_loader(output, Batching(rows=8, row_length=64), num_epochs=1))
     assert sum(int(batch["target_segment_BL"].max(1).sum()) for batch in batches) == 303

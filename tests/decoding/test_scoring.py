@@ -16,7 +16,7 @@ from padir.decoding.scoring import PairScore, _Scored, score_pairs, summary
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS

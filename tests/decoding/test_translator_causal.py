@@ -13,7 +13,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.translator import Translation, Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, evaluate
+from padir.evaluation import TestSet, evaluate
 from padir.models.card import ModelCard
 from padir.models.directory import save_model
 from padir.models.params import init_params
@@ -153,10 +153,10 @@ class TestOptions:
 
 def test_evaluates_without_reference_lengths(translator):
     test_set = TestSet("numbers_de_en", "de", "en", TEXTS, ["one two three four five"] * len(TEXTS))
-    figures = evaluate(translator, test_set, Decoding(search=Greedy())).figures
+    figures = evaluate(translator, test_set, Decoding(search=Greedy())).metrics
     assert figures["hypotheses"] == 1 and figures["passes"] > 1
     given = evaluate(translator, test_set, Decoding(search=Greedy()), oracle_lengths=True)  # it ends them itself
-    assert given.figures["bleu"] == figures["bleu"] and given.figures["passes"] == figures["passes"]
+    assert given.metrics["bleu"] == figures["bleu"] and given.metrics["passes"] == figures["passes"]
 
 
 def test_a_model_directory_comes_back(translator, tmp_path):

@@ -3,8 +3,8 @@
 import pytest
 
 from padir.errors import PadirError
+from padir.evaluation import Evaluation, TestSet
 from padir.evaluation.curves import Bucket, by_length, edges, plot
-from padir.evaluation.evaluate import Evaluation, TestSet
 
 TEST_SET = TestSet(
     "listed",

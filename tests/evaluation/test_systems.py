@@ -10,7 +10,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.translator import Translation, Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluate import TestSet, length_recall
+from padir.evaluation import TestSet, length_recall
 from padir.evaluation.systems import evaluate_all
 from padir.metrics.scores import Score
 from padir.models.card import Weights
@@ -63,7 +63,7 @@ def test_a_row_for_every_model_and_way():
     first = rows[0].evaluation
     assert first.hypotheses == ["one", "five"] and first.passes == [1, 1]
     assert rows[0].decoding.strategy == Padir() and rows[0].decoding.canvas == Uniform(1.0)
-    assert first.figures["length_ratio"] == pytest.approx(2 / 5)
+    assert first.metrics["length_ratio"] == pytest.approx(2 / 5)
     assert "compile:no" in first.scores["seconds"].signature
 
 
@@ -89,7 +89,7 @@ def test_reference_lengths_are_rows_of_their_own_and_a_gap():
     rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
     assert rows[-1].decoding.lengths == LengthSearch()  # nothing is added to a true length
     assert [(row.oracle_lengths, row.decoding.lengths.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
-    short, _, oracle = (row.evaluation.figures for row in rows)
+    short, _, oracle = (row.evaluation.metrics for row in rows)
     assert oracle["exact_match"] == 100 and "oracle_gap" not in oracle
     assert short["oracle_gap"] == pytest.approx(oracle["bleu"] - short["bleu"]) and short["oracle_gap"] > 10
 

@@ -12,9 +12,9 @@ from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
-from padir.evaluation import tables
-from padir.evaluation.evaluate import Evaluation, TestSet
-from padir.evaluation.systems import Row
+from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
+from padir.evaluation.columns import system_columns
+from padir.evaluation.tables import cells
 from padir.metrics.scores import Score
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import MaskPredict, Padir
@@ -28,7 +28,7 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
     scores |= {"length_recall_1": Score("length_recall_1", 40.0, "k:1"), "hypotheses": Score("hypotheses", 5.0, "")}
     evaluation = None if note else Evaluation(scores, ["x", "y"], [1, 1])
     how = Decoding() if causal else Decoding(num_steps=steps, **settings)
-    return tables.describe_row(Row(model, how, oracle, evaluation, note, causal), TEST_SET)
+    return describe_row(Row(model, how, oracle, evaluation, note, causal), TEST_SET)
 
 
 def test_json_says_how_it_was_decoded():
@@ -44,39 +44,39 @@ def test_json_says_how_it_was_decoded():
 
 def test_only_columns_that_differ_are_shown():
     rows = [row(), row(steps=10)]
-    assert tables.system_columns(rows) == ["model", "hypotheses", "steps"]
-    assert tables.system_columns([*rows, row(strategy=MaskPredict())])[1] == "strategy"
-    assert tables.system_columns([*rows, row(oracle=True)])[1] == "lengths"
-    assert tables.system_columns([*rows, row(rerank=MinimumBayesRisk())])[1] == "rerank"
-    columns, lines = tables.cells(rows)
+    assert system_columns(rows) == ["model", "hypotheses", "steps"]
+    assert system_columns([*rows, row(strategy=MaskPredict())])[1] == "strategy"
+    assert system_columns([*rows, row(oracle=True)])[1] == "lengths"
+    assert system_columns([*rows, row(rerank=MinimumBayesRisk())])[1] == "rerank"
+    columns, lines = cells(rows)
     assert columns == ["model", "hypotheses", "steps", "bleu", "stutter"]
     assert lines == [["m", "1", "4", "30.00", "1.50"], ["m", "1", "10", "30.00", "1.50"]]
 
 
 def test_settings_that_are_not_the_default_are_named():
     rows = [row(), row(strategy=Padir(remask="start")), row(strategy=MaskPredict())]
-    assert [line[1] for line in tables.cells(rows)[1]] == ["padir", "padir(remask=start)", "mask_predict"]
+    assert [line[1] for line in cells(rows)[1]] == ["padir", "padir(remask=start)", "mask_predict"]
 
 
 def test_a_shortlist_is_shown():
     shortlist = Shortlist("ab", np.zeros((9, 4), np.int32), np.arange(3, 9), 5)
     rows = [row(), row(shortlist=shortlist)]
     assert [r["shortlist"] for r in rows] == [None, {"candidates": 4, "frequent": 5, "sha256": shortlist.sha256}]
-    assert "shortlist" not in tables.system_columns(rows[:1]) + tables.system_columns(rows[1:])
-    assert [line[1] for line in tables.cells(rows)[1]] == ["-", "4 candidates, 5 frequent"]
-    assert "- shortlist: 4 candidates, 5 frequent" in tables.to_markdown(rows[1:]).splitlines()
-    assert "shortlist" not in tables.to_markdown(rows[:1])
-    assert "| Model | Shortlist |" in tables.paper_tables(rows, ["bleu"])
+    assert "shortlist" not in system_columns(rows[:1]) + system_columns(rows[1:])
+    assert [line[1] for line in cells(rows)[1]] == ["-", "4 candidates, 5 frequent"]
+    assert "- shortlist: 4 candidates, 5 frequent" in to_markdown(rows[1:]).splitlines()
+    assert "shortlist" not in to_markdown(rows[:1])
+    assert "| Model | Shortlist |" in paper_tables(rows, ["bleu"])
 
 
 def test_a_row_without_figures_says_why():
-    columns, lines = tables.cells([row(), row(note="it needs a rejecter head")])
+    columns, lines = cells([row(), row(note="it needs a rejecter head")])
     assert columns[-1] == "note" and [line[-1] for line in lines] == ["", "it needs a rejecter head"]
     assert lines[1][-3:-1] == ["-", "-"]
 
 
 def test_markdown():
-    text = tables.to_markdown([row(), row(steps=10, bleu=31.234)], ["BLEURT is skipped: no package"])
+    text = to_markdown([row(), row(steps=10, bleu=31.234)], ["BLEURT is skipped: no package"])
     lines = text.splitlines()
     assert lines[0] == "Test set: toy (de-en, 2 sentences)"
     assert lines[2] == "| # | model | hypotheses | steps | BLEU | stutter |"
@@ -87,7 +87,7 @@ def test_markdown():
 
 
 def test_csv_has_every_figure():
-    read = list(csv.DictReader(io.StringIO(tables.to_csv([row(bleu=30.123456), row(note="why, though")]))))
+    read = list(csv.DictReader(io.StringIO(to_csv([row(bleu=30.123456), row(note="why, though")]))))
     assert (
         float(read[0]["bleu"]) == 30.123456 and read[0]["strategy"] == "padir" and read[0]["length_recall_1"] == "40.0"
     )
@@ -97,7 +97,7 @@ def test_csv_has_every_figure():
 def test_the_papers_layout_joins_test_sets():
     other = [entry | {"task": "wmt"} for entry in (row("PaDIR", bleu=28.61), row("AR", causal=True, bleu=29.54))]
     rows = [row("AR", causal=True, bleu=33.5), row("PaDIR", bleu=33.49), row("PaDIR", steps=10, bleu=33.63), *other]
-    text = tables.paper_tables(rows, ["bleu", "bleurt", "stutter"])
+    text = paper_tables(rows, ["bleu", "bleurt", "stutter"])
     lines = text.splitlines()
     assert lines[0] == "**BLEU**" and "**stutter**" in lines and "BLEURT" not in text
     table = [line.split(" | ") for line in lines[2:7]]
@@ -106,32 +106,32 @@ def test_the_papers_layout_joins_test_sets():
     assert table[3] == ["| PaDIR", "padir", "1", "4", "33.49", "28.61 |"]
     assert table[4] == ["| ", "padir", "1", "10", "33.63", "- |"]
     with pytest.raises(PadirError, match="no row has any of bleurt"):
-        tables.paper_tables(rows, ["bleurt"])
+        paper_tables(rows, ["bleurt"])
 
 
 def test_steps_may_stand_across():
     rows = [row("a", steps=1, bleu=20.0), row("a"), row("a", strategy=MaskPredict(), note="needs masks"), row("b")]
-    lines = tables.paper_tables(rows, ["bleu"], across="steps").splitlines()
+    lines = paper_tables(rows, ["bleu"], across="steps").splitlines()
     assert lines[2] == "| Model | # Hyp. | 1 step | 4 steps |"
     assert lines[4:6] == ["| a | 1 | 20.00 | 30.00 |", "| b | 1 | - | 30.00 |"]
     assert "needs masks" not in "".join(lines)
-    with pytest.raises(PadirError, match="for one test set only: give files of one"):
-        tables.paper_tables([row(), row() | {"split": "validation"}], ["bleu"], across="steps")
+    with pytest.raises(PadirError, match="for one test set only: give rows of one"):
+        paper_tables([row(), row() | {"split": "validation"}], ["bleu"], across="steps")
 
 
 def test_no_row_is_lost_where_two_have_the_same_place():
-    with pytest.raises(PadirError, match="two rows are m, 1 hyp., T=4 on toy: leave one of their files out"):
-        tables.paper_tables([row(), row(bleu=31.0)], ["bleu"])
+    with pytest.raises(PadirError, match="two rows are m, 1 hyp., T=4 on toy: leave one of them out"):
+        paper_tables([row(), row(bleu=31.0)], ["bleu"])
     with pytest.raises(PadirError, match="the rows call different sentences 'toy'"):
-        tables.paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])
+        paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])
     lengths = LengthSearch(top_k=3), LengthSearch(draws=3)
     several = [row(lengths=lengths[0]), row(lengths=lengths[1]), row(seed=1), row(canvas=Uniform())]
-    lines = tables.paper_tables(several, ["bleu"]).splitlines()
+    lines = paper_tables(several, ["bleu"]).splitlines()
     assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 10
 
 
 def test_splits_of_a_corpus_are_test_sets_of_their_own():
-    lines = tables.paper_tables([row(), row() | {"split": "validation"}], ["bleu"]).splitlines()
+    lines = paper_tables([row(), row() | {"split": "validation"}], ["bleu"]).splitlines()
     assert lines[2] == "| Model | # Hyp. | Steps | toy | toy validation |"
 
 
@@ -145,11 +145,11 @@ def test_files_are_read_older_ones_too(tmp_path):
     }
     (tmp_path / "old.json").write_text(json.dumps([old]))
     (tmp_path / "new.json").write_text(json.dumps([row()]))
-    rows = tables.read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
+    rows = read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
     assert [r["model"] for r in rows] == ["old", "m"]
-    assert "| old | 5 | 1 | 22.00 | - |" in tables.paper_tables(rows, ["bleu"])
+    assert "| old | 5 | 1 | 22.00 | - |" in paper_tables(rows, ["bleu"])
     (tmp_path / "bad.json").write_text('{"a": 1}')
     with pytest.raises(PadirError, match="holds no rows"):
-        tables.read_rows([str(tmp_path / "bad.json")])
+        read_rows([str(tmp_path / "bad.json")])
     with pytest.raises(PadirError, match="cannot read"):
-        tables.read_rows([str(tmp_path / "nothing.json")])
+        read_rows([str(tmp_path / "nothing.json")])

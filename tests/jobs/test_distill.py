@@ -13,6 +13,7 @@ from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers, small_tokeniz
 from support.tiny_model import TINY, random_model_dir
 
 from padir.data.loader import make_loader
+from padir.data.manifest import LengthLimits
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
@@ -25,7 +26,7 @@ from padir.errors import PadirError
 from padir.jobs.distill import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.refinement.corruption import Mixed
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
-from padir.storage.files import only_writer
+from padir.storage.folders import folder_lock
 from padir.storage.resumable import Chunks
 from padir.text.tokenizer import train
 
@@ -76,7 +77,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture
 def data(tmp_path, tokenizer):
-    prepare(Listed(TRAIN, VALIDATION), tokenizer, tmp_path / "data", max_target_tokens=5, progress=False)
+    prepare(Listed(TRAIN, VALIDATION), tokenizer, tmp_path / "data", LengthLimits(max_target_tokens=5), progress=False)
     return tmp_path / "data"
 
 
@@ -117,7 +118,7 @@ def test_targets_are_the_teachers_and_all_else_stays(data, tmp_path, tokenizer):
     ]
     assert load_manifest(tmp_path / "out", verify=True) == manifest
     before = load_manifest(data)
-    assert manifest["splits"]["validation"] == before["splits"]["validation"]
+    assert manifest.splits["validation"] == before.splits["validation"]
     assert (
         read_text(tmp_path / "out", "validation")
         == read_text(data, "validation")
@@ -136,7 +137,7 @@ def test_targets_are_the_teachers_and_all_else_stays(data, tmp_path, tokenizer):
 def test_the_manifest_says_how(data, tmp_path, tokenizer):
     decoding = Decoding(num_steps=3, strategy=MaskPredict(), lengths=LengthSearch(offsets=(-1, 0)), seed=5)
     manifest = run(teacher(tokenizer), data, tmp_path / "out", decoding)
-    distilled = manifest["distilled"]
+    distilled = manifest.distilled
     assert distilled["teacher"] == {
         "manifest": "a" * 64,
         "vocabulary": tokenizer.sha256,
@@ -166,10 +167,10 @@ def test_the_longest_come_first_in_chunks_of_whole_batches(numbers, tmp_path, to
 def test_what_the_teacher_did_badly_has_no_record(data, tmp_path, tokenizer):
     words = {"vier": "", "sechs": "six six six", "null": "zero"}
     manifest = run(teacher(tokenizer, words=words, limit=15), data, tmp_path / "out")
-    split = manifest["splits"]["train"]
+    split = manifest.splits["train"]
     assert pairs(tmp_path / "out", tokenizer) == [("eins zwei drei", "one two three")]
-    assert (split["read"], split["written"]) == (4, 1)
-    assert split["dropped"] == {"empty target": 1, "source too long": 1, "target too long": 1}
+    assert (split.read, split.written) == (4, 1)
+    assert split.dropped == {"empty target": 1, "source too long": 1, "target too long": 1}
     lines = (tmp_path / "out" / "dropped-train.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"line": 2, "reason": "empty target"},
@@ -206,7 +207,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, 
 
 
 def test_two_at_once_are_refused(data, tmp_path, tokenizer):
-    with only_writer(tmp_path / ".out.unfinished", "distilled into"):
+    with folder_lock(tmp_path / ".out.unfinished", "distilled into"):
         with pytest.raises(PadirError, match=r"must be distilled into by one process at a time, got process \d+"):
             run(teacher(tokenizer), data, tmp_path / "out")
     run(teacher(tokenizer), data, tmp_path / "out")
@@ -220,7 +221,7 @@ def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
     with pytest.raises(PadirError, match=r"\.out\.unfinished holds .* of another teacher.*: remove it, or --overwrite"):
         run(teacher(tokenizer), data, tmp_path / "out", other)
     manifest = run(teacher(tokenizer), data, tmp_path / "out", other, overwrite=True)
-    assert manifest["distilled"]["decoding"]["seed"] == 1
+    assert manifest.distilled["decoding"]["seed"] == 1
 
 
 def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(data, tmp_path, tokenizer):
@@ -230,7 +231,7 @@ def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(
     with pytest.raises(PadirError, match="out holds other pairs .*--overwrite"):
         run(Teacher(again.translator, "b" * 64), data, tmp_path / "out")
     second = run(Teacher(again.translator, "b" * 64), data, tmp_path / "out", overwrite=True)
-    assert second["distilled"]["teacher"]["manifest"] == "b" * 64
+    assert second.distilled["teacher"]["manifest"] == "b" * 64
     with pytest.raises(PadirError, match="data holds other pairs"):
         run(again, data, data)
     (tmp_path / "letters").mkdir()
@@ -244,7 +245,7 @@ def test_a_whole_folder_of_the_same_is_kept_even_if_it_may_be_overwritten(data, 
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls == []
     (tmp_path / "out" / "train.lengths.npy").write_bytes(b"damaged")
-    with pytest.raises(PadirError, match="train.lengths.npy must have"):
+    with pytest.raises(PadirError, match="train.lengths.npy was changed or damaged"):
         run(again, data, tmp_path / "out")
     assert run(again, data, tmp_path / "out", overwrite=True) == first and again.translator.calls != []
     assert load_manifest(tmp_path / "out", verify=True) == first
@@ -288,7 +289,7 @@ def test_a_rescorer_is_known_by_its_directory_and_its_files(data, tmp_path, toke
     decoding = Decoding(rerank=rescorer(str(folder), brevity=0.5))
     first = run(teacher(tokenizer), data, tmp_path / "out", decoding)
     manifest = folder / "manifest.json"
-    assert first["distilled"]["decoding"]["rerank"] == {
+    assert first.distilled["decoding"]["rerank"] == {
         "class": "Rescore",
         "name": str(folder),
         "brevity": 0.5,
@@ -316,7 +317,7 @@ def test_teachers_that_cannot(data, tmp_path, tokenizer):
 
 def test_without_a_validation_split_there_is_no_bleu(tmp_path, tokenizer):
     prepare(Listed(TRAIN, splits=("train",)), tokenizer, tmp_path / "data", progress=False)
-    assert run(teacher(tokenizer), tmp_path / "data", tmp_path / "out")["distilled"]["validation"] is None
+    assert run(teacher(tokenizer), tmp_path / "data", tmp_path / "out").distilled["validation"] is None
 
 
 def test_raw_and_distilled_go_together(data, tmp_path, tokenizer):
@@ -329,15 +330,15 @@ def test_raw_and_distilled_go_together(data, tmp_path, tokenizer):
 def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
     """Text changes hands: the teacher's ids mean nothing in the folder."""
     other = train(["eins zwei drei vier one two three four"] * 9, tmp_path / "other.model", size=278)
-    prepare(Numbers(num_train=40), other, tmp_path / "data", max_target_tokens=100, progress=False)
+    prepare(Numbers(num_train=40), other, tmp_path / "data", LengthLimits(max_target_tokens=100), progress=False)
     model = random_model_dir(tmp_path / "teacher")
     one = Teacher.load(model)
     assert one.sha256 == hashlib.sha256((model / "manifest.json").read_bytes()).hexdigest()
     manifests = [run(one, tmp_path / "data", tmp_path / name, Decoding(num_steps=2)) for name in "ab"]
     assert manifests[0] == manifests[1] and sums(tmp_path / "a") == sums(tmp_path / "b")
-    assert manifests[0]["distilled"]["teacher"]["vocabulary"] != manifests[0]["vocabulary"]["sha256"]
-    split = manifests[0]["splits"]["train"]
-    assert split["read"] == 40 and split["written"] + sum(split["dropped"].values()) == 40
+    assert manifests[0].distilled["teacher"]["vocabulary"] != manifests[0].vocabulary.sha256
+    split = manifests[0].splits["train"]
+    assert split.read == 40 and split.written + sum(split.dropped.values()) == 40
 
 
 def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
@@ -353,7 +354,7 @@ def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
         manifest = run(teacher(tokenizer, words=words), data, out, Decoding(batch_size=4))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert manifest["splits"]["train"]["written"] == count
+        assert manifest.splits["train"].written == count
     assert peaks[2] - peaks[1] < 300_000, peaks
 
 

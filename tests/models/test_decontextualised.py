@@ -15,7 +15,7 @@ from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.canvas import veil
 from padir.refinement.corruption import Mask
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import STRATEGIES, get_strategy
 from padir.text.ids import positions_in_segment

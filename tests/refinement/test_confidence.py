@@ -7,7 +7,7 @@ from support.fakes import IDS, canvas, conditionals, keys, moody, output, unseen
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.scores import Output
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold

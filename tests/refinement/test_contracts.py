@@ -11,8 +11,8 @@ from support.fakes import IDS, LENGTHS, clean, judging, keys, moody, oracle, uns
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import CORRUPTIONS, get_corruption
-from padir.refinement.draft import draft
-from padir.refinement.loop import refine
+from padir.refinement.drafting import draft
+from padir.refinement.loop import Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.scores import forbid
 from padir.refinement.strategies import STRATEGIES, get_strategy
@@ -211,18 +211,17 @@ class TestStrategy:
     def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of, five_steps):
         canvas = canvas_of(LENGTHS, 12)
         decoder = judging(moody(canvas.segment_BL))
-        grouped = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True, rows_at_once=3)
+        grouped = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True, part=Part(rows_at_once=3))
         np.testing.assert_array_equal(grouped.tokens_TBL, five_steps.tokens_TBL)
         np.testing.assert_array_equal(grouped.passes_B, five_steps.passes_B)
 
     def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of, five_steps):
         canvas = canvas_of(LENGTHS, 12)
-        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(0, 2))
+        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=Part(end=2))
         rows = jnp.array([3, 1])
         key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
-        late = refine(
-            key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, span=(2, 5), memory=memory
-        )
+        part = Part(first=2, memory=memory)
+        late = refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=part)
         np.testing.assert_array_equal(late.tokens_BL, five_steps.tokens_BL[rows])
         np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, five_steps.passes_B[rows])
 

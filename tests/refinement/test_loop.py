@@ -6,8 +6,8 @@ from support.fakes import IDS, keys, moody, oracle
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.draft import draft
-from padir.refinement.loop import refine
+from padir.refinement.drafting import draft
+from padir.refinement.loop import Part, refine
 from padir.refinement.scores import Output
 from padir.refinement.strategies import MaskPredict, Padir
 
@@ -51,7 +51,7 @@ def test_rows_that_are_done_are_left_out_of_the_groups():
         next_BL = jnp.where((rows == 1)[:, None], moving, answer_BL.at[rows].get(mode="clip"))
         return 9.0 * jax.nn.one_hot(next_BL, IDS.vocab_size)
 
-    refined = refine(keys(5), canvas, logits_fn, Padir(), num_steps=4, rows_at_once=2)
+    refined = refine(keys(5), canvas, logits_fn, Padir(), num_steps=4, part=Part(rows_at_once=2))
     jax.block_until_ready(refined.tokens_BL)
     jax.effects_barrier()
     assert refined.passes_B.tolist() == [2, 4, 2, 2, 2]
@@ -132,7 +132,7 @@ def test_a_trace_with_room_repeats_the_answer(strategy):
     np.testing.assert_array_equal(roomy.tokens_TBL[:4], exact.tokens_TBL)
     np.testing.assert_allclose(roomy.scores_TBL[:4], exact.scores_TBL, rtol=1e-5)
     np.testing.assert_array_equal(roomy.tokens_TBL[4:], np.stack([exact.tokens_BL] * 2))
-    with pytest.raises(PadirError, match="room for 2 steps, got num_steps=3"):
+    with pytest.raises(PadirError, match="num_steps must be at most the 2 steps .* got 3"):
         refine(keys(2), canvas, logits_fn, strategy, num_steps=3, trace=2)
 
 
@@ -170,9 +170,10 @@ def test_visible_positions_reach_the_decoder():
     assert seen and set(seen) == {(2, 9, 9)}
 
 
-def test_a_span_is_not_traced():
-    with pytest.raises(PadirError, match="without a span"):
-        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=2, span=(0, 1), trace=True)
+@pytest.mark.parametrize("part", [Part(end=1), Part(first=1)])
+def test_a_part_of_the_steps_is_not_traced(part):
+    with pytest.raises(PadirError, match="trace all steps in one call"):
+        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=2, part=part, trace=True)
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])

@@ -6,7 +6,7 @@ from support.fakes import IDS, canvas, keys, moody, oracle, output
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.scores import Output
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter

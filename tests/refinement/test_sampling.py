@@ -8,7 +8,7 @@ from support.fakes import IDS, canvas, conditionals, keys, moody, output, unseen
 from padir.errors import PadirError
 from padir.refinement.canvas import write
 from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens

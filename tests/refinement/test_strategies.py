@@ -7,7 +7,7 @@ from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform
-from padir.refinement.draft import draft
+from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import (
     STRATEGIES,
@@ -16,7 +16,6 @@ from padir.refinement.strategies import (
     EasyFirst,
     EntropyBound,
     IndependentParallel,
-    Lifted,
     MaskPredict,
     Padir,
     Rejecter,
@@ -26,6 +25,7 @@ from padir.refinement.strategies import (
     get_strategy,
     parse_strategy,
 )
+from padir.refinement.transitions import Lifted
 
 EOS = IDS.eos
 ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)

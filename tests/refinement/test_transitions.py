@@ -13,8 +13,8 @@ from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Cmlm
 from padir.refinement.protocols import Between
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Lifted, MaskPredict
-from padir.refinement.transitions import Glat, SampledUnroll, Smart
+from padir.refinement.strategies import MaskPredict
+from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 
 EOS, MASK = IDS.eos, IDS.mask
 BETWEENS = [Lifted(), Lifted(MaskPredict()), Smart(), Glat(), SampledUnroll()]

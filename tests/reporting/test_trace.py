@@ -156,6 +156,16 @@ def test_page_needs_no_script_and_no_network():
     assert "<title>padir: 2 sentences, step by step</title>" in page
 
 
+def test_a_notebook_shows_the_page_in_a_frame():
+    ((tag, attributes),) = Page(FOOTBALL._repr_html_()).tags
+    assert tag == "iframe" and attributes["srcdoc"] == render_html([FOOTBALL])
+
+
+def test_a_page_without_a_source_has_no_row_for_it():
+    rows = Page(render_html([Trace("", FOOTBALL.steps, FOOTBALL.output)])).rows
+    assert [label for label, _, _ in rows] == ["step 0", "step 1", "step 2", "step 3", "output"]
+
+
 def test_page_of_no_sentences():
     assert "0 sentences" in render_html([]) and Page(render_html([])).rows == []
 

@@ -1,8 +1,8 @@
 """The objective that each file in configs/objective stands for."""
 
 from padir.refinement.corruption import Cmlm, Mask, RandomVisible, UniformRate
-from padir.refinement.strategies import EasyFirst, Lifted, MaskPredict
-from padir.refinement.transitions import Glat, SampledUnroll, Smart
+from padir.refinement.strategies import EasyFirst, MaskPredict
+from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.training.objective import Objective
 
 EXPECTED = {

@@ -118,7 +118,7 @@ class TestCheckpoints:
     def test_an_unfinished_one_does_not_count(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1)
-        shutil.copytree(tmp_path / "1", tmp_path / "2.unfinished")
+        shutil.copytree(tmp_path / "1", tmp_path / ".2.7.partial")
         assert checkpoints.steps() == [1]
 
     @pytest.mark.parametrize(

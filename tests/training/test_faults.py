@@ -23,7 +23,7 @@ from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, load_tokenizer, read_text
 from padir.errors import PadirError
 from padir.models.directory import load_model, save_model
-from padir.storage.files import LOCK, only_writer, whole_folder
+from padir.storage.folders import LOCK, atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 from padir.text.tokenizer import train as train_vocabulary
@@ -177,7 +177,7 @@ class TestFullDisk:
 
     def test_exported_folder(self, tmp_path):
         with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*out \(File too large\): raise"):
-            with whole_folder(tmp_path / "out", "kind", overwrite=False) as folder:
+            with atomic_folder(tmp_path / "out") as folder:
                 (folder / "kind").write_bytes(bytes(2000))
         assert not list(tmp_path.iterdir())
 
@@ -205,7 +205,7 @@ class TestReadOnlyFolder:
 
     def test_exported_folder(self, open_folder):  # noqa: F811
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*out .*: give a folder that you"):
-            with whole_folder(open_folder / "out", "kind", overwrite=False):
+            with atomic_folder(open_folder / "out"):
                 pass
 
     def test_prepared_folder(self, open_folder):  # noqa: F811
@@ -240,7 +240,7 @@ class TestReadOnlyFolder:
 class TestOneTrainerAFolder:
     def test_a_second_one_is_refused_and_changes_nothing(self, data, finished, capsys):  # noqa: F811
         before = {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK}
-        with only_writer(finished, "trained in"):
+        with folder_lock(finished, "trained in"):
             with pytest.raises(PadirError, match=rf"by one process at a time, got process {os.getpid()} of .*: wait"):
                 train_tiny(data, finished, num_steps=7)
         assert {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK} == before
@@ -249,26 +249,26 @@ class TestOneTrainerAFolder:
 
     def test_the_lock_of_a_killed_process_is_gone(self, tmp_path):
         code = (
-            "import sys, time; from pathlib import Path; from padir.storage.files import only_writer\n"
-            "with only_writer(Path(sys.argv[1]), 'trained in'): print('locked', flush=True); time.sleep(600)"
+            "import sys, time; from pathlib import Path; from padir.storage.folders import folder_lock\n"
+            "with folder_lock(Path(sys.argv[1]), 'trained in'): print('locked', flush=True); time.sleep(600)"
         )
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout.readline() == "locked\n"
             with pytest.raises(PadirError, match=f"got process {process.pid} of"):
-                with only_writer(tmp_path, "trained in"):
+                with folder_lock(tmp_path, "trained in"):
                     pass
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
         assert str(process.pid) in (tmp_path / LOCK).read_text()  # its file is still there, and does not matter
-        with only_writer(tmp_path, "trained in"):
+        with folder_lock(tmp_path, "trained in"):
             pass
 
     def test_an_exception_releases_it(self, tmp_path):
-        with pytest.raises(ZeroDivisionError), only_writer(tmp_path, "trained in"):
+        with pytest.raises(ZeroDivisionError), folder_lock(tmp_path, "trained in"):
             raise ZeroDivisionError
-        with only_writer(tmp_path, "trained in"):
+        with folder_lock(tmp_path, "trained in"):
             pass
 
 
@@ -338,6 +338,7 @@ class TestModelOfAFinishedTraining:
 def test_what_a_killed_save_left_is_removed_by_the_next_run(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     save_all(checkpoints, 1)
-    shutil.copytree(tmp_path / "1", tmp_path / "2.unfinished")
+    for name in ("2.unfinished", f".2.{os.getpid()}.partial"):
+        shutil.copytree(tmp_path / "1", tmp_path / name)
     jax.tree.map(np.asarray, checkpoints.restore_latest(state_at(0)))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]

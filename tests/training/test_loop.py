@@ -24,7 +24,7 @@ from padir.models.directory import load_model
 from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask
-from padir.storage.files import LOCK
+from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training.batch import Batch
 from padir.training.checkpoints import Checkpoints

@@ -18,8 +18,8 @@ from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, veil
 from padir.refinement.corruption import Mask
-from padir.refinement.strategies import Lifted, MaskPredict, Padir, Rejecter
-from padir.refinement.transitions import Glat, SampledUnroll, Smart
+from padir.refinement.strategies import MaskPredict, Padir, Rejecter
+from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.text.ids import Ids
 from padir.training.chunked_rows import by_rows
 from padir.training.objective import Objective, StageRows

@@ -15,7 +15,8 @@ from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, hide
 from padir.refinement.corruption import Mask, Mixed, RandomVisible, Uniform
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Lifted, MaskPredict, Padir
+from padir.refinement.strategies import MaskPredict, Padir
+from padir.refinement.transitions import Lifted
 from padir.training.losses import cross_entropy, length_loss, rejecter_loss
 from padir.training.objective import STAGE_WEIGHTS, Objective, stage_weight
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
-from padir.storage.files import writing
+from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
@@ -228,15 +227,9 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
         raise PadirError(f"{final} is there already: give another folder, or remove it")
-    unfinished = final.with_name(f"{final.name}.unfinished.{os.getpid()}")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    try:
-        with writing(unfinished):
-            unfinished.mkdir(parents=True)
-            _write(unfinished, flat, step)
-            unfinished.rename(final)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with atomic_folder(final) as unfinished:
+        _write(unfinished, flat, step)
     return final
 
 

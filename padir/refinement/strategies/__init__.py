@@ -12,13 +12,9 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from jaxtyping import Array, Bool, Int, Key
-
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_kinds
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import Output
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
@@ -135,24 +131,3 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
             f"{name} hides positions behind a mask, and the canvas is of {canvas}: give it a canvas of masks"
             " (Decoding.canvas = @Mask()), which this model knows"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Lifted:
-    """A strategy as what happens between two training stages: its first of two steps (a `Between`)."""
-
-    strategy: Strategy = Padir()
-
-    def __call__(
-        self,
-        key_B: Key[Array, " B"],
-        canvas: Canvas,
-        output: Output,
-        target_BL: Int[Array, "B L"],
-        chosen_BL: Bool[Array, "B L"],
-        *,
-        progress: Any,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
-        del target_BL, progress
-        memory = self.strategy.init(key_B, canvas)
-        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0], chosen_BL

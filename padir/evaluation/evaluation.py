@@ -1,17 +1,16 @@
-"""Translating a test set with one model and scoring it; `systems.py` does so for many."""
+"""Evaluation of one model with one set of decoding options on one test set; `systems` evaluates many."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from padir.data.prepared import load_manifest, read_text
-from padir.data.sources import PathLike, Source
+from padir.data.prepared import load_manifest
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
+from padir.decoding.translator import Translation, Translator
+from padir.evaluation.test_set import TestSet
 from padir.metrics.scores import Score, score_all
 from padir.models.card import ModelCard
 from padir.text.tokenizer import Tokenizer
@@ -22,54 +21,14 @@ Metric = Callable[[Sequence[str], Sequence[str]], Score]
 
 
 @dataclasses.dataclass(frozen=True)
-class TestSet:
-    """Sentence pairs to score a model on, and where they are from: the languages choose the metrics' tokenizers."""
-
-    task: str
-    source_language: str
-    target_language: str
-    sources: list[str]
-    references: list[str]
-    split: str = "test"
-
-    __test__ = False  # its name makes pytest look for tests in it
-
-    @property
-    def sha256(self) -> str:
-        """Of all sentences and references: what tells test sets of one name apart."""
-        return hashlib.sha256("\n".join([*self.sources, *self.references]).encode()).hexdigest()
-
-    @staticmethod
-    def of_source(source: Source, split: str) -> TestSet:
-        """A split of a corpus.
-
-        Raises:
-          PadirError: the corpus has no such split, or its files are not parallel text.
-        """
-        pairs = list(source.pairs(split))
-        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
-        return TestSet(source.name, source.source_language, source.target_language, sources, references, split)
-
-    @staticmethod
-    def of_prepared(directory: PathLike, split: str) -> TestSet:
-        """A split of a prepared folder, with the pairs that have no record.
-
-        Raises:
-          PadirError: the folder is not whole, or keeps no text of that split.
-        """
-        source = load_manifest(directory)["source"]
-        languages = source["source_language"], source["target_language"]
-        return TestSet(source["name"], *languages, *read_text(directory, split), split)
-
-
-@dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The figures of one model and one way of decoding, and what it wrote.
+    """Scores and hypotheses of one model with one set of decoding options.
 
     Attributes:
-      scores: by name, with signatures; among them mean decoder passes per sentence, truncated sources, and the seconds
-        that translating took, tokenising and choosing included; their signature says whether compiling is, too.
-      hypotheses: one line each.
+      scores: metrics by name, with signatures. "passes" is the mean number of decoder passes per sentence, "truncated"
+        the number of truncated sentences, "seconds" the time of translating from text to text; the signature of
+        "seconds" says whether compilation is included.
+      hypotheses: one line a sentence.
       passes: decoder passes of each sentence.
     """
 
@@ -78,7 +37,8 @@ class Evaluation:
     passes: list[int] = dataclasses.field(default_factory=list)
 
     @property
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
+        """Values of the scores, by name."""
         return {name: score.value for name, score in self.scores.items()}
 
 
@@ -91,16 +51,16 @@ def evaluate(
     metrics: Sequence[Metric] = (),
     compiled: bool = False,
 ) -> Evaluation:
-    """Translates a test set and scores the result.
+    """Translate a test set and score the result.
 
     Args:
-      oracle_lengths: give every sentence its reference's length; always so if the model predicts none. References that
-        are longer than the model's targets get the longest, and count as truncated.
-      metrics: further ones, such as BLEURT.
-      compiled: the caller has warmed up (`warm_up`): say of the seconds that no compilation is in them.
+      oracle_lengths: give every sentence the length of its reference (always so if the model predicts no lengths).
+        References longer than the model's longest target get that length, and count as truncated.
+      metrics: further metrics, such as BLEURT.
+      compiled: `warm_up` was called before, so that the time includes no compilation; goes into the signature.
 
     Raises:
-      PadirError: no sentences, or sources and references differ in number.
+      PadirError: there are no sentences, or sources and references differ in number.
     """
     lengths, cut = _target_lengths(translator, test_set, oracle_lengths)
     began = time.perf_counter()
@@ -116,29 +76,34 @@ def evaluate(
         test_set.task,
     )
     scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
+    scores |= _counts(results, cut)
+    scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
+    return Evaluation(scores, hypotheses, [result.passes for result in results])
+
+
+def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
+    """Mean passes and hypotheses per sentence, and the number of truncated sentences."""
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
         "truncated": float(sum(result.truncated for result in results) + cut),
     }
-    scores |= {name: Score(name, value, "") for name, value in counts.items()}
-    scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
-    return Evaluation(scores, hypotheses, [result.passes for result in results])
+    return {name: Score(name, value, "") for name, value in counts.items()}
 
 
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
-    """Compiles what `evaluate` is going to run: one step for every batch, as shapes do not depend on their number.
+    """Compile the programs that `evaluate` will run, by translating the test set with one step.
 
-    An autoregressive model, and hypotheses that another model reads, take all steps.
+    An autoregressive model, and a rule that reranks by text, need all steps for this.
     """
     lengths, _ = _target_lengths(translator, test_set, oracle_lengths)
     if not translator.card.config.causal and not decoding.rerank.reads_text:
-        decoding = dataclasses.replace(decoding, num_steps=1)
+        decoding = dataclasses.replace(decoding, num_steps=1)  # shapes do not depend on the number of steps
     translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
 
 
 def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: bool) -> tuple[list[int] | None, int]:
-    """The references' lengths in tokens, where they are to be given, and how many had to be cut."""
+    """Lengths of the references in tokens if they are to be given, and the number of references that were cut."""
     config = translator.card.config
     if config.causal or not (oracle_lengths or config.length_head == "oracle"):
         return None, 0
@@ -148,9 +113,9 @@ def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: b
 
 
 def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
-    """Per cent of the sentences whose reference's length is among the k most likely ones, for each k.
+    """Per cent of sentences whose reference's length is among the k lengths predicted as most likely, for each k.
 
-    Nothing for a model whose length head is no classifier.
+    Empty for a model whose length head is no classifier.
     """
     if translator.card.config.length_head != "token":
         return {}
@@ -171,11 +136,11 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
 def validation_fn(
     data_dir: str, decoding: Decoding, max_sentences: int = 1_000
 ) -> Callable[[Any, ModelCard, Tokenizer], dict[str, float]] | None:
-    """An `evaluate_fn` for the trainer: decodes the first sentences of a prepared folder's validation split.
+    """Make an `evaluate_fn` for `padir.training.loop.train`: scores the first sentences of the validation split.
 
-    None if the folder has no such split: there is nothing to measure.
+    None if the prepared folder has no validation split.
     """
-    if "validation" not in load_manifest(data_dir)["splits"]:
+    if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
     part = dataclasses.replace(
@@ -183,8 +148,8 @@ def validation_fn(
     )
 
     def run(params, card: ModelCard, tokenizer: Tokenizer) -> dict[str, float]:
-        result = evaluate(Translator(params, card, tokenizer), part, decoding)
+        metrics = evaluate(Translator(params, card, tokenizer), part, decoding).metrics
         kept = ("bleu", "toy_right", "toy_mixed", "length_ratio", "stutter", "passes", "seconds")
-        return {f"validation_{name}": result.figures[name] for name in kept if name in result.figures}
+        return {f"validation_{name}": metrics[name] for name in kept if name in metrics}
 
     return run

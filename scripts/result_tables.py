@@ -1,0 +1,131 @@
+"""Tables of results/*.json, which `padir evaluate` wrote, for the README and the site.
+
+python scripts/result_tables.py    # prints the README's
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+
+def evaluation(name: str) -> str:
+    """A table of what `padir evaluate` wrote to results/NAME.json."""
+    rows = load(name)
+    columns = {
+        "bleu": "BLEU",
+        "chrf": "chrF",
+        "stutter": "stutter",
+        "length_ratio": "length ratio",
+        "toy_right": "toy_right",
+        "toy_mixed": "toy_mixed",
+        "passes": "passes",
+    }
+    columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
+    several = len({row.get("model") for row in rows}) > 1
+    lines = []
+    for row in rows:
+        scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
+        beam = (row.get("search") or {}).get("size")
+        setting = [_number(row["num_steps"]), f"beam {beam}" if beam else str(row["top_k"])]
+        lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
+    return table(["model"] * several + ["steps", "lengths", *columns.values()], lines, text=several)
+
+
+def by_steps(name: str) -> str:
+    """BLEU of each model of results/NAME.json after 1, 4 and 10 steps, and other scores of the last."""
+    settings: dict[tuple[str, str], dict[int | None, Any]] = {}
+    for row in load(name):
+        beam = (row["search"] or {}).get("size")
+        key = (f"`{row['model']}`", f"beam {beam}" if beam else str(row["top_k"]))
+        settings.setdefault(key, {})[row["num_steps"]] = {each: score["value"] for each, score in row["scores"].items()}
+    lines = []
+    for key, steps in sorted(settings.items(), key=lambda item: "beam" in item[0][1]):
+        shown = steps.get(4) or steps[None]
+        bleu = [f"{steps[count]['bleu']:.1f}" if count in steps else "" for count in (1, 4, 10)]
+        if None in steps:
+            bleu[-1] = f"{steps[None]['bleu']:.1f}"
+        lines.append([*key, *bleu, *(f"{shown[each]:.2f}" for each in ("stutter", "length_ratio", "passes"))])
+    head = ["objective", "lengths", "1 step", "4 steps", "10 steps", "stutter", "length ratio", "passes"]
+    return table(head, lines, text=True)
+
+
+# objective, the strategy of its paper (as results/toy_objectives.md names it and as an option), hypotheses
+DECODED = (
+    ("padir", "padir", "padir"),
+    ("one_stage", "padir", "padir"),
+    ("rejecter", "padir", "padir"),
+    ("rejecter", "rejecter", "rejecter"),
+    ("sundae", "sundae(temperature=0.0, order=uncertain)", "sundae:order=uncertain,temperature=0"),
+    ("cmlm", "mask_predict", "mask_predict"),
+    ("smart", "mask_predict", "mask_predict"),
+    ("glat", "padir", "padir"),
+    ("disco", "easy_first", "easy_first"),
+    ("autoregressive", "beam", "beam 5"),
+)
+
+
+def toy_objectives() -> str:
+    """Every objective of results/toy_objectives.md, decoded as its paper does: per cent right by steps."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    metric = model = ""
+    for line in (RESULTS / "toy_objectives.md").read_text().splitlines():
+        if line.startswith("**"):
+            metric = line.strip("*")
+        elif line.startswith("| ") and "---" not in line:
+            name, strategy, _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+            model = name or model
+            found[metric, model, strategy] = cells
+    lines = []
+    for model, strategy, option in DECODED:
+        right, mixed, passes = (found[metric, model, strategy] for metric in ("toy_right", "toy_mixed", "passes"))
+        last = 4 if right[3] == "-" else 3  # a search's column is that of N steps
+        cells = [f"{float(cell):.1f}" if cell != "-" else "" for cell in right[:4]]
+        cells[3] = f"{float(right[last]):.1f}"
+        option = option if last == 4 else f"`{option}`"
+        lines.append([f"`{model}`", option, *cells, f"{float(mixed[last]):.1f}", passes[last]])
+    return table(["objective", "decoded by", "1", "2", "4", "10", "mixed at 10", "passes at 10"], lines, text=True)
+
+
+def readme() -> str:
+    """The README's table: SacreBLEU after at most 1 and 4 passes, and that of the teacher."""
+
+    def score(name: str, metric: str, **wanted: Any) -> str:
+        found = [row for row in load(name) if all(row.get(field) == value for field, value in wanted.items())]
+        (row,) = found
+        return f"{row['scores'][metric]['value']:.1f}"
+
+    def beam(size: int) -> dict[str, Any]:
+        return {"search": {"name": "beam", "size": size, "alpha": 0.6}}
+
+    tatoeba, multi30k = "general_de_en_tatoeba", "multi30k_de_en_distilled_cpu"
+    rows = [
+        ["Tatoeba, the shipped models"]
+        + [score(tatoeba, "bleu", model="de_en", num_steps=steps, top_k=5) for steps in (1, 4)]
+        + [score(tatoeba, "bleu", **beam(1))],
+        ["Multi30k (`configs/run/multi30k_de_en_distilled_cpu.gin`)"]
+        + [score(multi30k, "bleu", model="padir", num_steps=steps, top_k=5) for steps in (1, 4)]
+        + [score(multi30k, "bleu", **beam(5))],
+    ]
+    return table(["German to English, BLEU", "1 pass", "4 passes", "autoregressive teacher"], rows, text=True)
+
+
+def load(name: str) -> list[dict[str, Any]]:
+    """The rows that `padir evaluate` wrote."""
+    found = json.loads((RESULTS / f"{name}.json").read_text())
+    return found["rows"] if isinstance(found, dict) else found
+
+
+def table(head: list[str], rows: list[list[str]], text: bool = False) -> str:
+    """A table in Markdown; with `text` its first column is text and not a number."""
+    ruler = ["---" if text else "---:", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ruler, *rows])
+
+
+def _number(count: int | None) -> str:
+    return "N" if count is None else str(count)
+
+
+if __name__ == "__main__":
+    print(readme())

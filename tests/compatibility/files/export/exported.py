@@ -1,0 +1,358 @@
+"""Translates with a folder that `padir export` wrote, without padir: JAX, NumPy, SentencePiece and safetensors do.
+
+    python exported.py FOLDER < de.txt > en.txt
+
+    from exported import Exported
+    Exported.load("FOLDER")(["Wo ist der Bahnhof?"])
+
+A copy of this file lies in every such folder. (jax.export reads its programs with the package `flatbuffers`, which pip
+does not install with JAX.) The translations are those of `padir.Translator`, token for token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+import numpy as np
+import safetensors
+import safetensors.numpy
+import sentencepiece
+
+FORMAT = 1
+DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
+_PADDING, _EOS, _UNK = 0, 1, 2
+
+
+class ExportError(ValueError):
+    """The folder, or what it is asked for, cannot be used; the message says why."""
+
+
+class Translated(NamedTuple):
+    """One sentence's translation.
+
+    Attributes:
+      tokens: target ids without EOS, as the model wrote them.
+      score: of a model that refines drafts the mean log-probability per token (unless exported with another rule), of
+        an autoregressive one what its search gave.
+      passes: decoder passes that the sentence took; 0 for an empty one.
+      truncated: whether the source was cut.
+    """
+
+    tokens: tuple[int, ...] = ()
+    score: float = 0.0
+    passes: int = 0
+    truncated: bool = False
+
+
+def program_file(stage: str, length: int) -> str:
+    """The file that holds a stage's program for rows of a length."""
+    return f"{stage}_{length}.jax_export"
+
+
+class Exported:
+    """A loaded folder. A program is read when a batch needs its length for the first time, and compiled once a shape.
+
+    Attributes:
+      description: what export.json says.
+      params: the weights by name, on the device.
+      files: names of those that were compared with the manifest; no others are read.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        description: dict[str, Any],
+        params: dict[str, Any],
+        vocabulary: bytes,
+        files: frozenset[str],
+    ):
+        self.folder, self.description, self.params, self.files = folder, description, params, files
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(vocabulary)
+        self._programs: dict[str, Callable[..., Any]] = {}
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str]) -> Exported:
+        """Reads a folder; every file is compared with the manifest.
+
+        Raises:
+          ExportError: it is no such folder, a file is missing or damaged, or its programs are not for this device.
+        """
+        folder = Path(folder)
+        if importlib.util.find_spec("flatbuffers") is None:
+            raise ExportError("JAX reads exported programs with a package that is missing: pip install flatbuffers")
+        files = _check(folder)
+        try:
+            description = json.loads((folder / DESCRIPTION).read_text())
+            got = description["format"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ExportError(
+                f"{folder / DESCRIPTION} does not describe an export: make one with `padir export`"
+            ) from None
+        if got != FORMAT:
+            raise ExportError(
+                f"{folder / DESCRIPTION} has format {got!r}, this loader reads {FORMAT}: use the folder's own"
+            )
+        platform = jax.export.default_export_platform()
+        if platform not in description["platforms"]:
+            raise ExportError(
+                f"the programs are for {', '.join(description['platforms'])}, and JAX runs on {platform} here: export"
+                " for it (--platforms), or set JAX_PLATFORMS=cpu"
+            )
+        dtypes = description["dtypes"]
+        try:
+            arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
+            params = {name: np.asarray(value, dtypes[name]) for name, value in arrays.items()}
+            vocabulary = (folder / VOCABULARY).read_bytes()
+            return cls(folder, description, jax.device_put(params), vocabulary, files)
+        except (safetensors.SafetensorError, RuntimeError, OSError, KeyError) as error:
+            raise ExportError(f"{folder} holds weights or a vocabulary that cannot be read: {error}") from error
+
+    def __call__(self, texts: Sequence[str], **options: Any) -> list[str]:
+        """Translations of sentences, one for each; those of empty ones are empty. Options are those of `translate`."""
+        return [self.text(result.tokens) for result in self.translate(texts, **options)]
+
+    def translate(self, texts: Sequence[str], **options: Any) -> list[Translated]:
+        """Translates sentences, each on its own; options and errors are those of `translate_tokens`.
+
+        Raises:
+          ExportError: also where a text holds surrogates, which stand for undecodable bytes.
+        """
+        if isinstance(texts, str):
+            raise ExportError("texts must be a sequence of sentences, got one string: put it into a list")
+        try:
+            tokens = self._processor.encode(list(texts), num_threads=1)
+        except TypeError:
+            raise ExportError("texts must be Unicode strings without surrogates (U+D800 to U+DFFF)") from None
+        sources = [each if text.strip() else [] for each, text in zip(tokens, texts, strict=True)]
+        return self.translate_tokens(sources, **options)
+
+    def translate_tokens(
+        self, sources: Sequence[Sequence[int]], *, truncate: bool = False, first_number: int = 0, **options: Any
+    ) -> list[Translated]:
+        """Translates token ids.
+
+        Args:
+          sources: the ids of each sentence, without EOS; one without any gives none.
+          truncate: cut sources that are too long instead of raising.
+          first_number: the number of the first sentence, which its random draft is made from, where the sentences are a
+            part of a longer input.
+          options: in place of those in export.json: batch_size, seed and, of models that refine drafts, num_steps
+            (decoder passes at most), top_k (lengths tried), offsets (added to each), draws (drafts of each length).
+
+        Raises:
+          ExportError: a source is longer than any program takes, or an option is unknown or out of its range.
+        """
+        chosen = self._options(options)
+        limit = self.description["max_source_tokens"]
+        for i, source in enumerate(sources):
+            if len(source) > limit and not truncate:
+                raise ExportError(
+                    f"text {i + 1} has {len(source)} tokens, the programs take {limit}: split it, or cut it with"
+                    " truncate=True"
+                )
+        prefix = self.description["source_prefix"]
+        rows = [[*prefix, *source[:limit], _EOS] for source in sources]
+        order = sorted((i for i, source in enumerate(sources) if len(source)), key=lambda i: len(rows[i]))
+        results = [Translated()] * len(sources)
+        batch = self._search if self.description["kind"] == "search" else self._refine
+        for begin in range(0, len(order), chosen["batch_size"]):
+            numbers = order[begin : begin + chosen["batch_size"]]
+            count = min(chosen["batch_size"], 1 << (len(numbers) - 1).bit_length())  # few shapes, few compilations
+            length = self._bucket("source", max(len(rows[i]) for i in numbers))
+            source_BS = np.full((count, length), _PADDING, np.int32)
+            for b, i in enumerate(numbers):
+                source_BS[b, : len(rows[i])] = rows[i]
+            number_B = np.zeros(count, np.uint32)
+            number_B[: len(numbers)] = [first_number + i for i in numbers]
+            for i, result in zip(numbers, batch(source_BS, number_B, len(numbers), chosen), strict=True):
+                results[i] = result._replace(truncated=len(sources[i]) > limit)
+        return results
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What target ids say, on one line; without repeated tokens where the model's strategy asks for that."""
+        if self.description["drop_repeats"]:
+            pairs = zip(tokens, [None, *tokens], strict=False)
+            tokens = [token for token, left in pairs if token != left or token in self._copied]
+        pieces = [int(i) for i in tokens if _UNK <= i < self._processor.get_piece_size()]
+        return self._processor.decode(pieces).replace("\n", " ").replace("\r", " ")
+
+    @functools.cached_property
+    def _copied(self) -> frozenset[int]:
+        """Ids whose repetition is no slip: digits and bytes."""
+        piece = self._processor.id_to_piece
+        ids = range(self._processor.get_piece_size())
+        return frozenset(i for i in ids if self._processor.is_byte(i) or piece(i).strip("▁").isdigit())
+
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+        defaults = self.description["options"]
+        for name, value in given.items():
+            if name not in defaults:
+                raise ExportError(f"there is no option {name!r}: choose of {', '.join(defaults)}")
+            least = 0 if name == "seed" else 1
+            if name != "offsets" and (not isinstance(value, int) or not least <= value < 2**31):
+                raise ExportError(f"{name} must be a whole number of at least {least}, got {value!r}")
+        chosen = {**defaults, **given}
+        if not len(chosen.get("offsets", [0])):
+            raise ExportError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
+        if chosen.get("draws", 1) > 1 and self.description["canvas_deterministic"]:
+            raise ExportError(f"draws must be 1, got {chosen['draws']}: without randomness all drafts would be equal")
+        return chosen
+
+    def _bucket(self, side: str, length: int) -> int:
+        """The least length of `side` that there is a program for and that is at least `length`."""
+        buckets = self.description[f"{side}_buckets"]
+        for bucket in buckets:
+            if bucket >= length:
+                return bucket
+        raise ExportError(
+            f"there is no program for {side} rows of {length} tokens, only up to {max(buckets)}: export more"
+        )
+
+    def _run(self, stage: str, length: int, *arguments: Any) -> Any:
+        """What a stage's program for rows of a length gives."""
+        name = program_file(stage, length)
+        if name not in self._programs:
+            if name not in self.files:
+                raise ExportError(f"there is no program {name} in {self.folder}: export that length")
+            try:
+                program = jax.export.deserialize(bytearray((self.folder / name).read_bytes()))
+            except Exception as error:  # flatbuffers raises what it happens upon
+                made = f"it was made by JAX {self.description['jax']}, this is {jax.__version__}"
+                raise ExportError(f"{self.folder / name} cannot be read ({made}): {error}") from error
+            self._programs[name] = jax.jit(program.call)
+        return self._programs[name](self.params, *arguments)
+
+    def _lengths(self, length_BM: np.ndarray, chosen: dict[str, Any]) -> list[list[int]]:
+        """The lengths that are tried of each sentence, EOS included, without duplicates."""
+        most = self.description["max_length"]
+        if self.description["length_head"] == "token":  # log-probabilities of 1 .. M
+            if chosen["top_k"] > length_BM.shape[1]:
+                raise ExportError(
+                    f"the model knows {length_BM.shape[1]} lengths, got top_k={chosen['top_k']}: try fewer"
+                )
+            best_BK = np.argsort(-length_BM, axis=1, kind="stable")[:, : chosen["top_k"]] + 1
+        else:
+            if chosen["top_k"] > 1:
+                raise ExportError("this model predicts a single length: use top_k=1 with offsets")
+            best_BK = length_BM
+        offsets = chosen["offsets"]
+        tried = [[int(np.clip(k + offset, 2, most)) for offset in offsets for k in row] for row in best_BK.tolist()]
+        return [list(dict.fromkeys(row)) for row in tried]
+
+    def _refine(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+        """A batch of a model that refines drafts: encode, choose lengths, refine every draft, keep the best one."""
+        length_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
+        log_prob_BM = np.asarray(length_BM)
+        lengths = self._lengths(log_prob_BM[:sentences], chosen)
+        tried = [list(itertools.product(row, range(chosen["draws"]))) for row in lengths]
+        most = max(map(len, tried))
+        # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
+        filled = [row + [row[0]] * (most - len(row)) for row in tried]
+        filled += [filled[0]] * (len(source_BS) - sentences)
+        length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
+        longest = self._bucket("target", int(length_BN.max()))
+        numbers = (np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
+        refined = self._run("refine", longest, memory, number_B, length_BN, draw_BN, *numbers)
+        tokens_BNL, score_BN, passes_BN = jax.device_get(refined)
+        results = []
+        for b, row in enumerate(tried):
+            scores = score_BN[b, : len(row)].astype(float)
+            if self.description["length_weight"]:
+                scores += self.description["length_weight"] * log_prob_BM[b, length_BN[b, : len(row)] - 1]
+            scores /= np.maximum(length_BN[b, : len(row)] - 1, 1) ** self.description["brevity"]
+            n = int(scores.argmax())
+            tokens = tokens_BNL[b, n, : length_BN[b, n] - 1].tolist()
+            results.append(Translated(tuple(tokens), float(scores[n]), int(passes_BN[b, n])))
+        return results
+
+    def _search(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+        """A batch of an autoregressive model, which one program writes."""
+        factor, extra = self.description["length_limit"]  # most target tokens, by those of the source
+        limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
+        limit_B[sentences:] = 2  # rows that fill the batch up end at once
+        arguments = (source_BS, number_B, limit_B.astype(np.int32), np.int32(chosen["seed"]))
+        written = self._run("search", source_BS.shape[1], *arguments)
+        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(written)
+        best_B = score_BN.argmax(-1)[:sentences]
+        return [
+            Translated(tuple(tokens_BNL[b, n, : length_BN[b, n] - 1].tolist()), float(score_BN[b, n]), int(passes_B[b]))
+            for b, n in enumerate(best_B)
+        ]
+
+
+def _check(folder: Path) -> frozenset[str]:
+    """Compares every file with the manifest, and gives their names."""
+    try:
+        entries = json.loads((folder / MANIFEST).read_text())["files"]
+        sums = {name: entry["sha256"] for name, entry in entries.items()}
+    except OSError:
+        raise ExportError(f"{folder} has no {MANIFEST}: it is no whole folder of `padir export`") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ExportError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
+    for name, expected in sums.items():
+        if not _is_inside(folder, name):
+            raise ExportError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
+        try:
+            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError:
+            raise ExportError(f"{folder / name} is missing: restore the folder from a copy") from None
+        if digest != expected:
+            raise ExportError(f"{folder / name} is damaged (its sha256 differs): restore the folder from a copy")
+
+    if missing := [name for name in (DESCRIPTION, WEIGHTS, VOCABULARY) if name not in sums]:
+        raise ExportError(f"{folder / MANIFEST} does not name {missing[0]}: restore the folder from a copy")
+    return frozenset(sums)
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    """Whether a file is the folder's own, or a blob that a snapshot in a cache of Hugging Face's hub links to."""
+    path, home = folder / name, folder.resolve()
+    file, repository = path.resolve(), home.parent.parent
+    is_snapshot = home.parent.name == "snapshots" and repository.name.startswith("models--")
+    is_blob = is_snapshot and path.parent == folder and file.parent == repository / "blobs"
+    return is_blob or file.is_relative_to(home)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """One line out for each line in."""
+    parser = argparse.ArgumentParser(description="Translates the lines of standard input with an exported model.")
+    parser.add_argument("folder", help="from `padir export`")
+    for name in ("num_steps", "top_k", "batch_size", "seed"):
+        parser.add_argument(f"--{name}", type=int, help="in place of the folder's")
+    options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not None}
+    try:
+        exported = Exported.load(options.pop("folder"))
+        lines, first = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer), 0
+        while chunk := list(itertools.islice(lines, 1024)):
+            results = exported.translate(chunk, truncate=True, first_number=first, **options)
+            for number, result in enumerate(results, first + 1):
+                if result.truncated:
+                    print(f"line {number} is longer than the programs take: its end is left out", file=sys.stderr)
+            sys.stdout.buffer.write("".join(exported.text(r.tokens) + "\n" for r in results).encode())
+            sys.stdout.buffer.flush()
+            first += len(chunk)
+    except ExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # who reads has gone, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the end
+        return 141
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

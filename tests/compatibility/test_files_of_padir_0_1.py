@@ -1,0 +1,98 @@
+"""Files of the first file formats are read, and give what the padir that wrote them gave.
+
+`files/` was written by padir before its modules moved into packages (JAX 0.10.2): a model of width 8 and its training
+run, stopped after 200 steps, 130 prepared pairs of the corpus toy_de_en, a shortlist and an export. `expected.json` and
+`continued.safetensors` (the weights after 210 steps) are that padir's results.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import flax.traverse_util
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from padir.__main__ import main
+from padir.data.loader import make_loader
+from padir.data.plan import Batching
+from padir.data.prepared import load_manifest
+from padir.decoding.lengths import LengthSearch
+from padir.decoding.options import Decoding
+from padir.decoding.shortlist import Shortlist
+from padir.decoding.translator import Translator
+from padir.interop.standalone import Exported
+from padir.jobs.average import average_run
+from padir.models.directory import load_model
+
+FILES = Path(__file__).parent / "files"
+EXPECTED = json.loads((FILES / "expected.json").read_text(encoding="utf-8"))
+TWO_LENGTHS = Decoding(num_steps=3, lengths=LengthSearch(top_k=2))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A copy of the stopped training run's directory."""
+    return Path(shutil.copytree(FILES / "run", tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator.load(FILES / "run")
+
+
+def digest(params):
+    total = hashlib.sha256()
+    for name, value in sorted(flax.traverse_util.flatten_dict(params, sep="/").items()):
+        total.update(name.encode() + np.asarray(value, "<f4").tobytes())
+    return total.hexdigest()
+
+
+def test_a_model_directory_translates_as_before(translator):
+    assert digest(translator.params) == EXPECTED["params"]
+    assert translator.card.step == 200 and translator.card.task == "toy_de_en"
+    results = translator.translate(EXPECTED["sentences"], TWO_LENGTHS)
+    assert [result.text for result in results] == EXPECTED["translations"]
+    np.testing.assert_allclose([result.score for result in results], EXPECTED["scores"], rtol=1e-4)
+
+
+def test_a_prepared_folder_gives_the_same_batches():
+    load_manifest(FILES / "prepared", verify=True)
+    batch = next(iter(make_loader(FILES / "prepared", Batching(rows=2, row_length=32), seed=0)))
+    assert {name: value.tolist() for name, value in batch.items()} == EXPECTED["first_batch"]
+
+
+def test_a_training_run_resumes_from_its_checkpoint(run_dir):
+    arguments = [f"--gin_file={run_dir / 'config.gin'}", "--gin.train.num_steps=210"]
+    assert main(["train", "--data", str(FILES / "prepared"), "--model_dir", str(run_dir), *arguments]) == 0
+    params, card, _ = load_model(run_dir)
+    assert card.step == 210
+    expected = safetensors.numpy.load_file(FILES / "continued.safetensors")
+    flat = flax.traverse_util.flatten_dict(params, sep="/")
+    assert flat.keys() == expected.keys()
+    for name, value in flat.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_checkpoints_are_averaged(run_dir, tmp_path):
+    average_run(run_dir, tmp_path / "average", kind="last", count=2)
+    params, card, _ = load_model(tmp_path / "average")
+    assert card.weights.steps == (100, 200)
+    assert digest(params) == EXPECTED["averaged"]
+
+
+def test_a_shortlist_restricts_the_same_ids(translator):
+    shortlist = Shortlist.load(FILES / "shortlist.npz")
+    shortlist.check(translator.tokenizer)
+    source_ids = np.asarray(translator.tokenizer.encode(EXPECTED["sentences"][0]))
+    assert source_ids.tolist() == EXPECTED["ids"]
+    assert np.flatnonzero(shortlist.likely(source_ids)).tolist() == EXPECTED["likely"]
+    results = translator.translate(EXPECTED["sentences"], Decoding(num_steps=3, shortlist=shortlist))
+    assert [result.text for result in results] == EXPECTED["with_shortlist"]
+
+
+def test_exported_programs_run():
+    results = Exported.load(FILES / "export").translate(EXPECTED["sentences"], num_steps=3, top_k=2)
+    assert [list(result.tokens) for result in results] == EXPECTED["exported"]
