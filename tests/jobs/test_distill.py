@@ -236,7 +236,7 @@ def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(
         run(again, data, data)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(PadirError, match="holds what padir did not make"):
+    with pytest.raises(PadirError, match="holds files that padir did not make"):
         run(again, data, tmp_path / "letters", overwrite=True)
 
 

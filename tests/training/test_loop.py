@@ -108,8 +108,7 @@ class TestRun:
 
 
 class TestResume:
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    @pytest.mark.parametrize("step", [1, 3])
+    @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGTERM, 3)])
     def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, number, step):
         """A signal comes while a step is made: that step, or the next, is the last."""
         folder = tmp_path / "model"
@@ -253,7 +252,7 @@ class TestWrong:
 
     @pytest.mark.parametrize("wrong", [{"log": 0}, {"checkpoint": 0}, {"keep": 0}, {"evaluate": -1}])
     def test_intervals(self, wrong):
-        with pytest.raises(PadirError, match="at least 1 and evaluate at least 0"):
+        with pytest.raises(PadirError, match=f"Intervals.{next(iter(wrong))} must be at least"):
             Intervals(**wrong)
 
 

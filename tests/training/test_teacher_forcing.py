@@ -82,7 +82,7 @@ class TestLoss:
             begin += len(target)
 
     def test_wrong_label_smoothing(self):
-        with pytest.raises(PadirError, match=r"label_smoothing must lie in \[0, 1\), got 1.0"):
+        with pytest.raises(PadirError, match=r"label_smoothing must be in \[0, 1\), got 1.0"):
             TeacherForcing(label_smoothing=1.0)
 
     def test_is_not_for_models_that_refine(self):
