@@ -217,7 +217,7 @@ class TestLeavingByAnException:
 
 
 class TestWrong:
-    def test_a_model_without_the_checkpoints_of_its_training_is_not_overwritten(self, data, finished):
+    def test_a_model_without_its_checkpoints_is_not_overwritten(self, data, finished):
         shutil.rmtree(finished / "checkpoints")
         before = {path: path.read_bytes() for path in finished.glob("*") if path.is_file()}
         with pytest.raises(PadirError, match="model_dir must be new.* got .* no checkpoints.*: give another one"):
