@@ -33,7 +33,7 @@ class PadirError(ValueError):
 
     def renamed(self, what: str) -> PadirError:
         """The same error under another name: that of the command-line option which set the field."""
-        return type(self)(what, self.expected, self.got, self.remedy)
+        return PadirError(what, self.expected, self.got, self.remedy)
 
 
 def first_line(error: Exception) -> str:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mkdocs.exceptions import PluginError
-
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = re.compile(r"https://github\.com/padir/padir/(?:blob|tree)/main/([^#?]+)")
 LOADS = {
@@ -44,7 +42,7 @@ class Page(HTMLParser):
 def on_post_build(config: Any) -> None:
     """Fails the build if a link is broken or a page loads something from elsewhere."""
     if faults := list(check(Path(config["site_dir"]))):
-        raise PluginError("the site has faults:\n" + "\n".join(faults))
+        raise SystemExit("the site has faults:\n" + "\n".join(faults))
 
 
 def check(site: Path) -> Iterator[str]:

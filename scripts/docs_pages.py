@@ -4,6 +4,8 @@ Nothing here is committed: each page is made of the parsers, the gin files, the 
 """
 
 import argparse
+import ast
+import os
 import re
 import runpy
 import textwrap
@@ -18,6 +20,13 @@ GITHUB = "https://github.com/padir/padir/blob/main/"
 MARK = re.compile(r"<!-- made: (\w+)(?: (\w+))? -->")
 
 
+def on_config(config: Any) -> Any:
+    """Puts a page for each package into the navigation, below that of the API."""
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    reference[-1] = {"Python API": ["api.md", *({name: f"api/{name}.md"} for name, _ in packages())]}
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made to those that are written."""
     made = {
@@ -27,6 +36,7 @@ def on_files(files: Files, config: Any) -> Files:
         "toy_objectives.md": toy_objectives(),
         "speed_tables.md": speed_tables(),
     }
+    made |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name, _ in packages()}
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     for picture in sorted((ROOT / "results").glob("*.png")):
@@ -57,32 +67,33 @@ def from_root(name: str) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers."""
-    from padir.__main__ import _parser
+    from padir.cli.commands import GROUPS, build_parser
 
-    parser = _parser()
-    lines = [f"- [`{name}`](#{_anchor(name)}): {about}" for name, about, _ in _subcommands(parser)]
-    for name, about, command in _subcommands(parser):
-        lines += [
-            "",
-            f"## `{name}` {{ #{_anchor(name)} }}",
-            "",
-            command.description or f"{about[0].upper()}{about[1:]}.",
-        ]
-        lines += ["", "```text", command.format_usage().removeprefix("usage: ").rstrip(), "```"]
-        for group in command._action_groups:
-            lines += _options(group)
+    os.environ["COLUMNS"] = "110"  # argparse wraps usage to it
+    lines = []
+    for title, group in GROUPS.items():
+        links = (f"[`padir {command.name}`](#padir-{command.name}): {command.sentence}" for command in group)
+        lines += [f"**{title}**", "", *(f"- {link}" for link in links), ""]
+    for command in _inner(build_parser()):
+        lines += _section(command, "##")
     return "\n".join(lines) + "\n"
 
 
-def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    """(name, help, parser) of each command; those of `padir t5x` by both words."""
-    for action in parser._actions:
-        if not isinstance(action, argparse._SubParsersAction):
-            continue
-        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        for name, command in action.choices.items():
-            inner = list(_subcommands(command))
-            yield from inner or [(command.prog, helps.get(name, ""), command)]
+def _inner(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of a parser's commands."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [command for action in found for command in action.choices.values()]
+
+
+def _section(command: argparse.ArgumentParser, heading: str) -> list[str]:
+    """A command's heading, description, usage and options; then those of the commands within."""
+    usage = command.format_usage().removeprefix("usage: ").replace("\n" + " " * 7, "\n").rstrip()
+    anchor = command.prog.replace(" ", "-")
+    lines = ["", f"{heading} `{command.prog}` {{ #{anchor} }}", "", command.description or ""]
+    lines += ["", "```text", usage, "```"]
+    if inner := _inner(command):
+        return lines + [line for each in inner for line in _section(each, heading + "#")]
+    return lines + [line for group in command._action_groups for line in _options(group)]
 
 
 def _options(group: Any) -> list[str]:
@@ -104,10 +115,6 @@ def _options(group: Any) -> list[str]:
     title = group.title if group.title not in ("options", "positional arguments") else ""
     head = ["", f"**{title[0].upper()}{title[1:]}**"] if title else []
     return [*head, "", "| option | |", "|---|---|", *rows]
-
-
-def _anchor(name: str) -> str:
-    return name.replace(" ", "-")
 
 
 def _cell(text: str) -> str:
@@ -149,15 +156,18 @@ def configs() -> str:
 # Python API
 
 
+def packages() -> Iterator[tuple[str, str]]:
+    """(name, first paragraph of its docstring) of each package that says what is public in it."""
+    for path in sorted((ROOT / "padir").rglob("__init__.py")):
+        module = ast.parse(path.read_text())
+        if "__all__" in path.read_text():
+            paragraph = (ast.get_docstring(module) or "").split("\n\n")[0]
+            yield ".".join(path.parent.relative_to(ROOT).parts), " ".join(paragraph.split())
+
+
 def api() -> str:
-    """The public names of every package, from their docstrings."""
-    text = ""
-    packages = sorted(path.parent for path in (ROOT / "padir").rglob("__init__.py"))
-    for package in packages:
-        name = ".".join(package.relative_to(ROOT).parts)
-        if "__all__" in (package / "__init__.py").read_text():
-            text += f"\n::: {name}\n"
-    return text
+    """The list of packages."""
+    return "\n".join(f"- [`{name}`](api/{name}.md): {about}" for name, about in packages())
 
 
 # Measurements

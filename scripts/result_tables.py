@@ -104,7 +104,7 @@ def readme() -> str:
         ["Tatoeba, the shipped models"]
         + [score(tatoeba, "bleu", model="de_en", num_steps=steps, top_k=5) for steps in (1, 4)]
         + [score(tatoeba, "bleu", **beam(1))],
-        ["Multi30k (`configs/run/multi30k_de_en_distilled_cpu.gin`)"]
+        ["Multi30k"]
         + [score(multi30k, "bleu", model="padir", num_steps=steps, top_k=5) for steps in (1, 4)]
         + [score(multi30k, "bleu", **beam(5))],
     ]

@@ -22,6 +22,16 @@ def test_the_table_of_results_is_what_the_script_prints():
     assert after.startswith(runpy.run_path(str(script))["readme"]() + "\n\n"), "run it, and put its table there"
 
 
+def test_the_times_in_the_text_are_those_of_the_table_of_speed():
+    script = ROOT / "scripts" / "speed_table.py"
+    if not script.exists():
+        pytest.skip("needs a checkout with scripts/")
+    times = [int(time.replace(",", "")) for time in re.findall(r"([\d,]+) ms", README.read_text())]
+    rows = runpy.run_path(str(script))["table"]()
+    assert f"| {times[0]} ms | own AR, greedy | {times[1]} ms |" in rows
+    assert f"| 30 tokens, batch of 32 | {times[2]} ms | own AR, greedy | {times[3]} ms |" in rows
+
+
 def python_block(page: Path) -> str:
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     return code

@@ -333,7 +333,7 @@ def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Tr
     from padir.models.card import ModelCard
     from padir.refinement.corruption import Uniform
     from padir.refinement.strategies import Padir
-    from padir.training.loop import init_params
+    from padir.models.params import init_params
 
     ids = Ids(vocab_size)
     params = init_params(Transformer(config, ids), seed)

@@ -1,1 +1,11 @@
-"""The commands of the command line, by what they do: options, what they mean, and the calls."""
+"""The command line, `padir COMMAND`.
+
+`main` runs a command. `commands` lists all commands with their modules, `options` adds options that several commands
+share, and `arguments` and `corpora` turn parsed options into decoding options, models and corpora. The other modules
+each hold the commands of one group, which parse, call the library and print.
+"""
+
+from padir.cli.commands import build_parser
+from padir.cli.main import main
+
+__all__ = ["build_parser", "main"]

@@ -1,38 +1,43 @@
-"""What commands say to whoever runs them."""
+"""Messages, tables and progress that commands print."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
 
-if TYPE_CHECKING:
-    from padir.data.manifest import PreparedManifest
+import rich.console
+import rich.progress
+
+from padir.data.manifest import PreparedManifest
+from padir.decoding.streaming import lines
+from padir.reporting import tables
+from padir.text.lines import open_bytes
+
+
+def tell(message: str) -> None:
+    """Print a message on stderr."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
-    """Says on stderr what is odd but stops nothing."""
+    """Print a warning on stderr."""
     print(f"padir: warning: {message}", file=sys.stderr)
 
 
 def own_words(message: str) -> str:
-    """A message without the calls that gin appends to it."""
+    """Message without the names of calls that gin appends."""
     return message.split("\n  In call to configurable")[0]
 
 
-def lines_of(path: str) -> list[str]:
-    """A file's lines, as `padir translate` reads them."""
-    from padir.decoding.streaming import lines
-    from padir.text.lines import open_bytes
-
+def read_lines(path: str) -> list[str]:
+    """Read all lines of a file, as `padir translate` does."""
     with open_bytes(path) as file:
         return list(lines(file, warn, path))
 
 
 def print_splits(title: str, manifest: PreparedManifest) -> None:
-    """Prints the table of a prepared folder's splits."""
-    from padir.reporting import tables
-
+    """Print the size of every split of a prepared folder."""
     rows = [
         [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _counts(info.dropped)]
         for split, info in manifest.splits.items()
@@ -44,23 +49,17 @@ def _counts(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
 
 
-def counter(label: str) -> Any:
-    """A context that gives a function which counts lines on stderr, where that is a terminal."""
-    import rich.console
-    import rich.progress
-
-    @contextlib.contextmanager
-    def counting():
-        console = rich.console.Console(stderr=True)
-        with rich.progress.Progress(
-            rich.progress.TextColumn(label),
-            rich.progress.TextColumn("{task.completed:,} lines"),
-            rich.progress.TextColumn("{task.speed}"),
-            console=console,
-            disable=not console.is_terminal or sys.stdout.isatty(),
-            transient=True,
-        ) as bar:
-            task = bar.add_task(label, total=None)
-            yield lambda count: bar.advance(task, count)
-
-    return counting()
+@contextlib.contextmanager
+def counter(label: str) -> Iterator[Callable[[int], None]]:
+    """Count lines on stderr if it is a terminal; the context gives a function to call with each number of new lines."""
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(
+        rich.progress.TextColumn(label),
+        rich.progress.TextColumn("{task.completed:,} lines"),
+        rich.progress.TextColumn("{task.speed}"),
+        console=console,
+        disable=not console.is_terminal or sys.stdout.isatty(),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda count: bar.advance(task, count)

@@ -1,143 +1,116 @@
-"""`padir vocab | prepare | shortlist`: from text to records."""
+"""`padir vocab`, `padir prepare` and `padir shortlist`: from text to records."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from padir.cli.arguments import (
-    source_of,
-)
-from padir.cli.console import print_splits, warn
-from padir.cli.options import common_options, corpus_options
+from padir.cli.console import print_splits, tell, warn
+from padir.cli.corpora import source_of
+from padir.cli.options import common_options, corpus_options, given, sentinels_option, setting
+from padir.data.manifest import LengthLimits
+from padir.data.mixture import Mixture
+from padir.data.prepare import prepare
+from padir.data.prepared import load_manifest, load_tokenizer
+from padir.decoding.shortlist import Shortlist
+from padir.jobs import learn_shortlist
+from padir.reporting import tables
+from padir.text import tokenizer
+from padir.text.tokenizer import Tokenizer
 
 
-def add(commands: Any) -> None:
-    """Adds these commands to the parser's."""
-    _add_vocab(commands)
-    _add_prepare(commands)
-    _add_shortlist(commands)
-
-
-def _add_vocab(commands: Any) -> None:
-    vocab = commands.add_parser(
-        "vocab", parents=[corpus_options(), common_options()], help="train a vocabulary on both sides of a corpus"
+def add_vocab(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
+    setting(parser, tokenizer.train, "size", "number of pieces, without sentinels")
+    sentinels_option(parser)
+    setting(parser, tokenizer.train, "max_lines", "sample a larger corpus down to this number of lines")
+    setting(
+        parser,
+        tokenizer.train,
+        "character_coverage",
+        "share of the corpus's characters that get a piece; other characters are spelt in bytes",
     )
-    vocab.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
-    vocab.add_argument("--size", type=int, default=32_000, help="pieces, sentinels not counted (32,000)")
-    vocab.add_argument("--num_sentinels", type=int, default=100, help="ids on top of the pieces (100)")
-    vocab.add_argument(
-        "--max_lines", type=int, default=5_000_000, help="a larger corpus is sampled down to that many (5,000,000)"
-    )
-    vocab.add_argument(
-        "--character_coverage",
-        type=float,
-        default=0.9995,
-        help="share of the corpus's characters that get a piece; the rest is spelt in bytes (0.9995)",
-    )
-    vocab.set_defaults(run=_vocab)
+    corpus_options(parser, "train", "validation", "test")
+    common_options(parser)
+    parser.set_defaults(run=_vocab)
 
 
 def _vocab(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.text import tokenizer
-
     source = source_of(args)
     split = "train" if "train" in source.splits else source.splits[0]
     texts = (text for pair in source.pairs(split) for text in pair)
-    trained = tokenizer.train(
-        texts,
-        args.output,
-        size=args.size,
-        num_sentinels=args.num_sentinels,
-        max_lines=args.max_lines,
-        character_coverage=args.character_coverage,
-    )
-    print(f"{args.output}: {trained.num_pieces:,} pieces and {args.num_sentinels} sentinels", file=sys.stderr)
+    settings = given(args, "size", "num_sentinels", "max_lines", "character_coverage")
+    trained = tokenizer.train(texts, args.output, **settings)
+    tell(f"{args.output}: {trained.num_pieces:,} pieces and {trained.ids.num_sentinels} sentinels")
     return {"file": args.output, "pieces": trained.num_pieces, "sha256": trained.sha256}
 
 
-def _add_prepare(commands: Any) -> None:
-    prepare = commands.add_parser(
-        "prepare", parents=[corpus_options(), common_options()], help="tokenise a corpus into records"
-    )
-    prepare.add_argument("--vocab", required=True, metavar="FILE", help="from `padir vocab`")
-    prepare.add_argument("--num_sentinels", type=int, default=100, help="as given to `padir vocab` (100)")
-    prepare.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    prepare.add_argument("--max_source_tokens", type=int, default=256, help="longer pairs are dropped (256)")
-    prepare.add_argument("--max_target_tokens", type=int, default=256, help="longer pairs are dropped (256)")
-    prepare.add_argument("--max_length_ratio", type=float, help="drop pairs of more unequal lengths")
-    prepare.add_argument("--records_per_shard", type=int, default=1_000_000, help="of one file (1,000,000)")
-    prepare.add_argument("--overwrite", action="store_true", help="replace what is in the folder")
-    prepare.set_defaults(run=_prepare)
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
+    sentinels_option(parser)
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    setting(parser, LengthLimits, "max_source_tokens", "drop pairs with longer sources")
+    setting(parser, LengthLimits, "max_target_tokens", "drop pairs with longer targets")
+    setting(parser, LengthLimits, "max_length_ratio", "drop pairs of more unequal lengths", type=float)
+    setting(parser, prepare, "records_per_shard", "number of records in one file")
+    parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
+    corpus_options(parser, "train", "validation", "test")
+    common_options(parser)
+    parser.set_defaults(run=_prepare)
 
 
 def _prepare(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.data.manifest import LengthLimits
-    from padir.data.prepare import prepare
-    from padir.text.tokenizer import Tokenizer
-
-    manifest = prepare(
-        source_of(args),
-        Tokenizer.load(args.vocab, num_sentinels=args.num_sentinels),
-        args.output,
-        LengthLimits(args.max_source_tokens, args.max_target_tokens, args.max_length_ratio),
-        records_per_shard=args.records_per_shard,
-        overwrite=args.overwrite,
-    )
+    source, vocabulary = source_of(args), Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
+    limits = LengthLimits(**given(args, "max_source_tokens", "max_target_tokens", "max_length_ratio"))
+    shards = given(args, "records_per_shard")
+    manifest = prepare(source, vocabulary, args.output, limits, overwrite=args.overwrite, **shards)
     print_splits(args.output, manifest)
     return manifest.to_json()
 
 
-def _add_shortlist(commands: Any) -> None:
-    shortlist = commands.add_parser(
-        "shortlist",
-        parents=[common_options()],
-        help="learn which pieces each source piece is translated to, for --shortlist",
-        description="Learns which pieces each source piece is translated to (IBM Model 1 on the training split), so"
-        " that decoding with --shortlist need not look at the whole vocabulary. The recall is of the validation split:"
-        " the share of target tokens (EOS included), and of whole targets, that the lists of their batches hold.",
+def add_shortlist(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "The lists are learned by IBM Model 1 on the training split; decoding with --shortlist then computes logits for"
+        " listed pieces only. Recall is measured on the validation split: the share of target tokens (EOS included),"
+        " and of whole targets, that the lists of their batches contain."
     )
-    shortlist.add_argument(
-        "--data", required=True, nargs="+", metavar="DIR", help="from `padir prepare`, or several of one vocabulary"
+    parser.add_argument(
+        "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
     )
-    shortlist.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
-    shortlist.add_argument("--candidates", type=int, default=32, help="most target pieces of a source piece (32)")
-    shortlist.add_argument(
-        "--frequent", type=int, default=1_000, help="pieces that belong to every sentence, the most frequent (1,000)"
-    )
-    shortlist.add_argument("--iterations", type=int, default=5, help="of expectation maximisation (5)")
-    shortlist.add_argument("--pairs", type=int, default=1_000_000, help="to learn from, at most (1,000,000)")
-    shortlist.set_defaults(run=_shortlist)
+    parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
+    setting(parser, learn_shortlist.learn, "candidates", "most target pieces of a source piece")
+    setting(parser, learn_shortlist.learn, "frequent", "number of most frequent pieces that belong to every list")
+    setting(parser, learn_shortlist.learn, "iterations", "iterations of expectation maximisation")
+    setting(parser, learn_shortlist.learn, "most_pairs", "most sentence pairs to learn from", option="pairs")
+    common_options(parser)
+    parser.set_defaults(run=_shortlist)
 
 
 def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
-    from padir.data.mixture import Mixture
-    from padir.data.prepared import load_manifest, load_tokenizer
-    from padir.jobs import learn_shortlist as lexicon
-    from padir.reporting import tables
-
-    settings = {"candidates": args.candidates, "frequent": args.frequent, "iterations": args.iterations}
-    learned = lexicon.learn(Mixture(tuple(args.data)), **settings, most_pairs=args.pairs)
+    settings = given(args, "candidates", "frequent", "iterations")
+    if args.pairs is not None:
+        settings["most_pairs"] = args.pairs
+    learned = learn_shortlist.learn(Mixture(tuple(args.data)), **settings)
     learned.save(args.output)
     kept = learned.describe()
-    print(
-        f"{args.output}: {kept['candidates']} candidates of each piece, and the {kept['frequent']:,} most frequent",
-        file=sys.stderr,
-    )
-    found: list[Any] = []
-    held_out = tuple(folder for folder in args.data if "validation" in load_manifest(folder).splits)
-    if held_out:
-        ids = load_tokenizer(held_out[0]).ids
-        pairs = lexicon.read(Mixture(held_out), "validation")
-        found = [lexicon.recall(learned, *pairs, ids, batch_size) for batch_size in (1, 32)]
-        lines = [
-            [str(r.batch_size), f"{100 * r.tokens:.2f} %", f"{100 * r.sentences:.2f} %"]
-            + [f"{r.ids:,.1f}", f"{r.vocabulary:,.1f}", f"{ids.vocab_size:,}"]
-            for r in found
-        ]
-        columns = ["batch", "target tokens", "whole targets", "mean size", "filled up", "of"]
-        tables.show(f"validation, {len(pairs[0].length_B):,} sentences", columns, lines)
-    else:
+    tell(f"{args.output}: {kept['candidates']} candidates of each piece, and the {kept['frequent']:,} most frequent")
+    return {"file": args.output, **kept, "vocabulary": learned.vocabulary, "recall": _recall(learned, args.data)}
+
+
+def _recall(learned: Shortlist, folders: list[str]) -> list[dict[str, Any]]:
+    """Measure and print the recall on the validation split; empty if no folder has that split."""
+    held_out = tuple(folder for folder in folders if "validation" in load_manifest(folder).splits)
+    if not held_out:
         warn("no recall: the data have no validation split")
-    return {"file": args.output, **kept, "vocabulary": learned.vocabulary, "recall": [r._asdict() for r in found]}
+        return []
+    ids = load_tokenizer(held_out[0]).ids
+    pairs = learn_shortlist.read(Mixture(held_out), "validation")
+    found = [learn_shortlist.recall(learned, *pairs, ids, batch_size) for batch_size in (1, 32)]
+    lines = [
+        [str(r.batch_size), f"{100 * r.tokens:.2f} %", f"{100 * r.sentences:.2f} %"]
+        + [f"{r.ids:,.1f}", f"{r.vocabulary:,.1f}", f"{ids.vocab_size:,}"]
+        for r in found
+    ]
+    columns = ["batch", "target tokens", "whole targets", "mean size", "filled up", "of"]
+    tables.show(f"validation, {len(pairs[0].length_B):,} sentences", columns, lines)
+    return [r._asdict() for r in found]

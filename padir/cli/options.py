@@ -1,88 +1,191 @@
-"""Options that several commands have."""
+"""Options that several commands share; defaults and types come from the dataclasses and functions that take the values.
+
+An option that is not given is None, and is then left out of the call (`given`), so that gin's value or the default of
+the library holds.
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+from padir.decoding.lengths import LengthSearch
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import OwnScore
+from padir.decoding.search import Beam
 from padir.pretrained import DEFAULT
+from padir.text.tokenizer import Tokenizer
+
+Options = argparse._ActionsContainer  # a parser or a group of options
 
 
-def common_options() -> argparse.ArgumentParser:
-    """The options of every command."""
-    common = argparse.ArgumentParser(add_help=False)
-    group = common.add_argument_group("configuration")
-    group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="a gin file; repeatable")
-    group.add_argument("--gin_search_paths", action="append", default=[], metavar="DIR", help="where gin files are")
-    group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
-    group.add_argument("--json", metavar="FILE", help="write the command's figures as JSON")
-    return common
+def setting(options: Options, owner: Callable[..., Any], name: str, about: str, **settings: Any) -> None:
+    """Add an option for a field of a dataclass, or for a parameter of a function.
+
+    Its type is that of the default, and the help ends with the default.
+
+    Args:
+      owner: the dataclass or function.
+      name: the field or parameter; the option is called --NAME unless `settings` have another `option`.
+      about: help text without the default.
+      settings: further arguments of `add_argument`.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> setting(parser, Decoding, "num_steps", "decoder passes")
+    >>> parser.parse_args(["--num_steps", "2"]).num_steps
+    2
+    """
+    default = default_of(owner, name)
+    kinds: dict[str, Any] = {"type": type(default)} if isinstance(default, int | float | str) else {}
+    option = settings.pop("option", name)
+    options.add_argument(f"--{option}", **(kinds | settings), help=f"{about}{_shown(default)}".replace("%", "%%"))
 
 
-def corpus_options() -> argparse.ArgumentParser:
-    """The options that name parallel text."""
-    corpus = argparse.ArgumentParser(add_help=False)
-    group = corpus.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
-    group.add_argument("--data_dir", help="where the task's files are")
-    group.add_argument("--languages", metavar="SRC-TGT", help="of the files, such as de-en")
-    for split in ("train", "validation", "test"):
-        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
-    return corpus
+def default_of(owner: Callable[..., Any], name: str) -> Any:
+    """Default of a dataclass's field or of a function's parameter."""
+    return inspect.signature(owner).parameters[name].default
 
 
-def model_option(command: argparse.ArgumentParser) -> None:
-    """The model to use, by default the one that comes with padir."""
-    command.add_argument(
-        "--model", default=DEFAULT, metavar="DIR", help="from `padir train`, or one that comes with padir (de_en)"
+def _shown(default: Any) -> str:
+    """A default in parentheses; nothing for None."""
+    if default is None:
+        return ""
+    if isinstance(default, tuple):
+        return f" ({' '.join(map(str, default))})"
+    return (
+        f" ({default:,})"
+        if isinstance(default, int)
+        else f" ({default:g})"
+        if isinstance(default, float)
+        else f" ({default})"
     )
 
 
-def steps_options(command: argparse.ArgumentParser) -> None:
-    """How many steps, and how many lengths; commands that take several of them say so in their own words."""
-    command.add_argument("--num_steps", type=int, help="decoder passes (4)")
-    command.add_argument("--top_k", type=int, help="how many of the most likely lengths are tried (1)")
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Values of the options that are on the command line, lists as tuples; options that are not given are left out."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
 
 
-def precision_option(command: argparse.ArgumentParser, **several: Any) -> None:
-    command.add_argument(
+def common_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
+    group.add_argument(
+        "--gin_search_paths", action="append", default=[], metavar="DIR", help="look for gin files there; repeatable"
+    )
+    group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
+    group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
+
+
+def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
+    """Add the options that name parallel text, with files for these splits."""
+    group = parser.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
+    group.add_argument("--data_dir", metavar="DIR", help="folder of the task's files")
+    group.add_argument("--languages", metavar="SRC-TGT", help="languages of the files, such as de-en")
+    for split in splits:
+        group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
+
+
+def test_set_options(parser: argparse.ArgumentParser, *splits: str) -> None:
+    """Add the options that name a test set: a prepared folder, or parallel text with files for these splits."""
+    parser.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
+    parser.add_argument("--split", default="test", help="split of --data or --task (test)")
+    corpus_options(parser, *splits)
+
+
+def model_option(parser: argparse.ArgumentParser) -> None:
+    """Add --model with the default model that comes with padir."""
+    about = f"a model directory from `padir train`, or the name of a model that comes with padir ({DEFAULT})"
+    parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
+
+
+def sentinels_option(parser: argparse.ArgumentParser) -> None:
+    """Add --num_sentinels."""
+    setting(parser, Tokenizer.load, "num_sentinels", "number of sentinel ids on top of the pieces")
+
+
+def dtype_option(parser: argparse.ArgumentParser) -> None:
+    """Add --dtype, the precision in which weights are stored."""
+    about = "precision of the stored weights (float32)"
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help=about)
+
+
+def precision_option(parser: argparse.ArgumentParser, **several: Any) -> None:
+    """Add --precision, the precision in which models compute."""
+    parser.add_argument(
         "--precision",
         **several,
         choices=["float32", "bfloat16", "int8"],
-        help="of weights and products: int8 is faster on a CPU, bfloat16 on a GPU or TPU; both write not quite the same"
-        " words (float32)",
+        help="precision of weights and matrix products: int8 is faster on a CPU, bfloat16 on a GPU or TPU; translations"
+        " may differ slightly (float32)",
     )
 
 
-def decoding_options(**several: Any) -> argparse.ArgumentParser:
-    """The options that say how translations are made; `several` lets some of them take more than one value."""
-    decoding = argparse.ArgumentParser(add_help=False)
-    group = decoding.add_argument_group("decoding (defaults from gin's Decoding and LengthSearch, else as shown)")
+def steps_options(options: Options, when: str = "") -> None:
+    """Add --num_steps and --top_k with one value each."""
+    setting(options, Decoding, "num_steps", f"decoder passes{when}")
+    setting(options, LengthSearch, "top_k", f"number of most likely lengths to try{when}")
+
+
+def several_steps_options(options: Options) -> None:
+    """Add --num_steps and --top_k with several values, each of which makes a row."""
+    setting(options, Decoding, "num_steps", "decoder passes; several values make several rows", nargs="+")
+    setting(
+        options,
+        LengthSearch,
+        "top_k",
+        "number of most likely lengths to try; several values make several rows",
+        nargs="+",
+    )
+
+
+def decoding_options(parser: argparse.ArgumentParser, several: bool = False, batch_size: bool = True) -> None:
+    """Add the decoding options.
+
+    Args:
+      several: let some of the options take several values.
+      batch_size: add --batch_size, too.
+    """
+    many: dict[str, Any] = {"nargs": "+"} if several else {}
+    group = parser.add_argument_group("decoding (defaults come from gin's Decoding and LengthSearch, else as shown)")
     group.add_argument(
         "--strategy",
-        **several,
+        **many,
         metavar="NAME[:FIELD=VALUE,...]",
-        help="how drafts are refined, such as threshold:tau=0.9; default: the model's own",
+        help="refinement strategy, such as threshold:tau=0.9; default: the model's own",
     )
-    group.add_argument("--offsets", type=int, nargs="+", help="added to each predicted length (0)")
-    group.add_argument("--draws", type=int, help="random drafts of each length (1)")
-    group.add_argument("--keep", type=int, help="how many of a sentence's hypotheses go on after the first step (all)")
+    offsets = "numbers added to each predicted length"
+    setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
+    setting(group, LengthSearch, "draws", "random drafts of each length")
     group.add_argument(
-        "--rerank", **several, metavar="HOW", help="own | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)"
+        "--keep", type=int, help="number of hypotheses of a sentence that go on after the first step (all)"
     )
-    group.add_argument("--brevity", type=float, help="own and MODEL_DIR: log-probability / tokens^BREVITY (1)")
-    group.add_argument("--length_weight", type=float, help="own: weight of the length's log-probability (0)")
     group.add_argument(
-        "--beam", type=int, **several, metavar="N", help="rows of an autoregressive model's beam search (5)"
+        "--rerank",
+        **many,
+        metavar="HOW",
+        help="choose among hypotheses by: own score | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
     )
-    group.add_argument("--length_penalty", type=float, metavar="A", help="its exponent; 0: none (0.6)")
-    group.add_argument("--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens")
+    setting(group, OwnScore, "brevity", "own and MODEL_DIR: divide the log-probability by tokens^BREVITY")
+    setting(group, OwnScore, "length_weight", "own: weight of the length's log-probability")
+    beam = "size of an autoregressive model's beam"
+    setting(group, Beam, "size", beam, option="beam", metavar="N", **many)
+    setting(
+        group, Beam, "alpha", "exponent of the beam's length penalty; 0: none", option="length_penalty", metavar="A"
+    )
+    group.add_argument(
+        "--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens instead"
+    )
     group.add_argument(
         "--shortlist",
-        **several,
+        **many,
         metavar="FILE",
-        help="write only what this file of `padir shortlist` has for a batch's sources; none: anything (none)",
+        help="write only pieces that a file of `padir shortlist` lists for a batch's sources; none: any piece (none)",
     )
-    group.add_argument("--batch_size", type=int, help="sentences decoded at once (32)")
-    group.add_argument("--seed", type=int, help="of the random drafts, or of sampling (0)")
-    return decoding
+    if batch_size:
+        setting(group, Decoding, "batch_size", "sentences decoded at once")
+    setting(group, Decoding, "seed", "seed of random drafts, or of sampling")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from padir import checks
 from padir.errors import PadirError
 
 
@@ -31,10 +32,7 @@ class LengthSearch:
 
     def __post_init__(self):
         object.__setattr__(self, "offsets", tuple(self.offsets))
-        if self.top_k < 1 or self.draws < 1:
-            raise PadirError(
-                f"the number of hypotheses must be at least 1, got top_k={self.top_k} lengths and draws={self.draws}"
-            )
+        checks.at_least(1, top_k=self.top_k, draws=self.draws)
         if not self.offsets:
             raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
 

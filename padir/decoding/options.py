@@ -33,9 +33,9 @@ class Prune:
 
     def __post_init__(self):
         if self.keep < 1:
-            raise PadirError(f"keep must be at least 1 (hypotheses that go on), got {self.keep}")
+            raise PadirError("keep", "at least 1 (hypotheses that go on)", self.keep)
         if self.steps < 1:
-            raise PadirError(f"steps must be at least 1 (decoder passes that all hypotheses get), got {self.steps}")
+            raise PadirError("steps", "at least 1 (decoder passes that all hypotheses get)", self.steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +78,15 @@ class Decoding:
 
     def __post_init__(self):
         if self.num_steps < 1:
-            raise PadirError(f"num_steps must be at least 1, got {self.num_steps}: use 1 for one-shot decoding")
+            raise PadirError("num_steps", "at least 1", self.num_steps, "use 1 for one-shot decoding")
         if self.num_steps >= 2**31:
-            raise PadirError(f"num_steps must be below 2**31, got {self.num_steps}: drafts settle after a few")
+            raise PadirError("num_steps", "below 2**31", self.num_steps, "drafts settle after a few")
         if self.batch_size < 1:
-            raise PadirError(f"batch_size must be at least 1, got {self.batch_size}")
+            raise PadirError("batch_size", "at least 1", self.batch_size)
         if not 0 <= self.seed < 2**31:
-            raise PadirError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+            raise PadirError("seed", "in 0 .. 2**31 - 1", self.seed)
         if self.n_best < 0:
-            raise PadirError(f"n_best must be at least 0, got {self.n_best}")
+            raise PadirError("n_best", "at least 0", self.n_best)
         kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
         for name, kind in (kinds | {"lengths": LengthSearch, "prune": Prune, "shortlist": Shortlist}).items():
             value = getattr(self, name)
@@ -144,8 +144,10 @@ def resolve(
     far = config.max_length - 2  # targets have 2 to max_length tokens
     if wrong := [offset for offset in decoding.lengths.offsets if abs(offset) > far]:
         raise PadirError(
-            f"offsets must lie in {-far} .. {far}, as the model writes {config.max_length} tokens at most, got"
-            f" {wrong[0]}: try neighbours, such as -1 0 1"
+            "offsets",
+            f"in {-far} .. {far}, as the model writes {config.max_length} tokens at most",
+            wrong[0],
+            "try neighbours, such as -1 0 1",
         )
     decoding = decoding.filled(corruption, strategy)
     canvas = decoding.canvas
@@ -156,7 +158,9 @@ def resolve(
         decoding = dataclasses.replace(decoding, prune=prune)
     if decoding.lengths.draws > 1 and canvas.deterministic:
         raise PadirError(
-            f"draws must be 1 for a canvas without randomness, got {decoding.lengths.draws}: all would be equal, try"
-            " more lengths instead"
+            "draws",
+            "1 for a canvas without randomness",
+            decoding.lengths.draws,
+            "all drafts would be equal, try more lengths instead",
         )
     return decoding

@@ -73,7 +73,7 @@ class OwnScore:
     def __post_init__(self):
         _check_brevity(self.brevity)
         if not 0 <= self.length_weight < math.inf:  # nan, too
-            raise PadirError(f"length_weight must be at least 0 and finite, got {self.length_weight}")
+            raise PadirError("length_weight", "at least 0 and finite", self.length_weight)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         return [[self._score(hypothesis) for hypothesis in row] for row in hypotheses]
@@ -176,4 +176,4 @@ def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
 
 def _check_brevity(brevity: float) -> None:
     if not 0 <= brevity < math.inf:  # nan, too
-        raise PadirError(f"brevity must be at least 0 (1 is the mean per token, 0 the sum) and finite, got {brevity}")
+        raise PadirError("brevity", "at least 0 (1 is the mean per token, 0 the sum) and finite", brevity)

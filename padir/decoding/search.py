@@ -114,9 +114,9 @@ class Beam:
 
     def __post_init__(self):
         if self.size < 1:
-            raise PadirError(f"a beam's size must be at least 1, got {self.size}")
+            raise PadirError("size", "at least 1", self.size)
         if not 0 <= self.alpha < math.inf:  # nan, too
-            raise PadirError(f"alpha must be at least 0 (0: no length penalty) and finite, got {self.alpha}")
+            raise PadirError("alpha", "at least 0 (0: no length penalty) and finite", self.alpha)
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         # The best N of a sentence are among the best N of each of its rows; top_k of those is fast, even on a CPU.
@@ -167,9 +167,7 @@ class Sampling:
 
     def __post_init__(self):
         if not 0 < self.temperature < math.inf:  # nan, too
-            raise PadirError(
-                f"temperature must be above 0 and finite, got {self.temperature}: search with Greedy for the limit"
-            )
+            raise PadirError("temperature", "above 0 and finite", self.temperature, "search with Greedy for the limit")
         if self.top_k < 0 or not 0 < self.top_p <= 1:
             raise PadirError(f"top_k must be at least 0 and top_p in (0, 1], got {self.top_k} and {self.top_p}")
         if self.size < 1:

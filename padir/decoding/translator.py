@@ -44,10 +44,11 @@ from padir.distributed.sharding import DATA, Sharding, mesh_of, on_host, spread
 from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.directory import load_model
+from padir.models.encoder import Encoded
 from padir.models.length import log_probs, top_lengths
 from padir.models.params import param_axes
 from padir.models.quantization import KEPT, quantise
-from padir.models.transformer import Encoded, Transformer
+from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import Padir

@@ -18,7 +18,7 @@ from padir.errors import PadirError
 from padir.evaluation.columns import SYSTEM, Rows, system_columns
 from padir.evaluation.systems import Row
 from padir.evaluation.test_set import TestSet
-from padir.models.card import describe
+from padir.models.card import name_and_fields
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
 
@@ -37,7 +37,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         "causal": row.causal,
         "weights": row.weights,
         **_refinement(row),
-        "search": describe(decoding.search, SEARCHES) if row.causal else None,
+        "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
@@ -54,8 +54,8 @@ def _refinement(row: Row) -> dict[str, Any]:
     decoding, lengths = row.decoding, row.decoding.lengths
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
-        "strategy": describe(decoding.strategy, STRATEGIES),
-        "canvas": describe(decoding.canvas, CORRUPTIONS),
+        "strategy": name_and_fields(decoding.strategy, STRATEGIES),
+        "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "num_steps": decoding.num_steps,
         "top_k": lengths.top_k,
         "offsets": list(lengths.offsets),

@@ -45,7 +45,7 @@ from padir.decoding.search import SEARCHES
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import standalone as exported
-from padir.models.card import describe
+from padir.models.card import name_and_fields
 from padir.models.length import log_probs, top_lengths
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES, Padir
@@ -213,7 +213,7 @@ def _describe(
     }
     if causal:
         limit = [autoregressive.LENGTH_FACTOR, autoregressive.LENGTH_EXTRA]
-        search = describe(decoding.search, SEARCHES)
+        search = name_and_fields(decoding.search, SEARCHES)
         return described | {"drop_repeats": False, "length_limit": limit, "search": search}
     assert decoding.canvas is not None and decoding.strategy is not None and isinstance(decoding.rerank, OwnScore)
     drop = isinstance(decoding.strategy, Padir) if decoding.drop_repeats is None else decoding.drop_repeats
@@ -223,8 +223,8 @@ def _describe(
         "length_head": card.config.length_head,
         "brevity": decoding.rerank.brevity,
         "length_weight": decoding.rerank.length_weight,
-        "strategy": describe(decoding.strategy, STRATEGIES),
-        "canvas": describe(decoding.canvas, CORRUPTIONS),
+        "strategy": name_and_fields(decoding.strategy, STRATEGIES),
+        "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "canvas_deterministic": decoding.canvas.deterministic,
     }
 

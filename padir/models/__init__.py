@@ -1,1 +1,33 @@
-"""The transformer, its parameters and its directory."""
+"""The Transformer of padir, its parameters and its directory on disk.
+
+`ModelConfig` holds the sizes, `Transformer` is the encoder-decoder with a length head, `init_params` makes its
+parameters under T5X's names, `quantise` rounds them to 8 bits, and `save_model` and `load_model` write and read a model
+directory: weights, vocabulary and `ModelCard`.
+"""
+
+from padir.models.card import ModelCard, Weights
+from padir.models.config import ModelConfig
+from padir.models.directory import load_model, save_model
+from padir.models.encoder import Encoded
+from padir.models.length import LENGTH_HEADS, LengthOutput, get_length_head
+from padir.models.params import count_parameters, init_params, param_axes, param_shapes
+from padir.models.quantization import quantise
+from padir.models.transformer import Transformer
+
+__all__ = [
+    "LENGTH_HEADS",
+    "Encoded",
+    "LengthOutput",
+    "ModelCard",
+    "ModelConfig",
+    "Transformer",
+    "Weights",
+    "count_parameters",
+    "get_length_head",
+    "init_params",
+    "load_model",
+    "param_axes",
+    "param_shapes",
+    "quantise",
+    "save_model",
+]

@@ -1,4 +1,4 @@
-"""The model card, `model.json`: configuration, vocabulary layout, corruption, strategy, languages and metrics."""
+"""The model card, model.json: configuration, vocabulary layout, corruption, strategy, languages and metrics."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from padir.refinement.strategies import STRATEGIES
 from padir.storage.typecheck import fits, from_json
 from padir.text.ids import Ids
 
-FORMAT = 1  # of model.json
+FORMAT = 1  # version of model.json
 
 
-def describe(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """A corruption, strategy or search as JSON: its name and hyperparameters."""
+def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """A corruption, strategy or search as JSON: its name in `known`, or else its import path, and its fields."""
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
     return {"name": name, **dataclasses.asdict(instance)}
 
 
 def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
-    """The instance that `describe` wrote.
+    """Makes the instance that `name_and_fields` described.
 
     Raises:
-      PadirError: the name is not padir's own.
+      PadirError: the name is not in `known`.
       TypeError: a hyperparameter is unknown, or of another type.
     """
     hyperparameters = {key: value for key, value in description.items() if key != "name"}
     if description["name"] not in known:
         raise PadirError(
-            f"the model was made with {description['name']!r}, which padir does not know: choose one of"
+            f"the model was trained with {description['name']!r}, which padir does not know: choose one of"
             f" {', '.join(known)}, or give the instance to Translator.load"
         )
     return from_json(known[description["name"]], hyperparameters)
@@ -41,13 +41,13 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Which weights of a training a model directory holds.
+    """Origin of a model directory's weights within their training run.
 
     Attributes:
-      kind: "none" (no average: those of a step), "ema" (a moving average up to a step), "last" or "best" (the mean of
-        checkpoints: of the last ones, or of those with the highest validation BLEU).
-      steps: that step, or those of the checkpoints.
-      decay: of the moving average; with "best", it is moving averages that the mean is of.
+      kind: "none" (no average: the weights of one step), "ema" (a moving average up to one step), or the mean of the
+        "last" checkpoints or of the "best" ones, those with the highest validation BLEU.
+      steps: the step, or the steps of the averaged checkpoints.
+      decay: decay of the moving average, also where the averaged checkpoints hold moving averages; None if none is.
     """
 
     kind: str = "none"
@@ -66,16 +66,16 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What model.json says.
+    """The contents of model.json.
 
     Attributes:
       config, ids: the model's sizes and vocabulary layout.
-      corruption, strategy: what it was trained with, and how it is decoded unless told otherwise; None for a causal
-        model, which has neither.
-      source_language, target_language, task: of its training data.
-      step: optimizer steps taken.
-      metrics: figures measured in training, by name; those of the validation split are of these weights.
-      weights: which of the training's weights these are.
+      corruption: the corruption that the model was trained with; None for a causal model.
+      strategy: the strategy that the model is decoded with by default; None for a causal model.
+      source_language, target_language, task: languages and name of the training data.
+      step: number of optimizer steps.
+      metrics: metrics of the training run by name; those of the validation split were measured with these weights.
+      weights: the origin of the weights within the training run.
     """
 
     config: ModelConfig
@@ -94,8 +94,8 @@ class ModelCard:
             "format": FORMAT,
             "config": dataclasses.asdict(self.config),
             "ids": dataclasses.asdict(self.ids),
-            "corruption": None if self.corruption is None else describe(self.corruption, CORRUPTIONS),
-            "strategy": None if self.strategy is None else describe(self.strategy, STRATEGIES),
+            "corruption": None if self.corruption is None else name_and_fields(self.corruption, CORRUPTIONS),
+            "strategy": None if self.strategy is None else name_and_fields(self.strategy, STRATEGIES),
             "source_language": self.source_language,
             "target_language": self.target_language,
             "task": self.task,
@@ -106,14 +106,14 @@ class ModelCard:
 
     @staticmethod
     def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
-        """Reads what `to_json` gave, with another corruption or strategy where one is given.
+        """Makes a card from the JSON of `to_json`; a corruption or strategy that is given replaces the card's own.
 
         Raises:
-          PadirError: another format, or a field is missing or unknown.
+          PadirError: another format, or a field that is missing, unknown or of the wrong type.
         """
         got = data.get("format") if isinstance(data, dict) else None
         if got != FORMAT:
-            raise PadirError(f"model.json has format {got!r}, this padir reads {FORMAT}")
+            raise PadirError("the format of model.json", str(FORMAT), got, "use the version of padir that wrote it")
         try:
             config = from_json(ModelConfig, data["config"])
             if config.causal and (corruption or strategy):

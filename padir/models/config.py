@@ -1,4 +1,4 @@
-"""The sizes and choices of a model."""
+"""Sizes and choices of a model, checked when they are made."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.length import LENGTH_HEADS
 
@@ -18,29 +19,35 @@ class ModelConfig:
     """Sizes and choices of a model; the defaults are the paper's (section L.2), 67M parameters at V = 32,100.
 
     Attributes:
-      width: D. heads: H. head_dim: K. mlp: F.
-      encoder_layers, decoder_layers: depths.
-      mlp_activations: one for a plain block, several for a gated one; ("gelu", "linear") is T5 1.1's.
-      tied: whether the output projection is the token embedding (scaled by 1/sqrt(D)).
-      positional_attention: whether each decoder layer has it.
-      dropout_rate: as in T5X, broadcast along positions.
+      width: D, the size of a position's vector.
+      heads, head_dim: H and K, number and width of the attention heads.
+      mlp: F, hidden width of the MLP blocks.
+      encoder_layers, decoder_layers: depths of the two stacks.
+      mlp_activations: functions of jax.nn, or "linear". One makes a plain MLP, several a gated one; ("gelu", "linear")
+        is T5 1.1's.
+      tied: use the token embedding, scaled by 1/sqrt(D), as the output projection.
+      positional_attention: give each decoder layer the paper's positional attention.
+      dropout_rate: share of activations dropped in training, in [0, 1); broadcast along positions, as in T5X.
       max_length: rows of the position table and classes of the length head; sources and targets have at most this many
         tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`.
       max_fertility: largest change from one target token per source token (fertility head only).
-      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token.
-        positional_attention, through which it would, becomes False, whatever it was given as.
-      rejecter: whether a head judges the tokens that the decoder is shown.
+      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token. It
+        sets positional_attention=False, because a token would leak into its own output through it.
+      rejecter: give the decoder a head that judges the tokens it is shown.
       dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
-      causal: an autoregressive decoder: each position sees those to its left. It needs neither of two parts, whatever
-        they were given as: positional_attention becomes False and length_head "oracle", so that sources have no
-        [LENGTH] token and sentences end where the decoder writes EOS.
-      remat: whether a gradient computes the inside of each encoder and decoder layer again instead of keeping it: about
-        a third more work, much less memory. It changes nothing else. For CPUs, XLA drops the barriers that keep it from
-        doing so too early to save anything; XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
+      causal: an autoregressive decoder: each position sees the positions to its left. It sets
+        positional_attention=False, and length_head="oracle", because sentences end where the decoder writes EOS;
+        sources then have no [LENGTH] token.
+      remat: recompute the inside of each layer for the gradient instead of storing it: about a third more work, much
+        less memory, the same numbers. On a CPU, XLA removes the barriers that make this save memory;
+        XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
 
     Raises:
-      PadirError: a size is not positive, a name is unknown, or there is a rejecter in a decontextualised decoder.
+      PadirError: a size is not positive, a name is unknown, or two choices exclude each other.
+
+    >>> ModelConfig(width=64, heads=2, head_dim=32, mlp=128).max_length
+    256
     """
 
     width: int = 512
@@ -64,28 +71,21 @@ class ModelConfig:
 
     def __post_init__(self):
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-        for name in ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length"):
-            if getattr(self, name) < 1:
-                raise PadirError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.dropout_rate < 1:
-            raise PadirError(f"dropout_rate must lie in [0, 1), got {self.dropout_rate}")
-        if self.dtype not in DTYPES:
-            raise PadirError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        sizes = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
+        checks.at_least(1, **checks.fields_of(self, *sizes))
+        checks.at_least(0, **checks.fields_of(self, "max_fertility"))
+        checks.below(0, 1, **checks.fields_of(self, "dropout_rate"))
+        checks.one_of(DTYPES, **checks.fields_of(self, "dtype"))
+        checks.one_of(LENGTH_HEADS, **checks.fields_of(self, "length_head"))
         for activation in self.mlp_activations:
             if activation != "linear" and not hasattr(jax.nn, activation):
-                raise PadirError(f"mlp_activations must be names from jax.nn or 'linear', got {activation!r}")
-        if self.length_head not in LENGTH_HEADS:
-            raise PadirError(f"length_head must be one of {', '.join(LENGTH_HEADS)}, got {self.length_head!r}")
-        if self.max_fertility < 0:
-            raise PadirError(f"max_fertility must be at least 0, got {self.max_fertility}")
+                raise PadirError("ModelConfig.mlp_activations", "names from jax.nn or 'linear'", activation)
         if self.causal and (self.decontextualised or self.rejecter):
-            raise PadirError(
-                "a causal model refines no draft: it is neither decontextualised nor has it a rejecter, set one of them"
-            )
+            raise PadirError("causal=True excludes decontextualised=True and rejecter=True: unset one")
         if self.decontextualised and self.rejecter:
             raise PadirError(
-                "a rejecter judges the token that the decoder is shown at a position, which a decontextualised decoder"
-                " does not see: set rejecter=False"
+                "decontextualised=True excludes rejecter=True, which judges the very token that a decontextualised"
+                " decoder does not see: unset one"
             )
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
@@ -94,5 +94,5 @@ class ModelConfig:
 
     @property
     def length_token(self) -> bool:
-        """Whether source segments begin with the [LENGTH] token."""
+        """True if source segments begin with the [LENGTH] token."""
         return self.length_head == "token"

@@ -1,8 +1,8 @@
-"""Model directories: write and load one.
+"""Model directories: save_model and load_model.
 
 weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel"), float32 or bfloat16
 vocab.model           the SentencePiece file
-model.json            the model card: configuration, ids, languages, corruption, strategy, metrics
+model.json            the model card (`padir.models.card.ModelCard`)
 config.gin            the operative configuration of the training run
 manifest.json         sha256 of each of these files, checked when the model is loaded; written last
 """
@@ -39,13 +39,16 @@ MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
 def save_model(
     folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
 ) -> None:
-    """Writes a model directory; its manifest is the last file, so that a half-written one is refused.
+    """Writes a model directory; its manifest is written last, so that a half-written directory is refused.
 
     Args:
-      dtype: of the weights in the file, "float32" or "bfloat16", which takes half the room.
+      folder: the directory; made if it does not exist.
+      params: the parameter tree.
+      gin_config: text of config.gin, the operative configuration of the training run.
+      dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
 
     Raises:
-      PadirError: it cannot be written; a model that was there before is left as it was.
+      PadirError: the directory cannot be written; a model that it held before is left as it was.
     """
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
@@ -55,26 +58,31 @@ def save_model(
             tokenizer.save(unfinished / "vocab.model")
             (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
             (unfinished / "config.gin").write_text(gin_config)
-            # safetensors lets the owner alone read its file.
+            # safetensors makes its file readable by the owner alone.
             shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
             write_manifest(unfinished)
             (folder / MANIFEST).unlink(missing_ok=True)
             for name in (*MODEL_FILES, MANIFEST):
                 (unfinished / name).rename(folder / name)
-    except safetensors.SafetensorError as error:  # a full disk, in its words
+    except safetensors.SafetensorError as error:  # safetensors reports a full disk so, not as an OSError
         raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
 
 
 def load_model(
     folder: str | PathLike[str], *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[Any, ModelCard, Tokenizer]:
-    """Parameters (float32), card and tokenizer of a model directory, every file checked against its manifest.
+    """Loads the parameters (float32), card and tokenizer of a model directory; checks every file against its manifest.
 
     Args:
       folder: the directory, or the name of a model that comes with padir.
+      corruption, strategy: instances that replace those of the card, for classes that padir does not know.
 
     Raises:
-      PadirError: not a model directory, half-written, or damaged.
+      PadirError: the folder is no model directory, half-written or damaged.
+
+    >>> params, card, tokenizer = load_model("de_en")
+    >>> card.config.width, card.source_language
+    (256, 'de')
     """
     folder = model_folder(folder)
     if not folder.is_dir():
@@ -85,9 +93,9 @@ def load_model(
     if not os.path.isfile(folder / MANIFEST):
         unfinished = (folder / "checkpoints").is_dir()
         remedy = (
-            "its training has not finished: run the same `padir train` again"
+            "its training run has not finished, run the same `padir train` again"
             if unfinished
-            else "it is not whole, or no model directory"
+            else "it is incomplete, or no model directory"
         )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     check_manifest(folder, MODEL_FILES)
@@ -103,10 +111,10 @@ def load_model(
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """`model_params` of a weights file.
+    """Reads a weights file and checks its arrays with `model_params`.
 
     Raises:
-      PadirError: it is no safetensors file, or of another model.
+      PadirError: the file is no safetensors file, or holds the weights of another model.
     """
     try:
         flat = safetensors.numpy.load_file(str(path))
@@ -116,29 +124,30 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
 
 
 def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """Arrays as float32, after comparing their names and shapes with those of the card's model.
+    """Converts arrays to float32, after comparing their names and shapes with those of the card's model.
 
     Args:
-      path: where they come from, for messages.
+      flat: arrays by parameter name, such as "encoder/layers_0/attention/query/kernel".
+      path: origin of the arrays, for error messages.
 
     Raises:
-      PadirError: they are of another model.
+      PadirError: an array is missing, or has another shape or type.
     """
     shapes = {name: value.shape for name, value in flat.items()}
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
-    for stack, depth in depths.items():  # first, as shapes of a million layers would take hours
+    for stack, depth in depths.items():  # checked first: the shapes of a million layers would take hours
         layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
         if len(layers) != depth:
             raise PadirError(
-                f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it is of another model"
+                f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it belongs to another model"
             )
     expected = param_shapes(card.config, card.ids)
     params = {}
-    for name, shape in expected.items():  # what else there is belongs to no part of the model
+    for name, shape in expected.items():  # arrays that the model does not have are ignored
         if shapes.get(name) != shape:
             raise PadirError(
-                f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it is of another"
-                " model than model.json describes"
+                f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it belongs to"
+                " another model than model.json describes"
             )
         if flat[name].dtype not in map(np.dtype, DTYPES.values()):
             raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")

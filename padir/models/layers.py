@@ -35,7 +35,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x, only: tuple[Any, int] | None = None):
-        """All features, or (begin, size): so many from one on."""
+        """All output features, or features begin .. begin + size - 1 if `only` is (begin, size)."""
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
         kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
         if kernel.dtype == jnp.int8:
@@ -49,24 +49,24 @@ def _part(array, only: tuple[Any, int] | None, axis: int = -1):
 
 
 def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
-    """x times a quantised kernel, float32: each row of x is rounded to 255 levels, and products are summed as integers.
+    """The product of x and a quantised kernel, float32 [*B, F]; each row of x is rounded to 255 levels first.
 
     Args:
-      kernel, scale_F: from `quantise`.
-      axis: the kernel's that is summed over, of size D: 0 for [D, F], 1 for [F, D].
+      kernel, scale_F: from `padir.models.quantization.quantise`.
+      axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
     """
     rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
     step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
     rounded = jnp.round(rows / step).astype(jnp.int8)
-    if at_most(rows.shape[0], _FEW_ROWS - 1):  # XLA's product for a CPU is several times as slow for one row as for 8
+    if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
         rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
-    # Not by a transpose, which XLA would carry out in every step of a loop.
+    # No transpose of the kernel: XLA would carry it out in every step of a loop.
     product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
     return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
 
 class RMSNorm(nn.Module):
-    """Scales by the root mean square; no mean is taken away and nothing added."""
+    """RMS normalisation (Zhang and Sennrich, NeurIPS 2019): no mean is subtracted and no bias added."""
 
     dtype: DTypeLike
     epsilon: float = 1e-6
@@ -80,7 +80,7 @@ class RMSNorm(nn.Module):
 
 
 class Embed(nn.Module):
-    """A table of vectors, looked up by gather; `attend` gives its inner products with x."""
+    """An embedding table, looked up by gather; `attend` gives the inner products of its rows with x."""
 
     num_embeddings: int
     features: int
@@ -103,11 +103,11 @@ class Embed(nn.Module):
         return keep_rows(rows.astype(self.dtype))
 
     def _scale(self):
-        """Of each row of a quantised table."""
+        """The scale of each row of a quantised table."""
         return self.get_variable("params", "embedding_scale")
 
     def attend(self, x, only: tuple[Any, int] | None = None):
-        """With all vectors, or (begin, size): so many from one on."""
+        """Inner products of x with all rows, or with rows begin .. begin + size - 1 if `only` is (begin, size)."""
         table = _part(self.embedding, only, axis=0)
         if table.dtype == jnp.int8:
             return int8_dot(x, table, _part(self._scale(), only), axis=1)
@@ -117,11 +117,11 @@ class Embed(nn.Module):
 def relative_position_bucket(
     offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> np.ndarray:
-    """T5's bucket of key position - query position (Raffel et al., 2020, section 2.1).
+    """T5's bucket of each offset, key position - query position (Raffel et al., 2020, section 2.1).
 
-    Half of the buckets are for keys to the right; a causal stack, whose queries see none, has all of them for the left
-    and bucket 0 for the rest. On a side, half are exact offsets and the rest grow logarithmically up to max_distance;
-    what lies beyond shares the last one.
+    Half of the buckets are for keys to the right. In a causal stack, whose queries see no key to the right, all buckets
+    are for the left, and keys to the right get bucket 0. Half of a side's buckets hold one offset each; the other half
+    grow logarithmically up to max_distance, and larger distances share the last bucket.
 
     >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
     [15, 1, 0, 17, 24, 31]
@@ -138,7 +138,7 @@ def relative_position_bucket(
 
 
 class RelativePositionBias(nn.Module):
-    """A bias for each head and bucket of key position - query position; one table serves all layers of a stack."""
+    """Relative position bias: a learned number for each head and bucket of offsets, shared by the layers of a stack."""
 
     num_heads: int
     num_buckets: int = 32
@@ -147,7 +147,7 @@ class RelativePositionBias(nn.Module):
 
     @nn.compact
     def __call__(self, length: int, query: Int[Array, ""] | None = None) -> Float[Array, "1 H Q L"]:
-        """The bias of every query position (Q = L), or of the one at `query` (Q = 1)."""
+        """Biases of all query positions (Q = L), or of the single one at `query` (Q = 1)."""
         table = param_with_axes(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
@@ -167,8 +167,8 @@ class RelativePositionBias(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention with fused [D, H*K] kernels.
 
-    `keys_values` projects what is attended to, so that cross-attention's can be computed once for all stages and steps.
-    Queries may have N times as many rows as keys: N hypotheses of a sentence, which share its keys and values.
+    `keys_values` is a method of its own, so that cross-attention's keys and values are computed once for all stages and
+    steps. Queries may have N times as many rows as keys: N hypotheses of a sentence share its keys and values.
     """
 
     num_heads: int
@@ -190,18 +190,18 @@ class Attention(nn.Module):
         return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
 
     def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "#B S H K"], Float[Array, "#B S H K"]]:
-        """The projections of what is attended to."""
+        """Keys and values, projected from two arrays of vectors."""
         return self._split(self.key(keys_BSD)), self._split(self.value(values_BSD))
 
     def __call__(self, queries_BLD, keys_values, mask, bias=None, *, deterministic: bool = True):
         """Attends from queries to keys_values where `mask` [B, L or 1, S] is True; `bias` is [1, H, L, S].
 
-        A batch of 1 in queries and keys is shared by all rows of the mask and the values (positional attention).
+        Queries and keys of batch size 1 are shared by all rows of the mask and the values (positional attention).
         """
         key_BSHK, value_BSHK = keys_values
         query_BLHK = self._split(self.query(queries_BLD))
         rows, length = query_BLHK.shape[:2]
-        folded = rows != key_BSHK.shape[0]  # more; an exported program leaves open how many, and may fold 1
+        folded = rows != key_BSHK.shape[0]  # more rows than keys; in an exported program B is symbolic, and N may be 1
         if folded:  # hypotheses of a sentence become more queries to the same keys
             query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
         logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
@@ -218,7 +218,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """T5's feed-forward block: `wi`, or one `wi_i` per activation whose outputs are multiplied (gated), then `wo`."""
+    """T5's feed-forward block: `wi` (or gated: `wi_0`, `wi_1`, ..., whose outputs are multiplied), then `wo`."""
 
     hidden: int
     features: int

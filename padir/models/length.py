@@ -1,7 +1,4 @@
-"""How long the target will be: the heads that predict it, and the candidates that decoding tries.
-
-A length counts target tokens, EOS included.
-"""
+"""Length heads: predict the number of target tokens of each segment, EOS included, from the encoder's output."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.layers import Dense, Embed
 from padir.text.ids import segment_lengths
@@ -23,10 +21,10 @@ from padir.text.ids import segment_lengths
 
 @flax.struct.dataclass
 class LengthOutput:
-    """What a length head says of each segment: a distribution, a single number, or nothing (oracle).
+    """Prediction of a length head for each segment: a distribution, a single number, or nothing (oracle).
 
     Attributes:
-      logits_BGM: of the lengths 1 .. M (index i means i + 1).
+      logits_BGM: logits of the lengths 1 .. M; index i means length i + 1.
       mean_BG: predicted length, a real number.
     """
 
@@ -35,7 +33,7 @@ class LengthOutput:
 
 
 class TokenLength(nn.Module):
-    """A classifier on the encoder's output at each segment's [LENGTH] token (the default)."""
+    """Length head "token", the default: a classifier on the encoder's output at each segment's [LENGTH] token."""
 
     width: int
     max_length: int
@@ -47,13 +45,13 @@ class TokenLength(nn.Module):
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         segment_G = jnp.arange(1, num_segments + 1)
         at_BGS = is_length_BS[:, None, :] & (segment_BS[:, None, :] == segment_G[:, None])
-        index_BG = at_BGS.argmax(-1)  # a segment that the row lacks reads position 0; its weight in the loss is 0
+        index_BG = at_BGS.argmax(-1)  # a segment that the row lacks reads position 0, and has no weight in the loss
         vector_BGD = jnp.take_along_axis(memory_BSD, index_BG[..., None], axis=1)
         return LengthOutput(logits_BGM=self.length_embed.attend(vector_BGD.astype(jnp.float32)))
 
 
 class AffineLength(nn.Module):
-    """factor * source tokens + bias, both learned; starts as the source's own length."""
+    """Length head "affine": factor * source tokens + bias, both learned; initially the number of source tokens."""
 
     width: int
     max_length: int
@@ -67,10 +65,11 @@ class AffineLength(nn.Module):
 
 
 class FertilityLength(nn.Module):
-    """The sum over source tokens of 1 + an expected change from -(max_fertility + 1) to max_fertility.
+    """Length head "fertility": the sum over source tokens of 1 + an expected change.
 
-    The change is read off the encoder's output, through which no gradient flows back (fertility as in Gu et al., ICLR
-    2018, without an aligner: only the sum is trained).
+    An MLP on the encoder's output gives each source token a distribution over the changes -(max_fertility + 1) ..
+    max_fertility; no gradient flows back into the encoder. Fertilities are those of Gu et al. (ICLR 2018), without an
+    aligner: only their sum is trained.
     """
 
     width: int
@@ -93,7 +92,7 @@ class FertilityLength(nn.Module):
 
 
 class OracleLength(nn.Module):
-    """No prediction: whoever decodes must say the lengths (those of the reference, to measure the gap)."""
+    """Length head "oracle": no prediction; the caller gives the lengths, such as those of the reference."""
 
     width: int
     max_length: int
@@ -112,19 +111,18 @@ LENGTH_HEADS: dict[str, Callable[..., nn.Module]] = {
 
 
 def get_length_head(name: str) -> Callable[..., nn.Module]:
-    """The class of a head: (width, max_length, max_fertility) -> module.
+    """The class of a length head by its name: (width, max_length, max_fertility) -> module.
 
     Raises:
-      PadirError: no head has that name; the message lists those that there are.
+      PadirError: no length head has that name; the message lists the known ones.
     """
-    if name not in LENGTH_HEADS:
-        raise PadirError(f"no length head is called {name!r}: choose one of {', '.join(LENGTH_HEADS)}")
+    checks.one_of(LENGTH_HEADS, length_head=name)
     return LENGTH_HEADS[name]
 
 
 @jax.jit
 def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
-    """The log-probabilities of the lengths 1 .. M of each row's only segment; None where no classifier gives them."""
+    """Log-probabilities of the lengths 1 .. M of each row's first segment; None if the head is no classifier."""
     return None if output.logits_BGM is None else jax.nn.log_softmax(output.logits_BGM[:, 0])
 
 
@@ -133,17 +131,21 @@ def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 
     Raises:
-      PadirError: the head gives no length, gives one number and k is above 1, or knows fewer than k lengths.
+      PadirError: the head predicts nothing, predicts one number and k is above 1, or knows fewer than k lengths.
+
+    >>> length_BK, log_prob_BK = top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2)
+    >>> length_BK.tolist()
+    [[3, 2]]
     """
     if output.logits_BGM is not None:
         log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
         if k > log_prob_BM.shape[-1]:
-            raise PadirError(f"the model knows {log_prob_BM.shape[-1]} lengths, got top_k={k}: try fewer")
+            raise PadirError("top_k", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
         score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
         return index_BK + 1, score_BK
     if output.mean_BG is None:
         raise PadirError("the model's length head is 'oracle': give the target lengths")
     if k > 1:
-        raise PadirError(f"this length head predicts a single length, got top_k={k}: use top_k=1 with offsets")
+        raise PadirError("top_k", "1 for a length head that predicts a single length", k, "use top_k=1 with offsets")
     length_B1 = jnp.rint(output.mean_BG[:, :1]).astype(jnp.int32)
     return length_B1, jnp.zeros(length_B1.shape, jnp.float32)

@@ -1,4 +1,4 @@
-"""Parameters of a model: fresh values, axis names, shapes and their count."""
+"""Parameters of a model: initial values, axis names, shapes and their number."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 from flax.linen.partitioning import get_axis_names
 
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 
 
 def count_parameters(params: Any) -> int:
-    """The number of trained numbers in a parameter tree."""
+    """Number of scalars in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of a model, by its name ("encoder/layers_0/attention/query/kernel"); makes none.
+    """Shapes of a model's parameters by name, such as "encoder/layers_0/attention/query/kernel"; computes no values.
 
     Raises:
       PadirError: the sizes make no model.
@@ -31,8 +31,8 @@ def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
     row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
     try:
         variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
-    except Exception as error:  # whatever JAX and Flax say of sizes that somebody has made up
-        raise PadirError(f"there is no model of these sizes ({str(error).splitlines()[0][:200]}): {config}") from error
+    except Exception as error:  # JAX and Flax raise many kinds for impossible sizes
+        raise PadirError(f"no model has these sizes ({first_line(error)}): change {config}") from error
     params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
     return {name: leaf.shape for name, leaf in params.items()}
 
@@ -44,11 +44,11 @@ def _variables(model: Transformer, seed: int) -> Any:
 
 
 def init_params(model: Transformer, seed: int) -> Any:
-    """Fresh parameters."""
+    """Initial parameters of a model, float32, drawn from `seed`."""
     return _variables(model, seed)["params"]
 
 
 def param_axes(model: Transformer) -> Any:
-    """The names of each parameter's axes, such as ("embed", "mlp"), in a tree like that of the parameters."""
+    """Logical axis names of each parameter, such as ("embed", "mlp"), in a tree like that of the parameters."""
     axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
     return flax.core.unfreeze(get_axis_names(axes))

@@ -1,8 +1,8 @@
-"""Weights as 8-bit integers, for decoding: a quarter of the memory, and on CPUs integer products.
+"""Quantization of weights to 8-bit integers, for decoding: a quarter of the memory, and integer products on CPUs.
 
-Each output of a linear map, and each row of the embedding table, has a scale of its own; activations are rounded row by
-row as they come (`padir.models.layers.int8_dot`). Norms, biases of relative positions, the position table and the
-length head stay as they are.
+Each output of a linear map, and each row of the embedding table, has a scale of its own. Activations are rounded row by
+row during decoding (`padir.models.layers.int8_dot`). Norms, relative position biases, the position table, the length
+head and the rejecter head are left unrounded.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
-KEPT = ("length_predictor", "binary_projection")  # small, and judged by small differences
+KEPT = ("length_predictor", "binary_projection")  # small, and decided by small differences between logits
 
 
 def quantise(params: Any) -> Any:
-    """A model's parameters with 8-bit kernels and token embedding, for `Transformer.apply` and `Translator`.
+    """Rounds the kernels and the token embedding of a parameter tree to 8 bits, for decoding.
 
     Args:
-      params: float32, or bfloat16; a rounded tree would lose its scales.
+      params: float32 or bfloat16, not rounded before: a rounded tree would lose its scales.
+
+    Returns:
+      The tree with int8 "kernel" and "embedding", and their scales beside them, which `Transformer.apply` and
+      `Translator` take.
 
     >>> int(quantise({"wi": {"kernel": jnp.array([[0.5], [-1.0]])}})["wi"]["kernel"][1, 0])
     -127
@@ -41,6 +45,6 @@ def quantise(params: Any) -> Any:
 
 
 def _rounded(weight: Float[Array, "I O"], axis: int) -> tuple[Int8[Array, "I O"], Float[Array, " S"]]:
-    """Integers from -127 to 127, and what one is worth in each row or column: `axis` is summed over in products."""
+    """A weight as integers -127 .. 127, and the scale of each row or column; `axis` is summed over in products."""
     step = jnp.maximum(jnp.abs(weight).max(axis, keepdims=True), 1e-30) / 127.0
     return jnp.round(weight / step).astype(jnp.int8), step.squeeze(axis)

@@ -1,8 +1,4 @@
-"""The canvas that a decoder refines, and the protocols of what may act on it.
-
-A `Canvas` holds a draft of every target position. A `Corruption` makes one from clean tokens; a `Strategy` turns a
-canvas and the decoder's output into the next canvas, in decoding; a `Between` does so between two training stages.
-"""
+"""The canvas, a draft of every target position that a decoder refines, and the functions that change it."""
 
 from __future__ import annotations
 
@@ -24,12 +20,13 @@ class Canvas:
       tokens_BL: the draft; padding where segment_BL is 0.
       score_BL: log-probability of each token when it was last written, below 0; 0 where nothing was written.
       free_BL: positions that may be rewritten: neither EOS nor padding.
-      start_BL: what the canvas began as; hiding a position puts this back (random, mask or mask_range tokens alike).
+      start_BL: tokens that the canvas began with; hiding a position puts its start token back (random, mask or
+        mask_range tokens alike).
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
-      done_B: set by the strategy when a row is finished, because a further pass would change nothing or, for those that
-        only fill masks, because nothing is hidden any more; `refine` then keeps the row as it is.
-      visible_BLL: which positions [query, key] a decontextualised decoder may see, kept by `write` and `hide`; None
-        for all other decoders, which see the whole segment.
+      done_B: rows that the strategy has finished: another pass would change nothing or, for a strategy that only fills
+        masks, nothing is hidden any more. `refine` keeps done rows as they are.
+      visible_BLL: [query, key], True where a decontextualised decoder may see the key position; kept up to date by
+        `write` and `hide`. None for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
     """
 
@@ -50,7 +47,7 @@ def from_tokens(
     segment_BL: Int[Array, "B L"],
     ids: Ids,
 ) -> Canvas:
-    """A canvas that holds given tokens, nothing scored and no row done."""
+    """Makes a canvas of given tokens, nothing scored and no row done."""
     return Canvas(
         tokens_BL=tokens_BL,
         score_BL=jnp.zeros(tokens_BL.shape, jnp.float32),
@@ -65,29 +62,29 @@ def from_tokens(
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
-    """Writes tokens and their log-probabilities at the free positions among `where_BL`, for all others to see."""
+    """Writes tokens and their log-probabilities at the free positions among `where_BL`, visible to all others."""
     seen_BLL = None if canvas.visible_BLL is None else _others(canvas.segment_BL)
     return _put(canvas, where_BL, tokens_BL, score_BL, seen_BLL)
 
 
 def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Puts back what the canvas began with at the free positions among `where_BL`, for no one to see."""
+    """Puts the start tokens back at the free positions among `where_BL`, visible to no position."""
     seen_BLL = None if canvas.visible_BLL is None else jnp.zeros_like(canvas.visible_BLL)
     return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
 
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
-    """Puts back what another canvas of the same rows holds at the free positions among `where_BL`, as visible."""
+    """Copies tokens, scores and visibility of `earlier`, a canvas of the same rows, at free positions of `where_BL`."""
     return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
 
 
 def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
-    """A canvas for a decontextualised decoder: each position sees the others of its segment that are not hidden."""
+    """Adds visibility for a decontextualised decoder: each position sees the others of its segment but hidden ones."""
     return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
 
 
 def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen_BLL) -> Canvas:
-    """Writes at free positions; `seen_BLL` says who sees them then."""
+    """Writes at free positions; `seen_BLL` [query, key] is their new visibility."""
     where_BL = where_BL & canvas.free_BL
     visible_BLL = canvas.visible_BLL
     if visible_BLL is not None:

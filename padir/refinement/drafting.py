@@ -10,20 +10,25 @@ from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.protocols import Corruption
 from padir.text.ids import Ids, sequence_mask
 
-# What a row's key is folded with for its draft: no number of a refinement step, whose draws must not be the same.
+# A row's key is folded with this number for its draft. No refinement step has it, so that their draws differ.
 _DRAFT = 2**31 - 1
 
 
 def draft(
     key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
 ) -> Canvas:
-    """A fresh canvas of given lengths: noise everywhere, EOS at the last position of each row.
+    """Makes the first canvas for given lengths: noise at every position, EOS at the last position of each row.
 
     Args:
       key_B: one key per row.
       length_B: target lengths in tokens, EOS included.
       max_length: L, at least every length.
-      corruption: decides what the noise is; used at rate 1.
+      corruption: makes the noise, at rate 1.
+
+    >>> from padir.refinement import Mask
+    >>> ids = Ids(vocab_size=16, num_sentinels=4, first_regular=3)
+    >>> draft(jax.random.split(jax.random.key(0), 2), jnp.array([4, 2]), 4, Mask(), ids).tokens_BL.tolist()
+    [[15, 15, 15, 1], [15, 1, 0, 0]]
     """
     present_BL = sequence_mask(length_B, max_length)
     free_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten

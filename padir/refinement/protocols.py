@@ -1,4 +1,4 @@
-"""The protocols of what acts on a canvas: `Corruption`, `Strategy` and `Between`."""
+"""The protocols of the classes that act on a canvas: `Corruption`, `Strategy` and `Between`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from padir.text.ids import Ids
 
 @runtime_checkable
 class Corruption(Protocol):
-    """A frozen dataclass that hides what stands at some free positions, with its hyperparameters as fields.
+    """A frozen dataclass that puts noise in place of the tokens at some free positions; its fields are hyperparameters.
 
-    Returns (noisy_BL, chosen_BL): chosen positions are free and hold the noise; all others are as they were. Draws use
-    one key per row, are made per segment and position within it, and so do not change with L or with the packing.
+    A call returns (noisy_BL, chosen_BL): chosen positions are free and hold noise; all others keep their tokens. Draws
+    use one key per row and are made per segment and position in it, so that they change neither with L nor with the
+    packing.
     """
 
     @property
@@ -25,7 +26,7 @@ class Corruption(Protocol):
         ...
 
     def full(self) -> Corruption:
-        """The same corruption at rate 1: what decoding starts from."""
+        """The same corruption at rate 1, which makes the draft that decoding starts from."""
         ...
 
     def __call__(
@@ -41,12 +42,12 @@ class Corruption(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A frozen dataclass that makes one step of refinement, with its hyperparameters as fields.
+    """A frozen dataclass that makes one step of refinement; its fields are hyperparameters.
 
-    `init` gives the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most). `step` is told
-    which of `num_steps` steps it makes (from 0) and sees logits in which forbidden ids are -inf. It leaves padding and
-    EOS as they are, and no start token where a position was never written when it sets done_B or at the last step.
-    A strategy that not every model can run says so in a class attribute `needs` (see `strategies.check_strategy`).
+    `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
+    gets the number of its step, from 0, and logits in which forbidden ids are -inf. It never changes padding or EOS.
+    When it sets done_B, and at the last step, no position that was never written is left. A strategy that only some
+    models can run has a class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
     """
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
@@ -58,14 +59,14 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Between(Protocol):
-    """A frozen dataclass: what training puts between two stages.
+    """A frozen dataclass that makes the canvas of the next training stage; its fields are hyperparameters.
 
-    It is given the canvas that the stage saw, its output without gradient and with forbidden ids at -inf, the target,
-    the positions that count as chosen (at first those that the corruption chose) and progress, the share of the
-    training that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free; the
-    weights "noised" and "masked" follow them. Where it imitates a decoding strategy it may name that as `strategy`: the
-    model is then decoded so unless told otherwise. What it makes of a row depends on that row alone, since it may be
-    given a part of a batch's rows.
+    A call gets the canvas that the stage saw; the stage's output, without gradient and with forbidden ids at -inf; the
+    target; the chosen positions (at first those that the corruption chose); and `progress`, the share of the training
+    run that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free and which the
+    stage weights "noised" and "masked" refer to. Each row of the result depends on that row alone, because a call may
+    get some rows of a batch. An attribute `strategy` names the decoding strategy that the transition imitates; the
+    model is then decoded with it by default.
     """
 
     def __call__(

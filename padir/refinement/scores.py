@@ -13,13 +13,13 @@ from jaxtyping import Array, Float, Int
 
 @flax.struct.dataclass
 class Output:
-    """What one decoder pass gives.
+    """The output of one decoder pass.
 
     Attributes:
-      logits_BLV: of every id.
-      keep_logits_BL: of keeping what the decoder was shown, where the model has a rejecter head.
-      found_BL: the best ids but for `canvas.ids.special`, and their log-probabilities, from a decoder that found them
-        without the logits; where nothing else reads these, jit leaves them out.
+      logits_BLV: logits of every id.
+      keep_logits_BL: logit of keeping the token that each position was shown, if the model has a rejecter head.
+      found_BL: best ids other than `canvas.ids.special`, and their log-probabilities, from a decoder that found them
+        block by block; if nothing reads logits_BLV then, jit never computes it.
     """
 
     logits_BLV: Float[Array, "B L V"]
@@ -34,9 +34,9 @@ class Output:
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The argmax of each position and its log-probability, without a softmax over V in memory.
 
-    A maximum and the first place that holds it: for XLA on a CPU several times as fast as an argmax, which carries the
-    index through the reduction and is not vectorised. The log-probability is below 0 even where it rounds to it, so
-    that a score of 0 says: not written.
+    The argmax is computed as the maximum and the first place that holds it, which XLA vectorises on a CPU (an argmax
+    carries the index through the reduction and takes several times as long). A log-probability that rounds to 0 is
+    returned as the number next below it, because a score of 0 means that nothing was written.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
@@ -54,13 +54,15 @@ def best_by_block(
     banned_ids: tuple[int, ...],
     block: int = 2_048,
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-    """`best_tokens` of the ids that are not banned, over blocks of the vocabulary one after the other.
+    """`best_tokens` over the ids that are not banned, one block of the vocabulary after the other.
 
-    Logits of all ids are never in memory at once. Scores differ by rounding.
+    The logits of all ids are never in memory at once. Scores differ from those of `best_tokens` by rounding.
 
     Args:
-      project: (begin, size) -> the logits of that many ids from `begin` on.
-      block: ids at once, at most.
+      project: (begin, size) -> logits of the ids begin .. begin + size - 1.
+      vocab_size: number of ids, V.
+      banned_ids: ids that are left out of the maximum and of the normalisation.
+      block: largest number of ids in a block.
 
     >>> logits_BLV = jnp.array([[[0.1, 2.0, 0.3, 1.0, 3.0]]])
     >>> project = lambda begin, size: jax.lax.dynamic_slice_in_dim(logits_BLV, begin, size, axis=-1)
@@ -70,11 +72,11 @@ def best_by_block(
     blocks = -(-vocab_size // block)
     size = -(-vocab_size // blocks)
     banned_V = jnp.zeros(vocab_size, bool).at[jnp.array(banned_ids, int)].set(True, mode="drop")
-    lowest = jnp.finfo(jnp.float32).min  # and not -inf, of which there may be a block
+    lowest = jnp.finfo(jnp.float32).min  # not -inf, which the highest logit of a block may be
 
     def visit(best, i):
         logit_BL, token_BL, sum_BL = best
-        begin = jnp.minimum(i * size, vocab_size - size)  # the last block reaches back into the one before
+        begin = jnp.minimum(i * size, vocab_size - size)  # the last block overlaps the one before
         left_out = jax.lax.dynamic_slice_in_dim(banned_V, begin, size) | (jnp.arange(size) + begin < i * size)
         logits = jnp.where(left_out, -jnp.inf, project(begin, size).astype(jnp.float32))
         highest_BL = logits.max(-1)
@@ -96,17 +98,17 @@ def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"])
 
 
 def _scores(logits_BLV, logit_BL):
-    """The log-probability of what has a logit at each position."""
+    """The log-probability of the token whose logit is given at each position."""
     return _below_zero(logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1))
 
 
 def _below_zero(score_BL):
-    """A score of 0 says: not written."""
+    """Scores below 0, because a score of 0 means that nothing was written."""
     return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
 
 
 def forbid(logits_BLV: Float[Array, "B L V"], banned_ids: tuple[int, ...]) -> Float[Array, "B L V"]:
-    """Logits with -inf at ids that may never be written."""
+    """Sets the logits of banned ids to -inf."""
     if not banned_ids:
         return logits_BLV
     banned_V = jnp.zeros(logits_BLV.shape[-1], bool).at[jnp.array(banned_ids)].set(True, mode="drop")

@@ -7,14 +7,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
-    """Whether two positions belong to one sentence pair; padding is alone with padding."""
+    """True for [query, key] positions of one sentence pair; padding belongs with padding alone."""
     return segment_BL[:, :, None] == segment_BL[:, None, :]
 
 
 def precedes(
     score_BL: Float[Array, "B L"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
 ) -> Bool[Array, "B L L"]:
-    """For [query, key]: whether the key, one of `among_BL`, has a lower score than the query of its segment.
+    """True for [query, key] if the key, one of `among_BL`, has a lower score than the query in its segment.
 
     Of equal scores the leftmost comes first.
     """
@@ -34,20 +34,23 @@ def worst(
     """The `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
 
     `count_BL` is one number, or holds the segment's count at every position of the segment.
+
+    >>> worst(jnp.array([[0.5, 0.1, 0.3]]), jnp.ones((1, 3), bool), jnp.ones((1, 3), int), 2).tolist()
+    [[False, True, True]]
     """
     return among_BL & (precedes(score_BL, among_BL, segment_BL).sum(-1) < count_BL)
 
 
 def count_in_segment(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """At each position, how many positions of its segment are True."""
+    """Number of True positions in each position's segment, given at every position."""
     return (same_segment(segment_BL) & where_BL[:, None, :]).sum(-1)
 
 
 def share_of(share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """A share of the positions of each segment, rounded up to a whole number.
+    """Number of positions that a share of each segment's True positions comes to, rounded up.
 
     >>> share_of(0.5, jnp.ones((1, 3), bool), jnp.ones((1, 3), int)).tolist()
     [[2, 2, 2]]
     """
     exact_BL = share * count_in_segment(where_BL, segment_BL)
-    return jnp.ceil(exact_BL - 1e-4).astype(jnp.int32)  # 0.3 of 10 is 3, whatever float32 makes of 0.3
+    return jnp.ceil(exact_BL - 1e-4).astype(jnp.int32)  # 0.3 of 10 is 3, though float32 rounds 0.3 up

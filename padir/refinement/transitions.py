@@ -1,7 +1,7 @@
-"""What the other systems put between two training stages; `padir.refinement.strategies.Lifted` is the paper's own.
+"""Transitions between two training stages (the protocol `Between`): the paper's, SMART's, GLAT's and SUNDAE's.
 
-Each is used with the stage weights of its objective, in configs/objective/: no loss on the first pass of SMART and
-GLAT, loss on both of SUNDAE's.
+Each is used with the stage weights of its objective in configs/objective/: SMART and GLAT have no loss on the first
+stage, SUNDAE has a loss on both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.errors import PadirError
+from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.corruption import choose, choose_some
+from padir.refinement.draws import choose, choose_some
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment
@@ -24,7 +24,11 @@ from padir.refinement.strategies.sampling import sample_tokens
 
 @dataclasses.dataclass(frozen=True)
 class Lifted:
-    """A strategy as what happens between two training stages: its first of two steps (a `Between`)."""
+    """The paper's transition: the first of two steps of a decoding strategy.
+
+    Attributes:
+      strategy: the strategy, by which the model is then decoded, too.
+    """
 
     strategy: Strategy = Padir()
 
@@ -47,12 +51,12 @@ class Lifted:
 class Smart:
     """SMART (Ghazvininejad et al., 2020): fill in the model's own argmax, then hide a random part again.
 
-    The argmax is written where the corruption had hidden the target; what is hidden next is a random number of free
-    positions, uniform over 1 .. L in a segment, of whatever origin. A later stage thus sees a mixture of right tokens,
-    the model's own mistakes and masks, as in Mask-Predict.
+    The argmax is written where the corruption had hidden the target. Then a random set of free positions is hidden,
+    whether they hold target tokens or guesses; its size is uniform over 1 .. L in a segment. A later stage thus sees a
+    mixture of right tokens, the model's own mistakes and masks, as in Mask-Predict.
     """
 
-    strategy = MaskPredict()  # what it imitates
+    strategy = MaskPredict()  # which the model is then decoded with
 
     def __call__(
         self,
@@ -74,23 +78,22 @@ class Smart:
 class Glat:
     """Glancing (Qian et al., ACL 2021, section 3.2): reveal more of the target the further the first guess is off.
 
-    In each segment floor(p * d) target tokens are shown, d being the Hamming distance between the argmax and the target
-    over the free positions, and all other positions are as the canvas began. The positions shown are random, whether
-    their guess was right or not. The ratio p goes linearly from `start` to `end` over the training.
+    In each segment floor(p * d) target tokens are shown, where d is the Hamming distance between the argmax and the
+    target over the free positions; all other positions get their start tokens. The positions shown are random, whether
+    their guess was right or not. The ratio p goes linearly from `start` to `end` over the training run.
 
     Attributes:
-      start, end: p at the beginning and at the end, in [0, 1].
+      start, end: p at the beginning and at the end of the training run, in [0, 1].
     """
 
     start: float = 0.5
     end: float = 0.3
 
     def __post_init__(self):
-        if not (0 <= self.start <= 1 and 0 <= self.end <= 1):
-            raise PadirError(f"start and end must lie in [0, 1], got {self.start} and {self.end}")
+        checks.within(0, 1, **checks.fields_of(self, "start", "end"))
 
     def ratio(self, progress: Float[Array, ""] | float) -> Float[Array, ""] | float:
-        """p when a share `progress` of the training is done."""
+        """The ratio p when a share `progress` of the training run is done."""
         return self.start + (self.end - self.start) * progress
 
     def __call__(
@@ -117,14 +120,13 @@ class SampledUnroll:
     """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): every free position is sampled from the model at once.
 
     Attributes:
-      temperature: the logits are divided by it before sampling; above 0.
+      temperature: divisor of the logits before sampling, above 0.
     """
 
     temperature: float = 1.0
 
     def __post_init__(self):
-        if not self.temperature > 0:
-            raise PadirError(f"temperature must be above 0, got {self.temperature}: use Lifted() for the argmax")
+        checks.above(0, "use Lifted() for the argmax", **checks.fields_of(self, "temperature"))
 
     def __call__(
         self,

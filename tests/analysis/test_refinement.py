@@ -14,11 +14,11 @@ from support.fakes import IDS, conditionals
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
-from padir.__main__ import main
 from padir.analysis import refinement, report
 from padir.analysis import run as commands
 from padir.analysis.calibration import reliability
 from padir.analysis.passes import first_sentences, reference_tokens, refined
+from padir.cli import main
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from support.small_corpus import number_lines, small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
+from padir.models.encoder import Encoded
 from padir.models.length import LengthOutput
-from padir.models.transformer import Encoded
 from padir.refinement.corruption import Mask
 from padir.refinement.scores import Output
 from padir.refinement.strategies import MaskPredict, Padir
@@ -310,7 +310,7 @@ def peak_mb(model, count, folder):
         for _ in range(count):
             file.write(" ".join(rng.choices(words, k=rng.randint(0, 5))) + "\n")
     code = (
-        "import resource, sys; from padir.__main__ import main; status = main(sys.argv[1:]);"
+        "import resource, sys; from padir.cli import main; status = main(sys.argv[1:]);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr); sys.exit(status)"
     )
     options = ("--num_steps", 1, "--batch_size", 512, "--json", os.devnull, "--output", folder / "out.txt")

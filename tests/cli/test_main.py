@@ -15,7 +15,7 @@ from support.small_corpus import Numbers
 from support.tiny_model import TINY, prepared_numbers, random_model_dir
 
 import padir
-from padir.__main__ import _parser, main
+from padir.cli import build_parser, main
 from padir.metrics.bleurt import MissingPackage
 
 ROOT = Path(__file__).parents[2]
@@ -187,8 +187,8 @@ class TestEvaluate:
         assert "--length_weight belongs to --rerank own" in refused(
             capsys, *command, "--rerank", "mbr", "--length_weight", 1
         )
-        assert "minimum Bayes risk knows no length" in refused(capsys, *command, "--rerank", "mbr", "--brevity", 1)
-        assert "brevity must be at least 0" in refused(capsys, *command, "--brevity", -1)
+        assert "minimum Bayes risk ignores lengths" in refused(capsys, *command, "--rerank", "mbr", "--brevity", 1)
+        assert "--brevity must be at least 0" in refused(capsys, *command, "--brevity", -1)
         assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model")
         assert "is no BLEURT checkpoint" in refused(capsys, *command, "--bleurt", built)
         assert "has never seen its noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
@@ -450,9 +450,9 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["--num_steps", 0], "num_steps must be at least 1, got 0"),
-            (["--top_k", 0], "number of hypotheses must be at least 1"),
-            (["--draws", 0], "number of hypotheses must be at least 1"),
+            (["--num_steps", 0], "--num_steps must be at least 1, got 0"),
+            (["--top_k", 0], "--top_k must be at least 1, got 0"),
+            (["--draws", 0], "--draws must be at least 1, got 0"),
             (["--batch_size", 0], "batch_size must be at least 1"),
             (["--strategy", "guess"], "no strategy is called 'guess': choose one of padir"),
             (["--strategy", "threshold:tua=1"], "threshold has no hyperparameter 'tua': it has tau: float"),
@@ -468,7 +468,7 @@ class TestRefused:
             (["--input", "."], "cannot read --input . (Is a directory)"),
             (["--keep", 0], "--keep must be at least 1 (hypotheses that go on), got 0"),
             (["--num_steps", 2**31], "--num_steps must be below 2**31"),
-            (["--offsets", 500], "offsets must lie in -22 .. 22, as the model writes 24 tokens at most, got 500"),
+            (["--offsets", 500], "--offsets must be in -22 .. 22, as the model writes 24 tokens at most, got 500"),
             (["--offsets", 0, -23], "got -23"),
             (
                 ["--brevity", "nan"],
@@ -581,7 +581,7 @@ class TestRefused:
             "scores": {"bleu": {"value": 1, "signature": ""}},
         }
         (tmp_path / "rows.json").write_text(json.dumps([row]))
-        assert "no row has 'chrff': name figures that the files have (bleu)" in refused(
+        assert "no row has 'chrff': name metrics that the files have (bleu)" in refused(
             capsys, "tables", tmp_path / "rows.json", "--metrics", "bleu", "chrff"
         )
         del row["top_k"]
@@ -685,7 +685,7 @@ def test_a_vocabulary_of_files_that_do_not_match_is_refused_in_plain_words(tmp_p
 def test_few_commands_take_words_that_no_option_names():
     """An option that loses its name, as when two parsers share it and one takes it away, is read as such a word."""
     known = {"tables": ["files"], "ising": ["subject"], "analyse": ["subject"], "t5x": ["action"]}
-    (commands,) = (action for action in _parser()._actions if action.dest == "command")
+    (commands,) = (action for action in build_parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
         assert nameless == known.get(name, [])

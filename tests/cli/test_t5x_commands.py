@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.metrics.scores import score_all
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.data.loader import make_loader
 from padir.data.plan import Batching
 from padir.data.prepared import load_manifest

@@ -10,7 +10,7 @@ import shutil
 import pytest
 from support.small_corpus import Numbers, small_tokenizer
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.data.loader import make_loader
 from padir.data.manifest import CorpusInfo
 from padir.data.plan import Batching

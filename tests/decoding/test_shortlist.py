@@ -10,9 +10,9 @@ import pytest
 from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
-from padir.__main__ import main
 from padir.benchmark import decoding as benchmark
 from padir.benchmark.peers import peers
+from padir.cli import main
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
 from padir.data.prepared import load_tokenizer

@@ -136,7 +136,7 @@ class TestJoining:
             join(*arguments)
 
     def test_numbers_without_a_place_to_meet(self, capsys):
-        from padir.__main__ import main
+        from padir.cli import main
 
         assert main(["train", "--data=x", "--model_dir=y", "--num_processes=2"]) == 2
         assert "need --coordinator HOST:PORT" in capsys.readouterr().err

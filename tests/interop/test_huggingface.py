@@ -11,7 +11,7 @@ import pytest
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights

@@ -14,7 +14,7 @@ import pytest
 from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore

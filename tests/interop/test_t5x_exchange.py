@@ -10,7 +10,7 @@ import pytest
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write

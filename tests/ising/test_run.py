@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.errors import PadirError
 from padir.ising import experiments, figures, samplers, theory
 from padir.ising import run as commands

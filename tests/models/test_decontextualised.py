@@ -136,7 +136,7 @@ def test_translates_and_the_steps_see_what_was_written(tmp_path):
 
 def test_it_has_no_positional_attention_and_no_rejecter():
     assert not ModelConfig(decontextualised=True, positional_attention=True).positional_attention
-    with pytest.raises(PadirError, match="which a decontextualised decoder does not see"):
+    with pytest.raises(PadirError, match="decontextualised=True excludes rejecter=True"):
         ModelConfig(decontextualised=True, rejecter=True)
 
 

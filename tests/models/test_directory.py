@@ -78,7 +78,7 @@ class TestModelDirectory:
         with pytest.raises(PadirError, match="it is not whole"):
             load_model(model_dir)
         (model_dir / "checkpoints").mkdir()
-        with pytest.raises(PadirError, match="its training has not finished: run the same"):
+        with pytest.raises(PadirError, match="its training run has not finished, run the same"):
             load_model(model_dir)
 
     def test_a_manifest_may_not_name_a_file_outside(self, model_dir):
@@ -176,9 +176,9 @@ class TestModelDirectory:
             (("config", "encoder_layers"), 10**9, "must have 1000000000 layers in its encoder, got 1"),
             (("config", "decoder_layers"), 2, "must have 2 layers in its decoder, got 1"),
             (("config", "max_length"), 10**6, "must have the shape"),
-            (("config", "mlp_activations"), ["one_hot"], "there is no model of these sizes"),
+            (("config", "mlp_activations"), ["one_hot"], "no model has these sizes"),
             (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be of type"),
-            (("config", "dropout_rate"), float("nan"), "dropout_rate must lie"),
+            (("config", "dropout_rate"), float("nan"), "dropout_rate must be in"),
             (("config", "tied"), False, "got no such array"),
             (("config", "rejecter"), True, "rejecter.* got no such array"),
             (("config",), [1], "does not describe a model"),
@@ -339,7 +339,7 @@ class TestModelCard:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 2}, "has format 2, this padir reads 1"),
+            ({"format": 2}, "model.json must be 1, got 2"),
             ({"strategy": {"name": "guess"}}, "'guess', which padir does not know: choose one of padir"),
             ({"strategy": {"name": "padir", "speed": 3}}, "does not describe a model of this padir.*speed"),
             ({"config": {"widht": 3}}, "does not describe a model of this padir.*widht"),

@@ -41,7 +41,10 @@ def test_candidates(search, expected):
         (lambda: LengthSearch(draws=0), "hypotheses must be at least 1"),
         (lambda: LengthSearch(offsets=()), "at least one offset"),
         (lambda: top_lengths(LengthOutput(mean_BG=jnp.ones((1, 1))), 2), "use top_k=1 with offsets"),
-        (lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4), "knows 3 lengths, got top_k=4"),
+        (
+            lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4),
+            "at most the 3 lengths .* got 4",
+        ),
         (lambda: top_lengths(LengthOutput(), 1), "give the target lengths"),
         (lambda: get_length_head("length"), "token, affine, fertility, oracle"),
     ],

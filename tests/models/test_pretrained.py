@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from padir import Translator
-from padir.__main__ import main
+from padir.cli import main
 from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.pretrained import DEFAULT, PRETRAINED, model_folder

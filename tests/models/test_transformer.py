@@ -102,7 +102,7 @@ def test_cross_attention_does_not_see_the_length_token():
 
 def test_a_row_longer_than_the_position_table_is_refused():
     model, params = tiny_model(max_length=6)
-    with pytest.raises(PadirError, match="max_length is 6, got rows of 8"):
+    with pytest.raises(PadirError, match="at most the model's max_length of 6, got 8"):
         forward(model, params, APART)
 
 

@@ -60,9 +60,9 @@ class TestThreshold:
         assert refine(keys(3), start, logits_fn, Threshold(0.0), num_steps=20).passes_B.tolist() == [1, 1, 1]
 
     def test_wrong_numbers(self):
-        with pytest.raises(PadirError, match="tau must be a probability"):
+        with pytest.raises(PadirError, match=r"Threshold.tau must be in \[0, 1\], got 1.2"):
             Threshold(1.2)
-        with pytest.raises(PadirError, match=r"final_tau must lie in \[0, tau\] = \[0, 0.5\], got 0.6"):
+        with pytest.raises(PadirError, match=r"final_tau must be in \[0, 0.5\], got 0.6"):
             Threshold(0.5, final_tau=0.6)
 
 
@@ -90,7 +90,7 @@ class TestEntropyBound:
         assert first_step(EntropyBound(0.0), spread(4, 2, 3), 3, num_steps=1) == ([20, 21, 22], True)
 
     def test_wrong_gamma(self):
-        with pytest.raises(PadirError, match="gamma must be at least 0 nats, got -1.0"):
+        with pytest.raises(PadirError, match="EntropyBound.gamma must be at least 0, got -1.0"):
             EntropyBound(-1.0)
 
 

@@ -183,7 +183,7 @@ class TestConstant:
 
     def test_wrong_numbers(self):
         for wrong, message in [
-            ({"share": 1.5}, r"share must lie in \[0, 1\]"),
+            ({"share": 1.5}, r"share must be in \[0, 1\]"),
             ({"count": -1}, "count must be at least 0"),
             ({"remask": "mask"}, "previous, start, logits"),
         ]:

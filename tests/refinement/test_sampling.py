@@ -79,7 +79,7 @@ class TestSampleTokens:
     @pytest.mark.parametrize("cls", [SundaeSampling, BlockGibbs, IndependentParallel])
     @pytest.mark.parametrize("temperature", [-0.1, float("inf"), float("nan")])
     def test_wrong_temperatures(self, cls, temperature):
-        with pytest.raises(PadirError, match="temperature must be a number from 0"):
+        with pytest.raises(PadirError, match="temperature must be in"):
             cls(temperature=temperature)
 
 
@@ -129,9 +129,9 @@ class TestSundaeSampling:
         assert after.done_B.tolist() == [False]  # whether or not this step was to write the 22
 
     def test_wrong_share(self):
-        with pytest.raises(PadirError, match=r"share must lie in \(0, 1\]"):
+        with pytest.raises(PadirError, match="SundaeSampling.share must be above 0, got 0.0"):
             SundaeSampling(share=0.0)
-        with pytest.raises(PadirError, match="order must be random or uncertain, got 'margin'"):
+        with pytest.raises(PadirError, match="order must be one of random, uncertain, got 'margin'"):
             SundaeSampling(order="margin")
 
 
@@ -178,9 +178,9 @@ class TestBlockGibbs:
         assert (after.score_BL[0, [0, 2, 3]] < 0).all()
 
     def test_wrong_numbers(self):
-        with pytest.raises(PadirError, match="block must be at least 1 position, got 0"):
+        with pytest.raises(PadirError, match="BlockGibbs.block must be at least 1, got 0"):
             BlockGibbs(block=0)
-        with pytest.raises(PadirError, match="order must be random or margin, got 'left'"):
+        with pytest.raises(PadirError, match="order must be one of random, margin, got 'left'"):
             BlockGibbs(order="left")
 
 

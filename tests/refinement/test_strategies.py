@@ -124,7 +124,7 @@ class TestCommandLine:
             ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1)+(2", "written NAME or NAME:FIELD=VALUE"),
-            ("threshold:tau=2.0", "tau must be a probability"),
+            ("threshold:tau=2.0", "Threshold.tau must be in"),
         ],
     )
     def test_what_is_wrong_is_told(self, text, message):
@@ -152,9 +152,9 @@ class TestNeeds:
         self.check(name, trained=Uniform(), config=DISCO)
         with pytest.raises(PadirError, match=rf"{name} .*trained with Uniform.*choose one of padir, mask_predict"):
             self.check(name, canvas=Mask())
-        with pytest.raises(PadirError, match=r"canvas is of Mixed.*Decoding.canvas = @Mask\(\)"):
+        with pytest.raises(PadirError, match=r"canvas is made with Mixed.*Decoding.canvas = @Mask\(\)"):
             self.check(name, trained=Mixed())
-        with pytest.raises(PadirError, match="canvas is of Uniform"):
+        with pytest.raises(PadirError, match="canvas is made with Uniform"):
             self.check(name, trained=Mask(), canvas=Uniform())
 
     def test_easy_first_needs_a_decontextualised_decoder(self):

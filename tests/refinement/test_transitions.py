@@ -142,7 +142,7 @@ class TestGlat:
         assert [10 - int(run(p).sum()) for p in (0.0, 0.25, 0.75, 0.999)] == [5, 4, 3, 3]
 
     def test_wrong_ratios(self):
-        with pytest.raises(PadirError, match="got 1.5 and 0.3"):
+        with pytest.raises(PadirError, match="Glat.start must be in .* got 1.5"):
             Glat(start=1.5)
 
 

@@ -17,7 +17,7 @@ from support.serving import Gated, engine_of, figure, running, until
 from support.small_corpus import small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
-from padir.__main__ import main
+from padir.cli import main
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import encode, refine_drafts

@@ -319,7 +319,7 @@ class TestAverageRun:
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
         (run / "manifest.json").unlink()
-        with pytest.raises(PadirError, match="its training has not finished"):
+        with pytest.raises(PadirError, match="its training run has not finished"):
             average_run(run, tmp_path / "out", kind="last", count=1)
         assert not (tmp_path / "out").exists()
 

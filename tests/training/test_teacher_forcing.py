@@ -15,8 +15,8 @@ from support.training import train_tiny
 
 from padir.data.plan import Batching
 from padir.errors import PadirError
+from padir.models.decoder import shift_right
 from padir.models.directory import load_model
-from padir.models.transformer import shift_right
 from padir.training.config import Intervals, TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine

@@ -1,4 +1,4 @@
-"""Strategies in which the model's confidence decides how many positions are written at a step, or in which order."""
+"""Confidence strategies: the model's confidence decides how many positions a step writes, or in which order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, write
 from padir.refinement.scores import Output
@@ -17,24 +18,24 @@ from padir.refinement.segments import precedes, worst
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """Writes the hidden positions whose confidence is above a threshold, and in any case a sentence's most confident.
+    """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    What is written stays; the last step writes all that is left. A row is done when nothing is hidden, so that easy
-    sentences take fewer passes. Its memory is hidden_BL.
+    A written token stays; the last step writes all hidden positions. A row is done when nothing is hidden, so that easy
+    sentences take fewer passes. The memory is hidden_BL.
 
     Attributes:
-      tau: the probability that a token must exceed; 0 is one-shot decoding, 1 writes one position a step.
-      final_tau: if given, the threshold falls linearly by step, from tau at the first to this at the last.
+      tau: probability that a token must exceed, in [0, 1]; 0 is one-shot decoding, 1 writes one position a step.
+      final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last. None
+        means tau at every step.
     """
 
     tau: float = 0.9
     final_tau: float | None = None
 
     def __post_init__(self):
-        if not 0 <= self.tau <= 1:
-            raise PadirError(f"tau must be a probability in [0, 1], got {self.tau}")
-        if self.final_tau is not None and not 0 <= self.final_tau <= self.tau:
-            raise PadirError(f"final_tau must lie in [0, tau] = [0, {self.tau}], got {self.final_tau}")
+        checks.within(0, 1, **checks.fields_of(self, "tau"))
+        if self.final_tau is not None:
+            checks.within(0, self.tau, "it must not exceed tau", **checks.fields_of(self, "final_tau"))
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B
@@ -53,20 +54,19 @@ class Threshold:
 class EntropyBound:
     """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
-    A step writes the largest set of lowest-entropy positions of a sentence whose entropies, less the largest of them,
-    sum up to at most gamma: the sum bounds the mutual information that is lost by writing them independently. One
-    position is always written. The last step writes all that is left. A row is done when nothing is hidden. Its memory
-    is hidden_BL.
+    A step writes the largest set of lowest-entropy positions of a sentence whose entropies, without the largest of
+    them, sum to at most gamma. This sum bounds the mutual information that is lost by writing the positions
+    independently. One position is always written, and the last step writes all hidden positions. A row is done when
+    nothing is hidden. The memory is hidden_BL.
 
     Attributes:
-      gamma: the bound in nats; 0 writes one position a step (more only where entropies are 0).
+      gamma: the bound in nats, at least 0; 0 writes one position a step, and more only where entropies are 0.
     """
 
     gamma: float = 0.5
 
     def __post_init__(self):
-        if not self.gamma >= 0:
-            raise PadirError(f"gamma must be at least 0 nats, got {self.gamma}")
+        checks.at_least(0, **checks.fields_of(self, "gamma"))
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B
@@ -75,14 +75,14 @@ class EntropyBound:
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
         entropy_BL = entropies(output.logits_BLV)
-        # Entropies ascend, so the largest of a set is its last: what a position must fit under is the sum before it.
+        # In ascending order the largest entropy of a set comes last: the sum before a position must be within gamma.
         before_BLL = precedes(entropy_BL, memory, canvas.segment_BL)
         bounded_BL = jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= self.gamma
         return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
-    """The entropy in nats of each position's distribution; ids at -inf have no part in it.
+    """Entropy in nats of each position's distribution; ids at -inf have no part in it.
 
     >>> f"{entropies(jnp.array([[[0.0, 0.0, -jnp.inf]]]))[0, 0]:.4f}"  # log 2
     '0.6931'
@@ -92,7 +92,7 @@ def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 
 
 def _commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
-    """Writes those of the hidden positions; done when none is left. Returns what is still hidden, too."""
+    """Writes the hidden positions among `where_BL`; returns the canvas, done if none is left, and the hidden ones."""
     written = write(canvas, hidden_BL & where_BL, token_BL, score_BL)
     hidden_BL = hidden_BL & ~where_BL
     return dataclasses.replace(written, done_B=canvas.done_B | ~hidden_BL.any(-1)), hidden_BL
@@ -100,15 +100,15 @@ def _commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Ca
 
 @dataclasses.dataclass(frozen=True)
 class EasyFirst:
-    """Parallel easy-first (Kasai et al., ICML 2020, DisCo): each position sees those easier than itself.
+    """Parallel easy-first (Kasai et al., ICML 2020, DisCo): each position sees the positions easier than itself.
 
-    The first pass predicts every position from the source alone. Its confidences fix an order; at every later pass
-    each position is predicted from the current tokens of the positions before it in that order, all at once. So the
-    k easiest are right for good after k passes, as if written one after the other. A row is done when a pass changes
-    nothing. Its memory is the confidence at step 0.
+    The first pass predicts every position from the source alone, and its confidences fix an order. Every later pass
+    predicts all positions at once, each from the current tokens of the positions before it in that order. So after k
+    passes the k easiest are what greedy decoding in that order gives. A row is done when a pass changes nothing. The
+    memory is the confidence at step 0.
 
     Raises:
-      PadirError (when started): the canvas does not say what each position sees, as a decontextualised model needs.
+      PadirError (in `init`): the canvas has no visible_BLL, which a decontextualised model needs.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"decontextualised"})
@@ -117,8 +117,8 @@ class EasyFirst:
         del key_B
         if canvas.visible_BLL is None:
             raise PadirError(
-                "easy_first must say what each position sees, got a canvas without visible_BLL: use a model with"
-                " decontextualised=True, whose canvases have it"
+                "easy_first needs a canvas with visible_BLL: use a model with decontextualised=True, whose canvases"
+                " have it"
             )
         return jnp.zeros_like(canvas.score_BL)
 
@@ -128,7 +128,7 @@ class EasyFirst:
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
         easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
         assert canvas.visible_BLL is not None  # init refuses others
-        # EOS is no part of the order: who sees it stays as it was.
+        # EOS has no place in the order: the positions that see it stay the same.
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
         unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1) & (step > 0)
         after = dataclasses.replace(written, visible_BLL=visible_BLL, done_B=canvas.done_B | unchanged_B)

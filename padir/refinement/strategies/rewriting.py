@@ -1,4 +1,4 @@
-"""Strategies that take back what is worst and write it again: stutter, the least confident, what a rejecter rejects."""
+"""Rewriting strategies: take back stutter, the least confident or the rejected tokens, and write them again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens
@@ -18,18 +19,13 @@ from padir.refinement.segments import count_in_segment, share_of, worst
 _REMASK = ("previous", "start", "logits")
 
 
-def _check_remask(remask: str) -> None:
-    if remask not in _REMASK:
-        raise PadirError(f"remask must be one of {', '.join(_REMASK)}, got {remask!r}")
-
-
 def _no_logits(remask: str, canvas: Canvas) -> Float[Array, "B L V"] | None:
-    """What logits are summed up in: zeros if that is what positions are rewritten from, else None."""
+    """Initial sum of logits, zeros, if `remask` is "logits"; else None, which saves B·L·V numbers."""
     return jnp.zeros((*canvas.tokens_BL.shape, canvas.ids.num_embeddings)) if remask == "logits" else None
 
 
 def _take_back(remask: str, where_BL, written: Canvas, before: Canvas, summed_BLV) -> Canvas:
-    """Puts back the token from before the step, or the start token, or the argmax of the summed logits."""
+    """Puts back the token from before the step, the start token or the argmax of the summed logits (see `remask`)."""
     if remask == "logits":
         return write(written, where_BL, *best_tokens(summed_BLV))
     if remask == "start":
@@ -39,9 +35,11 @@ def _take_back(remask: str, where_BL, written: Canvas, before: Canvas, summed_BL
 
 @flax.struct.dataclass
 class PadirMemory:
-    """ended_BL: positions of segments that are finished, which need not end together in a packed row.
+    """Memory of `Padir`.
 
-    summed_BLV: logits summed over the steps so far, or None.
+    Attributes:
+      ended_BL: positions of segments that are finished; the segments of a packed row may finish at different steps.
+      summed_BLV: logits summed over the steps so far, or None.
     """
 
     ended_BL: Bool[Array, "B L"]
@@ -53,18 +51,18 @@ class Padir:
     """The paper's strategy (sections L.1.1 and L.2): take the argmax everywhere, rewrite stutter between steps.
 
     After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
-    leaves the canvas as it was, which is the paper's stop test; the last argmax then stands, so that with "previous"
-    and "start" halting gives what the remaining steps would have given.
+    leaves the canvas unchanged, which is the paper's stop test; the last argmax then stands. With "previous" and
+    "start", this gives the tokens that all remaining steps would have given.
 
     Attributes:
-      remask: what a taken-back position gets: the "previous" token, the "start" token of the canvas, or the argmax of
-        the "logits" summed over the steps so far (this keeps B·L·V numbers between steps).
+      remask: the token that a taken-back position gets: its "previous" token, the "start" token of the canvas, or the
+        argmax of the "logits" summed over the steps so far (which keeps B·L·V numbers between steps).
     """
 
     remask: str = "previous"
 
     def __post_init__(self):
-        _check_remask(self.remask)
+        checks.one_of(_REMASK, **checks.fields_of(self, "remask"))
 
     def init(self, key_B, canvas: Canvas) -> PadirMemory:
         del key_B
@@ -91,9 +89,10 @@ class Padir:
 class MaskPredict:
     """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): linear schedule over the least confident positions.
 
-    Each pass writes the hidden positions; after pass t of T the n = floor(L (T - t) / T) least confident of the L free
+    Each pass writes the hidden positions. After pass t of T the n = floor(L (T - t) / T) least confident of the L free
     positions of a sentence are hidden again, ties going to the leftmost. Positions that stay keep the confidence of the
-    pass that wrote them. A row is done when nothing is hidden. Its memory is hidden_BL, what the next pass writes.
+    pass that wrote them. A row is done when nothing is hidden. The memory is hidden_BL, the positions that the next
+    pass writes.
     """
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
@@ -112,7 +111,12 @@ class MaskPredict:
 
 @flax.struct.dataclass
 class ConstantMemory:
-    """hidden_BL: positions that the next pass is to write. ended_BL, summed_BLV: as in `PadirMemory`."""
+    """Memory of `Constant`.
+
+    Attributes:
+      hidden_BL: positions that the next pass is to write.
+      ended_BL, summed_BLV: as in `PadirMemory`.
+    """
 
     hidden_BL: Bool[Array, "B L"]
     ended_BL: Bool[Array, "B L"]
@@ -121,16 +125,17 @@ class ConstantMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """Mask-Predict with a constant schedule: after every step but the last, as many positions are taken back.
+    """Mask-Predict with a constant schedule: every step but the last takes back the same number of positions.
 
-    Each pass writes the positions that were taken back; then the least confident of a sentence are, ties going to the
-    leftmost. A row is done when a step changes neither the canvas nor what is taken back; what was written then stands,
-    so that with "start" and "previous" halting gives what the remaining steps would have given.
+    Each pass writes the positions that were taken back; then the least confident of a sentence are taken back, ties
+    going to the leftmost. A row is done when a step changes neither the canvas nor the positions taken back; the
+    written tokens then stand. With "start" and "previous", this gives the tokens that all remaining steps would have
+    given.
 
     Attributes:
-      share: of a sentence's free positions that is taken back, rounded up.
-      count: how many positions are, in place of a share.
-      remask: what a taken-back position gets until it is written again, as in `Padir`.
+      share: share of a sentence's free positions that a step takes back, rounded up, in [0, 1].
+      count: number of positions that a step takes back, in place of a share.
+      remask: the token that a taken-back position gets until it is written again, as in `Padir`.
     """
 
     share: float = 0.2
@@ -138,11 +143,10 @@ class Constant:
     remask: str = "start"
 
     def __post_init__(self):
-        if not 0 <= self.share <= 1:
-            raise PadirError(f"share must lie in [0, 1] (of the positions taken back), got {self.share}")
-        if self.count is not None and self.count < 0:
-            raise PadirError(f"count must be at least 0 positions, got {self.count}")
-        _check_remask(self.remask)
+        checks.within(0, 1, **checks.fields_of(self, "share"))
+        checks.one_of(_REMASK, **checks.fields_of(self, "remask"))
+        if self.count is not None:
+            checks.at_least(0, **checks.fields_of(self, "count"))
 
     def init(self, key_B, canvas: Canvas) -> ConstantMemory:
         del key_B
@@ -169,13 +173,13 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Rejecter:
-    """The learned rejecter decides what is rewritten: tokens that it would not keep get the argmax.
+    """The learned rejecter: tokens that the model's rejecter head would not keep are replaced by the argmax.
 
-    keep_logits_BL of a pass judge the tokens that the decoder was given. The first step writes everything: what stands
-    there is noise. A row is done when a pass changes nothing.
+    keep_logits_BL of a pass judge the tokens that the decoder was shown. The first step writes every position, because
+    the draft is noise. A row is done when a pass changes nothing.
 
     Attributes:
-      threshold: a token stays where the probability to keep it is at least this; 0 keeps all, above 1 keeps none.
+      threshold: a token stays where the probability of keeping it is at least this; 0 keeps all, above 1 keeps none.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.
@@ -185,8 +189,7 @@ class Rejecter:
     needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
 
     def __post_init__(self):
-        if not self.threshold >= 0:
-            raise PadirError(f"threshold must be at least 0, got {self.threshold}: 0.5 keeps what is more likely right")
+        checks.at_least(0, "0.5 keeps the tokens that are more likely right", **checks.fields_of(self, "threshold"))
 
     def init(self, key_B, canvas: Canvas) -> tuple[()]:
         del key_B, canvas
@@ -196,8 +199,8 @@ class Rejecter:
         del key_B, num_steps
         if output.keep_logits_BL is None:
             raise PadirError(
-                "the rejecter strategy needs keep logits, got a decoder that gives none: train a model with a rejecter"
-                " head, or choose another strategy"
+                "the rejecter strategy needs keep logits, which this decoder lacks: train a model with a rejecter head,"
+                " or choose another strategy"
             )
         rejected_BL = (jax.nn.sigmoid(output.keep_logits_BL) < self.threshold) | (step == 0)
         written = write(canvas, rejected_BL, *output.best())

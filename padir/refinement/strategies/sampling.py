@@ -1,12 +1,13 @@
-"""Strategies that draw: Markov chains over the canvas, whose steps are decoder passes.
+"""Sampling strategies: Markov chains over the canvas, one decoder pass a step.
 
-Tokens are drawn from the model's distribution at a temperature with a key of each position, and scored by their
+Each token is drawn from the model's distribution at a temperature, with a key of its own position, and scored by its
 log-probability at temperature 1. Temperature 0 is the argmax.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import flax.struct
@@ -14,20 +15,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.errors import PadirError
+from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.corruption import position_keys, uniform_draws
+from padir.refinement.draws import position_keys, uniform_draws
 from padir.refinement.scores import Output, best_tokens, token_scores
 from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
 
-# What the key of a step is folded with, so that which tokens are drawn and where is independent.
+# Numbers that the key of a step is folded with, so that the choice of positions and the tokens are independent.
 _TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
     key_B: Key[Array, " B"], logits_BLV: Float[Array, "B L V"], segment_BL: Int[Array, "B L"], temperature: float
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-    """A token drawn for each position (Gumbel-max, one key a position) and its log-probability at temperature 1."""
+    """Draws a token for each position (Gumbel-max, one key a position); also its log-probability at temperature 1."""
     if temperature == 0:
         return best_tokens(logits_BLV)
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
@@ -36,29 +37,24 @@ def sample_tokens(
     return token_BL, token_scores(logits_BLV, token_BL)
 
 
-def _check_temperature(temperature: float) -> None:
-    if not 0 <= temperature < float("inf"):
-        raise PadirError(f"temperature must be a number from 0 (argmax) on, got {temperature}")
-
-
 def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L"]:
-    """The first of the positions in each segment."""
+    """The first position of each segment among `where_BL`."""
     return worst(jnp.zeros(where_BL.shape), where_BL, segment_BL, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class SundaeSampling:
-    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws anew a share of the positions.
+    """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
-    The first step writes everything. With order "uncertain" and temperature 0 it is the argmax unroll: what was written
-    with the least certainty gets the argmax of the decoder that has seen the rest. At temperature 0 a row is done when
-    the argmax agrees with all that stands; otherwise every step is taken.
+    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
+    the tokens that were least certain when they were written are replaced by the argmax given all others. At
+    temperature 0 a row is done when the argmax agrees with every token; at other temperatures all steps are taken.
 
     Attributes:
-      share: of a sentence's free positions that a step draws anew, rounded up.
-      temperature: of the draws.
-      order: which positions: "random" ones, or the most "uncertain", whose log-probability when written was lowest.
-      argmax_last: whether the last step writes the argmax everywhere, so that nothing drawn is left unseen.
+      share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
+      temperature: temperature of the draws, at least 0.
+      order: the positions to draw again, "random" or "uncertain": lowest log-probability when they were written.
+      argmax_last: write the argmax everywhere at the last step, so that no drawn token is left unseen by the decoder.
     """
 
     share: float = 0.3
@@ -67,11 +63,10 @@ class SundaeSampling:
     argmax_last: bool = True
 
     def __post_init__(self):
-        if self.order not in ("random", "uncertain"):
-            raise PadirError(f"order must be random or uncertain, got {self.order!r}")
-        if not 0 < self.share <= 1:
-            raise PadirError(f"share must lie in (0, 1] (of the positions drawn at each step), got {self.share}")
-        _check_temperature(self.temperature)
+        checks.one_of(("random", "uncertain"), **checks.fields_of(self, "order"))
+        checks.above(0, **checks.fields_of(self, "share"))
+        checks.within(0, 1, **checks.fields_of(self, "share"))
+        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
 
     def init(self, key_B, canvas: Canvas) -> tuple[()]:
         del key_B, canvas
@@ -96,18 +91,18 @@ class SundaeSampling:
 class BlockGibbs:
     """k-Gibbs (the paper's Definition 10): hide k positions of a sentence, then draw them one after the other.
 
-    The first step writes everything at once. From then on a block of positions is hidden and written from left to
-    right, a pass each, every draw conditioning on those before it: together a draw from the joint distribution of the
-    block given the rest, if the model's conditionals are those of one joint distribution. Then the next block is
-    chosen. If the steps end amid a block, what is hidden gets the argmax of the last pass. No row is done early. Its
-    memory is what is hidden of the block, and the block.
+    The first step writes every position. From then on a block of positions is hidden and written from left to right,
+    one pass a position, each draw given those before it. If the model's conditionals are those of one joint
+    distribution, these draws together are one from the joint distribution of the block given all other positions. Then
+    the next block is chosen. If the steps end within a block, its hidden positions get the argmax of the last pass. No
+    row is done early. The memory is (hidden positions of the block, all positions of the block).
 
     Attributes:
-      block: k, positions drawn in one block; a sentence with fewer draws them all.
-      order: which positions make a block: "random" ones, or those of the lowest "margin" between the probabilities of
-        the two likeliest tokens, the block before left out (this depends on what stands there, so that the chain's
-        stationary distribution is another).
-      temperature: of the draws.
+      block: k, number of positions in a block; a shorter sentence is one block.
+      order: the positions of a block: "random", or lowest "margin" between the probabilities of the two likeliest
+        tokens, without the block before. The margin depends on the tokens themselves, so that the chain's stationary
+        distribution is then another.
+      temperature: temperature of the draws, at least 0.
       parallel: draw the block in one pass, from the product of its positions' distributions: an approximation.
     """
 
@@ -118,11 +113,9 @@ class BlockGibbs:
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def __post_init__(self):
-        if self.block < 1:
-            raise PadirError(f"block must be at least 1 position, got {self.block}")
-        if self.order not in ("random", "margin"):
-            raise PadirError(f"order must be random or margin, got {self.order!r}")
-        _check_temperature(self.temperature)
+        checks.at_least(1, **checks.fields_of(self, "block"))
+        checks.one_of(("random", "margin"), **checks.fields_of(self, "order"))
+        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
 
     def init(self, key_B, canvas: Canvas) -> tuple[Bool[Array, "B L"], Bool[Array, "B L"]]:
         del key_B
@@ -135,7 +128,7 @@ class BlockGibbs:
         chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         left_BL = hidden_BL & ~chosen_BL
-        if self.order == "margin":  # without the block before, at temperature 0 it would be the same for ever
+        if self.order == "margin":  # else the same block would return for ever at temperature 0
             others_BL = free_BL & ~block_BL
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
@@ -148,7 +141,7 @@ class BlockGibbs:
 
 
 def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
-    """How much likelier the likeliest token is than the second.
+    """Probability of the likeliest token less that of the second likeliest, at each position.
 
     >>> margins(jnp.log(jnp.array([[[0.5, 0.2, 0.3]]]))).round(3).tolist()
     [[0.20000000298023224]]
@@ -160,12 +153,14 @@ def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 
 @flax.struct.dataclass
 class Sweep:
-    """The state of the chain, which the canvas shows with one position hidden, and what a sweep has drawn so far.
+    """Memory of `IndependentParallel`: the state of the chain, and the next state as far as the sweep has drawn it.
+
+    The canvas shows the state with one position hidden.
 
     Attributes:
       tokens_BL, score_BL: the state; it changes at the end of a sweep.
       drawn_tokens_BL, drawn_score_BL: the next state, as far as it is drawn.
-      pending_BL: positions that are to be drawn in this sweep; the leftmost of each segment is hidden.
+      pending_BL: positions that this sweep has still to draw; the leftmost of each segment is hidden.
       ended_BL: positions of segments whose state will not change any more (at temperature 0).
     """
 
@@ -181,21 +176,21 @@ class Sweep:
 class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): each position from its leave-one-out conditional.
 
-    The first step writes everything at once. From then on a sweep draws every position given the others as they stood
-    before the sweep, and all change together at its end. An ordinary decoder takes a pass for each free position of a
-    sentence, which hides that position alone; a decontextualised one sees all but the position itself and takes one
-    pass. A sweep that the steps do not finish changes nothing. At temperature 0 a row is done when a sweep changes
-    nothing.
+    The first step writes every position. From then on a sweep draws each position given the other tokens from before
+    the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes one pass for each
+    free position of a sentence, with that position alone hidden; a decontextualised decoder sees all positions but the
+    one it predicts, and takes one pass for all. An unfinished sweep changes nothing. At temperature 0 a row is done
+    when a sweep changes nothing.
 
     Attributes:
-      temperature: of the draws.
+      temperature: temperature of the draws, at least 0.
     """
 
     temperature: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
     def __post_init__(self):
-        _check_temperature(self.temperature)
+        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
 
     def init(self, key_B, canvas: Canvas) -> Sweep:
         del key_B
@@ -222,7 +217,7 @@ class IndependentParallel:
         if canvas.visible_BLL is None:
             shown = hide(state, _leftmost(pending_BL, segment_BL) & ~ended_BL & (step < num_steps - 1))
         else:
-            # Who sees EOS stays as it was: the decoder is trained for it.
+            # The positions that see EOS stay the same, as in training.
             others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
             visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
             shown = dataclasses.replace(state, visible_BLL=visible_BLL)

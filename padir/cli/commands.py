@@ -1,0 +1,86 @@
+"""All commands of `padir`, in groups, and the parser of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+from collections.abc import Collection
+
+from padir import __version__
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command: its name, the module of `padir.cli` whose `add_NAME` adds its options, and one sentence about it."""
+
+    name: str
+    module: str
+    sentence: str
+
+
+GROUPS = {
+    "data": (
+        Command("vocab", "data", "Train a vocabulary on both sides of a corpus."),
+        Command("prepare", "data", "Tokenise a corpus into records."),
+        Command("shortlist", "data", "Learn which pieces each source piece is translated to, for --shortlist."),
+    ),
+    "train": (
+        Command("train", "training", "Train a model, or resume a training run."),
+        Command("average", "training", "Average checkpoints of a training run into one model."),
+        Command("distill", "training", "Write a teacher's translations as a training set."),
+    ),
+    "use": (
+        Command("translate", "translating", "Translate lines, one out for each one in."),
+        Command("score", "translating", "Compute log-probabilities of given translations."),
+        Command("serve", "serving", "Serve a model over HTTP, with a page that shows the refinement steps."),
+    ),
+    "measure": (
+        Command("evaluate", "evaluating", "Translate and score a test set with one model or several."),
+        Command("tables", "evaluating", "Make tables in the paper's layout from JSON files of `padir evaluate`."),
+        Command("compare", "evaluating", "Compare translations by a paired bootstrap test."),
+        Command("benchmark", "benchmarking", "Time several ways of translating, in turns."),
+    ),
+    "exchange": (
+        Command("export", "exchanging", "Write a model as StableHLO programs, or its weights for other frameworks."),
+        Command("t5x", "exchanging", "Read and write T5X checkpoints; T5X itself is not needed."),
+    ),
+    "study": (
+        Command("ising", "analysing", "Run the paper's Ising experiments and check its theorems exactly."),
+        Command("analyse", "analysing", "Analyse a model: attention, dependency between positions, refinement."),
+    ),
+}
+
+
+def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Args:
+      names: commands that get their options; None: all. The modules of other commands are not imported.
+    """
+    parser = argparse.ArgumentParser(
+        prog="padir",
+        usage="padir [-h] [--version] COMMAND ...",
+        description="Generative-masked translation: draft a whole sentence, then refine it.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"padir {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, prog="padir", metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    for command in (command for group in GROUPS.values() for command in group):
+        one = commands.add_parser(command.name, help=command.sentence)
+        if names is None or command.name in names:
+            module = importlib.import_module(f"padir.cli.{command.module}")
+            getattr(module, f"add_{command.name}")(one)
+        one.description = " ".join(filter(None, [command.sentence, one.description]))
+    return parser
+
+
+def _overview() -> str:
+    """Every command with its sentence, by group."""
+    lines = []
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", *(f"  {command.name:<11}{command.sentence}" for command in group), ""]
+    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command."])

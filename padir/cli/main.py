@@ -1,0 +1,140 @@
+"""`main`: run one command of the command line, with its configuration, exit status and error messages.
+
+Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for
+its results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from padir.cli.commands import build_parser
+from padir.cli.console import own_words
+from padir.errors import PadirError
+from padir.storage.files import check_writable, write_json
+
+_GIN = "--gin."
+# Options that set a parameter of another name; `padir vocab` has a --size of its own.
+_OPTIONS = {"size": ("size", "beam"), "alpha": ("length_penalty",), "temperature": ("sample",)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+      argv: words after `padir`; None: those of the process.
+
+    Returns:
+      The exit status: 0, 2 for bad input (with a message on stderr), 130 after Ctrl-C, 141 if the reader of standard
+      output is gone.
+
+    >>> main(["vocab", "--task", "toy_de_en", "--size", "-5", "--output", "x.model"])
+    2
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    bindings = [word.removeprefix(_GIN) for word in words if word.startswith(_GIN)]
+    words = [word for word in words if not word.startswith(_GIN)]
+    args = build_parser(words[:1]).parse_args(words)
+    _keep_compiled_programs()
+    with contextlib.suppress(ValueError):  # not the main thread: the caller handles signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
+    try:
+        _run(args, bindings)
+    except PadirError as error:
+        return _fail(str(_with_option(error, args)))
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except OSError as error:
+        _discard_output()
+        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+    except KeyboardInterrupt as interrupt:
+        saved = own_words(str(interrupt))
+        print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
+    """Parse the gin configuration, run the command and write its results as JSON."""
+    args.gin = bool(args.gin_file or bindings or args.command == "train")
+    if args.gin:
+        from padir import config
+
+        config.clear()
+        config.parse(args.gin_file, bindings, args.gin_search_paths)
+    if args.command == "train":
+        _join(args)
+    if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped
+        for name in ("output", "json", "html", "hypotheses"):
+            if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
+                check_writable(path, file=name != "output")
+    results = args.run(args)
+    if args.json and results is not None and _is_first(args):  # else a command or another process has written them
+        write_json(args.json, results)
+    _flush()
+
+
+def _join(args: argparse.Namespace) -> None:
+    """Join the other processes of a training run, before anything asks for a device."""
+    if args.coordinator:
+        from padir.distributed.processes import join
+
+        join(args.coordinator, args.num_processes, args.process_id)
+    elif args.num_processes is not None or args.process_id is not None:
+        raise PadirError("--num_processes and --process_id need --coordinator HOST:PORT, at which processes meet")
+
+
+def _is_first(args: argparse.Namespace) -> bool:
+    """Tell whether this process is the one that writes files."""
+    if not getattr(args, "coordinator", None):
+        return True
+    from padir.distributed.processes import is_first
+
+    return is_first()
+
+
+def _with_option(error: PadirError, args: argparse.Namespace) -> PadirError:
+    """Name the option in place of the parameter that it sets, if the option's value is what was refused."""
+    parameter = error.what.rpartition(".")[2]
+    for option in _OPTIONS.get(parameter, (parameter,)):
+        given = getattr(args, option, None)
+        if given is not None and error.got in (given if isinstance(given, list) else [given]):
+            return error.renamed(f"--{option}")
+    return error
+
+
+def _flush() -> None:
+    """Write what is left for standard output; at the end of the process, a failure would be a traceback."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Discard what standard output no longer takes, or Python would try to write it again at exit."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _keep_compiled_programs() -> None:
+    """Let JAX keep compiled programs for the next command, unless JAX_COMPILATION_CACHE_DIR says where, or is empty."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    import jax
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(cache / "padir" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def _fail(message: str) -> int:
+    print(f"padir: error: {own_words(message)}", file=sys.stderr)
+    return 2

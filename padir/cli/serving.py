@@ -1,0 +1,71 @@
+"""`padir serve`: a model behind HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from padir.cli.arguments import check_options, decoding_of, load_model
+from padir.cli.console import tell
+from padir.cli.options import (
+    common_options,
+    decoding_options,
+    given,
+    model_option,
+    precision_option,
+    setting,
+    steps_options,
+)
+from padir.errors import PadirError
+from padir.serve.request import Limits
+
+_LIMITS = {
+    "max_body": "most bytes of a request",
+    "max_sentences": "most sentences of a request",
+    "max_characters": "most characters of a sentence",
+    "max_steps": "most steps that a request may ask for",
+    "max_lengths": "most lengths that a request may ask for",
+    "max_queue": "most sentences that wait, of all clients",
+    "timeout": "seconds that a request may take",
+}
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serves POST /translate, GET /health, GET /metrics and a page at / (needs the extra serve). Decoding options"
+        " are defaults of requests."
+    )
+    model_option(parser)
+    precision_option(parser)
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: reachable from this machine only)"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
+    steps_options(parser)
+    parser.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
+    parser.add_argument(
+        "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"
+    )
+    for name, about in _LIMITS.items():
+        setting(parser, Limits, name, about)
+    decoding_options(parser)
+    common_options(parser)
+    parser.set_defaults(run=_serve)
+
+
+def _serve(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        from padir.serve.engine import Engine
+        from padir.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise PadirError(
+            f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
+        ) from None
+
+    limits, decoding = Limits(**given(args, *_LIMITS)), decoding_of(args)
+    translator = load_model(args)
+    check_options(args, translator.card.config)
+    engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
+    name = Path(args.model).name
+    return serve(engine, name, host=args.host, port=args.port, tell=lambda text: tell(f"padir: {text}"))

@@ -1,0 +1,161 @@
+"""The decoder stack: refining, decontextualised (DisCo) or causal layers, with T5X's parameter names.
+
+In a refining decoder every position of a draft sees the whole draft of its segment. In a decontextualised one a
+position's own token has no part in its output. A causal one sees the positions to the left, and keeps their keys and
+values in a cache when it writes one position after the other.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from padir.distributed.sharding import keep_rows
+from padir.models.config import DTYPES, ModelConfig
+from padir.models.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
+from padir.text.ids import positions_in_segment
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, positional attention where configured, cross-attention and the MLP, each with a residual."""
+
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, DTYPES[self.config.dtype]
+
+        def attention():
+            return Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+
+        self.pre_self_attention_layer_norm = RMSNorm(dtype)
+        self.self_attention = attention()
+        if c.positional_attention:
+            self.pre_positional_attention_layer_norm = RMSNorm(dtype)
+            self.positional_attention = attention()
+        self.pre_cross_attention_layer_norm = RMSNorm(dtype)
+        self.encoder_decoder_attention = attention()
+        self.pre_mlp_layer_norm = RMSNorm(dtype)
+        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+
+    def cross_kv(self, memory_BSD):
+        return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
+
+    def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
+        """All positions at once; a decontextualised decoder takes keys and values from `context_BLD`, not from x."""
+        x = keep_rows(x)
+        y = self.pre_self_attention_layer_norm(x)
+        context = y if context_BLD is None else context_BLD
+        keys_values = self.self_attention.keys_values(context, context)
+        y = self.self_attention(y, keys_values, mask_BLL, bias, deterministic=deterministic)
+        if context_BLD is not None:  # a query whose keys are all masked would attend to all of them evenly
+            y = jnp.where(mask_BLL.any(-1, keepdims=True), y, 0)
+        x = x + self.dropout(y, deterministic=deterministic)
+        if position_BLD is not None:
+            p = self.pre_positional_attention_layer_norm(position_BLD)
+            keys_values = self.positional_attention.keys_values(p, x)
+            x = x + self.positional_attention(p, keys_values, mask_BLL, bias, deterministic=deterministic)
+        return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
+
+    def step(self, x_R1D, cross_kv, cache, begin, mask, cross_mask, bias):
+        """One position of a causal decoder; its keys and values are written to the cache [B, L*N, H, K] at `begin`."""
+        y = self.pre_self_attention_layer_norm(x_R1D)
+
+        def write(cached, new):
+            new = new.reshape(cached.shape[0], -1, *new.shape[2:])  # N hypotheses of each of B sentences
+            return jax.lax.dynamic_update_slice_in_dim(cached, new, begin, axis=1)
+
+        cache = jax.tree.map(write, cache, self.self_attention.keys_values(y, y))
+        x = x_R1D + self.self_attention(y, cache, mask, bias)
+        return self._cross_and_mlp(x, cross_kv, cross_mask, deterministic=True), cache
+
+    def _cross_and_mlp(self, x, cross_kv, cross_mask_BLS, deterministic):
+        y = self.pre_cross_attention_layer_norm(x)
+        y = self.encoder_decoder_attention(y, cross_kv, cross_mask_BLS, deterministic=deterministic)
+        x = x + self.dropout(y, deterministic=deterministic)
+        y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+        return x + self.dropout(y, deterministic=deterministic)
+
+
+class Decoder(nn.Module):
+    """All decoder layers, with the position tables that they share and, if untied, the output projection."""
+
+    config: ModelConfig
+    num_embeddings: int
+
+    def setup(self):
+        c, dtype = self.config, DTYPES[self.config.dtype]
+        self.relpos_bias = RelativePositionBias(c.heads, bidirectional=not c.causal)
+        if c.positional_attention or c.decontextualised:
+            self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
+        if c.decontextualised:
+            self.context_norm = RMSNorm(dtype)
+        layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer  # deterministic
+        self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
+        self.decoder_norm = RMSNorm(dtype)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        if not c.tied:
+            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), jnp.float32)  # as T5X, for stability
+
+    def cross_kv(self, memory_BSD):
+        return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)
+
+    def __call__(self, x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic):
+        bias = self.relpos_bias(x.shape[1])
+        position_BLD = context_BLD = None
+        if self.config.positional_attention:
+            position_BLD = self.abs_pos_embed(position_BL)
+        if self.config.decontextualised:  # queries hold positions alone, keys and values of every layer also tokens
+            query_BLD = self.abs_pos_embed(position_BL)
+            context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
+            x = jnp.broadcast_to(query_BLD, x.shape)
+        x = self.dropout(x, deterministic=deterministic)
+        for layer, kv in zip(self.layers, cross_kv, strict=True):
+            x = layer(x, kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD)
+        return self.dropout(self.decoder_norm(keep_rows(x)), deterministic=deterministic)
+
+    def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
+        """One position of a causal decoder. A sentence's N hypotheses share its cache, whose keys are L slots of N."""
+        batch, hypotheses, length = slot_BNL.shape
+        before_L = jnp.arange(length) <= position
+        mask_BNLN = (slot_BNL[..., None] == jnp.arange(hypotheses)) & before_L[:, None]
+        mask = mask_BNLN.reshape(batch, hypotheses, length * hypotheses)
+        bias = jnp.repeat(self.relpos_bias(length, position), hypotheses, axis=-1)
+        written = []
+        for layer, kv, layer_cache in zip(self.layers, cross_kv, cache, strict=True):
+            x_R1D, layer_cache = layer.step(x_R1D, kv, layer_cache, position * hypotheses, mask, cross_mask, bias)
+            written.append(layer_cache)
+        return self.decoder_norm(x_R1D), tuple(written)
+
+
+class RejecterHead(nn.Module):
+    """The learned rejecter: the logit of keeping the token that the decoder was shown at each position.
+
+    Two classes, rejected and kept, as in T5X checkpoints of the published implementation; only the difference of their
+    logits matters.
+    """
+
+    @nn.compact
+    def __call__(self, x) -> Float[Array, "B L"]:
+        logits_BL2 = Dense(2, ("embed", "keep"), jnp.float32, name="binary_projection")(x)
+        return logits_BL2[..., 1] - logits_BL2[..., 0]
+
+
+def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
+    """The token to the left of each position within its segment; id 0 at the first, as in T5X.
+
+    >>> shift_right(jnp.array([[7, 8, 1, 9, 1, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
+    [[0, 7, 8, 0, 9, 0]]
+    """
+    left_BL = jnp.pad(target_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_in_segment(segment_BL) == 0, 0, left_BL)
+
+
+def cross_mask(segment_BL: Int[Array, "R L"], source_segment_BS: Int[Array, "B S"]) -> Bool[Array, "_ _ S"]:
+    """Cross-attention mask: a target position sees the source of its segment, without padding and [LENGTH]."""
+    text_B1S = (source_segment_BS > 0)[:, None, :]
+    if segment_BL.shape[0] != source_segment_BS.shape[0]:  # hypotheses of one sentence: each source row is one segment
+        return text_B1S
+    return (segment_BL[:, :, None] == source_segment_BS[:, None, :]) & text_B1S

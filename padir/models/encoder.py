@@ -1,0 +1,73 @@
+"""The encoder stack: bidirectional T5 layers over source segments, with T5X's parameter names."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import flax.struct
+from jaxtyping import Array, Float, Int
+
+from padir.distributed.sharding import keep_rows
+from padir.models.config import DTYPES, ModelConfig
+from padir.models.layers import MLP, Attention, RelativePositionBias, RMSNorm
+from padir.models.length import LengthOutput
+from padir.refinement.segments import same_segment
+
+
+@flax.struct.dataclass
+class Encoded:
+    """The encoder's output.
+
+    Attributes:
+      memory_BSD: a vector for each source position.
+      segment_BS: segment numbers from 1, and 0 where cross-attention must not look: at padding and [LENGTH] tokens.
+      length: the length head's prediction for each segment.
+    """
+
+    memory_BSD: Float[Array, "B S D"]
+    segment_BS: Int[Array, "B S"]
+    length: LengthOutput
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then the MLP, each after an RMS norm and with a residual connection."""
+
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, DTYPES[self.config.dtype]
+        self.pre_attention_layer_norm = RMSNorm(dtype)
+        self.attention = Attention(c.heads, c.head_dim, c.width, dtype, c.dropout_rate)
+        self.pre_mlp_layer_norm = RMSNorm(dtype)
+        self.mlp = MLP(c.mlp, c.width, c.mlp_activations, dtype, c.dropout_rate)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+
+    def __call__(self, x, mask, bias, deterministic):
+        x = keep_rows(x)
+        y = self.pre_attention_layer_norm(x)
+        y = self.attention(y, self.attention.keys_values(y, y), mask, bias, deterministic=deterministic)
+        x = x + self.dropout(y, deterministic=deterministic)
+        y = self.mlp(self.pre_mlp_layer_norm(x), deterministic=deterministic)
+        return x + self.dropout(y, deterministic=deterministic)
+
+
+class Encoder(nn.Module):
+    """All encoder layers; they share one table of relative position biases."""
+
+    config: ModelConfig
+
+    def setup(self):
+        c, dtype = self.config, DTYPES[self.config.dtype]
+        self.relpos_bias = RelativePositionBias(c.heads)
+        layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer  # deterministic
+        self.layers = [layer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
+        self.encoder_norm = RMSNorm(dtype)
+        self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
+        self.dropout_out = nn.Dropout(c.dropout_rate)
+
+    def __call__(self, x, segment_BS, deterministic):
+        bias = self.relpos_bias(x.shape[1])
+        mask_BSS = same_segment(segment_BS)
+        x = self.dropout(x, deterministic=deterministic)
+        for layer in self.layers:
+            x = layer(x, mask_BSS, bias, deterministic)
+        return self.dropout_out(self.encoder_norm(keep_rows(x)), deterministic=deterministic)

@@ -1,0 +1,76 @@
+"""Random draws for each position of each segment, independent of batch, padding and packing.
+
+Every draw is made from (row key, segment number, position in the segment). A row therefore draws the same values in any
+batch, a longer row draws the same values at its first positions, and corrupting and then packing sentence pairs equals
+packing and then corrupting them.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.refinement.segments import count_in_segment, worst
+from padir.text.ids import Ids, positions_in_segment
+
+# Numbers that a row key is folded with, so that the draws of one corruption are independent of each other.
+CHOICE, NOISE, KIND, SHARE, VISIBLE = range(5)
+
+
+def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
+    """One key for each segment, repeated at each of its positions; another `stream` gives independent keys."""
+    fold = jax.vmap(lambda key, segment_L: jax.vmap(lambda s: jax.random.fold_in(key, s))(segment_L))
+    return fold(jax.vmap(lambda key: jax.random.fold_in(key, stream))(key_B), segment_BL)
+
+
+def position_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
+    """One key for each position of each segment; another `stream` gives independent keys."""
+    fold = jax.vmap(jax.vmap(jax.random.fold_in))
+    return fold(segment_keys(key_B, segment_BL, stream), positions_in_segment(segment_BL))
+
+
+def uniform_draws(key_BL: Key[Array, "B L"]) -> Float[Array, "B L"]:
+    """One number from [0, 1) for each key."""
+    return jax.vmap(jax.vmap(jax.random.uniform))(key_BL)
+
+
+def random_pieces(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], ids: Ids) -> Int[Array, "B L"]:
+    """One regular piece for each position, all equally likely."""
+    key_BL = position_keys(key_B, segment_BL, NOISE)
+    draw = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), ids.first_regular, ids.end_regular)))
+    return draw(key_BL)
+
+
+def choose_share(
+    key_B: Key[Array, " B"],
+    among_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    rate: float | Float[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """Random positions among `among_BL`, each chosen with probability `rate` on its own."""
+    return among_BL & (uniform_draws(position_keys(key_B, segment_BL, CHOICE)) < rate)
+
+
+def choose(
+    key_B: Key[Array, " B"],
+    among_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+    count_BL: Int[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """`count_BL` random positions of each segment among `among_BL`, every set of that size equally likely.
+
+    `count_BL` holds the segment's count at every position of the segment.
+    """
+    return worst(uniform_draws(position_keys(key_B, segment_BL, CHOICE)), among_BL, segment_BL, count_BL)
+
+
+def choose_some(
+    key_B: Key[Array, " B"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
+) -> Bool[Array, "B L"]:
+    """Random positions of each segment; their number is uniform over 1, 2, ... all of `among_BL`."""
+    share_BL = uniform_draws(segment_keys(key_B, segment_BL, SHARE))
+    most_BL = count_in_segment(among_BL, segment_BL)
+    # The product of a share near 1 and a large count may round up to the count itself.
+    count_BL = jnp.minimum(1 + (share_BL * most_BL).astype(jnp.int32), most_BL)
+    return choose(key_B, among_BL, segment_BL, count_BL)

@@ -1,0 +1,82 @@
+"""Names of the strategies, and strategies written as text."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from padir.errors import PadirError
+from padir.refinement.protocols import Strategy
+from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
+from padir.storage.typecheck import fits
+
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "padir": Padir,
+    "mask_predict": MaskPredict,
+    "constant": Constant,
+    "easy_first": EasyFirst,
+    "sundae": SundaeSampling,
+    "rejecter": Rejecter,
+    "threshold": Threshold,
+    "entropy_bound": EntropyBound,
+    "block_gibbs": BlockGibbs,
+    "independent_parallel": IndependentParallel,
+}
+
+
+def get_strategy(name: str, **hyperparameters) -> Strategy:
+    """Makes the strategy of a name.
+
+    Raises:
+      PadirError: no strategy has that name, or a hyperparameter is unknown or of the wrong type; the message lists the
+        known ones.
+
+    >>> get_strategy("threshold", tau=1)
+    Threshold(tau=1.0, final_tau=None)
+    """
+    if name not in STRATEGIES:
+        raise PadirError(f"no strategy is called {name!r}: choose one of {', '.join(STRATEGIES)}")
+    cls: Any = STRATEGIES[name]
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    listed = ", ".join(f"{f.name}: {f.type} = {f.default!r}" for f in fields.values()) or "none"
+    for field, value in hyperparameters.items():
+        if field not in fields:
+            raise PadirError(f"{name} has no hyperparameter {field!r}: it has {listed}")
+        if not fits(value, hints[field]):
+            raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
+        if type(value) is int and not isinstance(value, hints[field]):
+            hyperparameters[field] = float(value)
+    return cls(**hyperparameters)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """Makes a strategy from text such as "threshold" or "threshold:tau=0.9,final_tau=0.5", as on the command line.
+
+    Values are Python literals; a bare word is a string.
+
+    Raises:
+      PadirError: the text has another form, or names what `get_strategy` refuses.
+
+    >>> parse_strategy("block_gibbs:block=3,order=margin")
+    BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
+    """
+    name, _, fields = text.partition(":")
+    try:
+        call: Any = ast.parse(f"dict({fields})", mode="eval").body
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError
+        values = {
+            keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (ValueError, SyntaxError, AttributeError):
+        raise PadirError(
+            f"a strategy is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as threshold:tau=0.9, got {text!r}"
+        ) from None
+    return get_strategy(name, **values)

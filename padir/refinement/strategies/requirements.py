@@ -1,0 +1,62 @@
+"""The check that a strategy and a canvas have a meaning for a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from padir.errors import PadirError
+from padir.refinement.corruption import noise_kinds
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies.registry import STRATEGIES
+
+
+def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
+    """Refuses a strategy or a canvas that has no meaning for a model.
+
+    The canvas must consist of noise that the model was trained with; a decontextualised decoder sees no noise at all.
+    The strategy's class attribute `needs` may name three things:
+
+    - "decontextualised": a decoder in which a position can be kept from seeing other positions.
+    - "rejecter": a decoder with a rejecter head.
+    - "mask": a decoder that can be told which positions are hidden, because it was trained with masks or does not see
+      hidden positions. Only then is its distribution at a position a conditional given the other positions.
+
+    Args:
+      canvas: the corruption that drafts are made with.
+      trained: the corruption that the model was trained with.
+      config: the model's `ModelConfig`.
+
+    Raises:
+      PadirError: the model lacks a part; the message says which, and which strategies do without it.
+    """
+    needs = getattr(strategy, "needs", frozenset())
+    others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
+    name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
+    if "decontextualised" in needs and not config.decontextualised:
+        raise PadirError(
+            f"{name} needs a decontextualised decoder (ModelConfig.decontextualised = True), which this model does not"
+            f" have: choose one of {others}"
+        )
+    if "rejecter" in needs and not config.rejecter:
+        raise PadirError(
+            f"{name} needs a rejecter head (ModelConfig.rejecter = True), which this model does not have: choose one of"
+            f" {others}"
+        )
+    if config.decontextualised:
+        return
+    kinds, known = noise_kinds(canvas), noise_kinds(trained)
+    if "mask" in needs and known == {"pieces"}:
+        raise PadirError(
+            f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks: choose"
+            f" one of {others}, or train with masks"
+        )
+    if kinds is not None and known is not None and not kinds <= known:
+        raise PadirError(
+            f"the canvas is made with {canvas}, but this model was trained with {trained} and has never seen its"
+            " noise: leave the canvas out (Decoding.canvas), or train with that noise"
+        )
+    if "mask" in needs and not canvas.deterministic:
+        raise PadirError(
+            f"{name} hides positions behind a mask, but the canvas is made with {canvas}: give it a canvas of masks,"
+            " Decoding.canvas = @Mask()"
+        )
