@@ -331,9 +331,9 @@ def _quality(system: System, batches: Sequence[Batch], results: Sequence[Transla
 def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Translator:
     """A model of random weights, and a vocabulary of numbers: for speed, which does not depend on what they are."""
     from padir.models.card import ModelCard
+    from padir.models.params import init_params
     from padir.refinement.corruption import Uniform
     from padir.refinement.strategies import Padir
-    from padir.models.params import init_params
 
     ids = Ids(vocab_size)
     params = init_params(Transformer(config, ids), seed)

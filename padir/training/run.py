@@ -42,7 +42,7 @@ training, and each of several processes calls the function."""
 
 
 class TrainRun:
-    """A training run: `restore` it, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
+    """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
 
     Several processes take the same decisions, from metrics that are the same in all of them or that the first one told
     the others (`padir.distributed.processes`). Only the first process has the model directory.
@@ -130,7 +130,7 @@ class TrainRun:
         self.log = TrainingLog(self.folder if is_first() else None, config.num_steps, start, parameters)
         with self.log, graceful_stop() as self.stop, self.checkpoints:
             if not start and (changes := config.changes()):  # a resumed run has warned of what changed since
-                self.log.say("differs from the defaults:", *changes)
+                self.log.say("settings that differ from the defaults:", *(f"  {change}" for change in changes))
             if self.mesh.size > 1:
                 self.log.say(str(placement))
             self._protect_best()
