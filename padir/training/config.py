@@ -104,25 +104,22 @@ class TrainConfig:
         return max(self.intervals.keep, self.averaging.count if self.averaging.kind == "last" else 0)
 
     def changes(self) -> list[str]:
-        """The settings that differ from the defaults, as gin bindings.
+        """The settings that differ from the defaults, as gin bindings that make the same settings.
 
-        >>> TrainConfig(ModelConfig(width=256), num_steps=10).changes()
-        ['ModelConfig.width = 256', 'train.num_steps = 10']
+        >>> from padir.training.optimizer import Adam
+        >>> TrainConfig(ModelConfig(width=256), optimizer=Adam(), num_steps=10).changes()
+        ['ModelConfig.width = 256', 'train.optimizer = @Adam()', 'train.num_steps = 10']
         """
-        return list(_changes("train", self, vars(TrainConfig())))
+        return list(_changes("train", self))
 
 
-def _changes(name: str, instance: Any, defaults: dict[str, Any]) -> Iterator[str]:
-    """The fields of a dataclass that differ from `defaults`, as bindings of `name`, and those of its fields."""
+def _changes(name: str, instance: Any) -> Iterator[str]:
+    """The fields of a dataclass, and of the dataclasses in it, that differ from their class's defaults."""
     for field in dataclasses.fields(instance):
-        value, default = getattr(instance, field.name), defaults[field.name]
-        if value == default:
-            continue
-        if not dataclasses.is_dataclass(value):
+        value = getattr(instance, field.name)
+        if dataclasses.is_dataclass(value):
+            if type(value) is not type(field.default):
+                yield f"{name}.{field.name} = @{type(value).__name__}()"
+            yield from _changes(type(value).__name__, value)
+        elif value != field.default:
             yield f"{name}.{field.name} = {value!r}"
-        elif type(value) is type(default):
-            yield from _changes(type(value).__name__, value, vars(default))
-        else:
-            yield f"{name}.{field.name} = @{type(value).__name__}()"
-            own = {each.name: each.default for each in dataclasses.fields(value)}
-            yield from _changes(type(value).__name__, value, own)
