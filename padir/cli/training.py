@@ -17,7 +17,7 @@ from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.jobs.average import average_run
-from padir.jobs.distill import Teacher, distill
+from padir.jobs.distillation import Teacher, distill
 from padir.training.config import TrainConfig
 from padir.training.loop import train
 

@@ -4,7 +4,7 @@ Each job reads prepared folders and model directories and writes new ones. A dis
 """
 
 from padir.jobs.average import average_run
-from padir.jobs.distill import Teacher, distill
+from padir.jobs.distillation import Teacher, distill
 from padir.jobs.learn_shortlist import learn
 
 __all__ = ["Teacher", "average_run", "distill", "learn"]

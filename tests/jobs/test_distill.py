@@ -23,7 +23,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.rerank import Rescore
 from padir.decoding.translator import Translation, Translator, rescorer
 from padir.errors import PadirError
-from padir.jobs.distill import CHUNK_BATCHES, Teacher, distill, to_json
+from padir.jobs.distillation import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.refinement.corruption import Mixed
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.storage.folders import folder_lock
@@ -349,7 +349,7 @@ def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
 
 def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
     """Of 900 more, of a kilobyte each, less than a third is in memory at any time."""
-    monkeypatch.setattr("padir.jobs.distill._ENCODE_BATCH", 64)
+    monkeypatch.setattr("padir.jobs.distillation._ENCODE_BATCH", 64)
     words = {"null": "zero " * 200, "eins": "one " * 250}
     peaks = []
     for count in (50, 300, 1_200):  # the first imports what is imported late
