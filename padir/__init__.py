@@ -12,7 +12,8 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 

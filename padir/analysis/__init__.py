@@ -1,1 +1,35 @@
-"""Looking into a model: traces of a decode, attention, dependency between positions, refinement."""
+"""Analysis of a refinement model: attention, dependency between target positions, and refinement step by step.
+
+`neighbours` compares the attention of stuttering neighbours with that of others; `measure_agreement` compares attention
+and the model's own `dependence` with the true dependency of the built-in corpus; `steps` and `outcomes` measure
+refinement and its `reliability` (calibration). `padir.analysis.run` is the command `padir analyse`: it takes one of the
+`subjects` from a model and a test set to metrics, pictures and a page.
+"""
+
+from padir.analysis.agreement import Agreement, measure_agreement, with_truth, without_truth
+from padir.analysis.attention import Maps, attend
+from padir.analysis.calibration import Reliability, reliability
+from padir.analysis.conditionals import Dependence, dependence
+from padir.analysis.refinement import StepMetrics, outcomes, steps
+from padir.analysis.stutter import Neighbours, neighbours
+from padir.analysis.truth import Joint, joints
+
+__all__ = [
+    "Agreement",
+    "Dependence",
+    "Joint",
+    "Maps",
+    "Neighbours",
+    "Reliability",
+    "StepMetrics",
+    "attend",
+    "dependence",
+    "joints",
+    "measure_agreement",
+    "neighbours",
+    "outcomes",
+    "reliability",
+    "steps",
+    "with_truth",
+    "without_truth",
+]

@@ -1,4 +1,4 @@
-"""Pictures of attention, dependency and refinement, as PNG. They need the extra `plot` (matplotlib)."""
+"""Pictures of attention, dependency and refinement as PNG files."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from padir.analysis.calibration import Reliability
+from padir.reporting.plots import COLOURS, styled_figure
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
 _MARKERS = "osD^vPX"
 
 
 def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
-    """The picture that `draw(figure, *args, **options)` makes."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from PIL import Image  # matplotlib needs it, too
+    """The PNG file of the picture that `draw(figure, *args, **options)` makes, in 256 colours.
 
-    style: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
-    with matplotlib.rc_context(style):
-        figure = Figure(layout="constrained")
+    Raises:
+      PadirError: matplotlib is not installed.
+    """
+    with styled_figure(font_size=9) as figure:
         draw(figure, *args, **options)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130)
-    # 256 colours are enough for these, and a third of the bytes: pages and docs hold many of them.
+    from PIL import Image  # which matplotlib requires
+
+    # 256 colours take a third of the bytes, and pages and docs hold many pictures.
     small = io.BytesIO()
     Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     return small.getvalue()
@@ -84,7 +84,7 @@ def draw_groups(
     for axes, (title, value_P) in zip(panels, values.items(), strict=True):
         parts = [value_P[label_P], value_P[~label_P]]
         drawn = axes.violinplot(parts, showextrema=False, widths=0.85, points=120)
-        for body, colour in zip(drawn["bodies"], (_COLOURS[1], _COLOURS[0]), strict=True):
+        for body, colour in zip(drawn["bodies"], (COLOURS[1], COLOURS[0]), strict=True):
             body.set(facecolor=colour, edgecolor="none", alpha=0.55)
         for place, part in enumerate(parts, 1):
             low, middle, high = np.percentile(part, [25, 50, 75])
@@ -104,7 +104,7 @@ def draw_roc(
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (title, measures) in zip(panels, curves.items(), strict=True):
         axes.plot([0, 1], [0, 1], color="0.7", linewidth=0.8, linestyle=":")
-        for (name, (false_Q, true_Q, area)), colour in zip(measures.items(), itertools.cycle(_COLOURS)):
+        for (name, (false_Q, true_Q, area)), colour in zip(measures.items(), itertools.cycle(COLOURS)):
             axes.plot(false_Q, true_Q, color=colour, linewidth=1.6, label=f"{name} ({area:.2f})")
         axes.set(title=title, xlabel="independent pairs taken for dependent", aspect="equal")
         axes.legend(frameon=False, fontsize=8, loc="lower right", title="area", title_fontsize=8)
@@ -133,7 +133,7 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
     cells = axes.hexbin(
         *np.asarray(odds_P2).T, gridsize=48, extent=limits * 2, bins="log", cmap="Blues", mincnt=1, linewidths=0
     )
-    axes.plot(limits, limits, color=_COLOURS[1], linewidth=1, linestyle=":")
+    axes.plot(limits, limits, color=COLOURS[1], linewidth=1, linestyle=":")
     figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
     axes.set(xlim=limits, ylim=limits, aspect="equal")
     axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
@@ -172,11 +172,11 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
     figure.set_size_inches(8.4, 3.2)
     left, right = figure.subplots(1, 2)
     step_T = range(1, len(changed_T) + 1)
-    left.plot(step_T, [100 * x for x in changed_T], "o-", color=_COLOURS[1], label="tokens that change")
-    left.plot(step_T, [100 * x for x in settled_T], "s-", color=_COLOURS[0], label="sentences that stay as they were")
+    left.plot(step_T, [100 * x for x in changed_T], "o-", color=COLOURS[1], label="tokens that change")
+    left.plot(step_T, [100 * x for x in settled_T], "s-", color=COLOURS[0], label="sentences that stay as they were")
     left.set(xlabel="step", ylabel="per cent", ylim=(0, 103))
     left.legend(frameon=False, fontsize=8)
-    right.plot(step_T, [100 * x for x in errors_T], "D-", color=_COLOURS[2])
+    right.plot(step_T, [100 * x for x in errors_T], "D-", color=COLOURS[2])
     right.set(xlabel="step", ylabel="expected calibration error, points")
     right.set_ylim(bottom=0)
     for axes in (left, right):
@@ -223,7 +223,7 @@ def draw_outcomes(
         for number, strategy in enumerate(strategies):
             mine = [row for row in rows if row["strategy"] == strategy]
             style = {
-                "color": _COLOURS[number % 6],
+                "color": COLOURS[number % 6],
                 "marker": _MARKERS[number % 7],
                 "linestyle": "-" if number < 6 else "--",
             }

@@ -23,6 +23,7 @@ from padir.analysis.attention import check_model
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.passes import Pass, reference_tokens, refined
 from padir.data.toy import judge
+from padir.decoding.choice import draft_text
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -31,7 +32,7 @@ from padir.refinement.corruption import Mask, noise_kinds
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
 
-FIGURES = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"
 MOST_TOKENS = 16  # of a sentence that is shown
 # At temperature 0, so that strategies differ in what they write and not in how they draw it.
@@ -44,7 +45,7 @@ CORRECTORS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepMetrics:
     """One step of all sentences; shares are of 1.
 
     Attributes:
@@ -73,7 +74,7 @@ class Step:
         return found if self.right is None else found | {"right": self.right, "mixed": self.mixed}
 
 
-class Run(NamedTuple):
+class SentenceRun(NamedTuple):
     """One sentence through T steps.
 
     Attributes:
@@ -89,7 +90,7 @@ class Run(NamedTuple):
     verdict_T: Sequence[str] | None = None
 
 
-def tally(runs: Iterable[Run]) -> list[Step]:
+def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
     """What every step does, over all sentences.
 
     Raises:
@@ -107,7 +108,7 @@ def tally(runs: Iterable[Run]) -> list[Step]:
         written_P, right_P = np.concatenate(written), np.concatenate(right)
         verdicts = [run.verdict_T[t - 1] for run in runs if run.verdict_T is not None]
         found.append(
-            Step(
+            StepMetrics(
                 changed=float(np.concatenate(differs).mean()) if len(written_P) else 0.0,
                 settled=float(np.mean([not each_L.any() for each_L in differs])),
                 reliability=reliability(confidence_P[written_P], right_P[written_P]) if written_P.any() else None,
@@ -119,7 +120,7 @@ def tally(runs: Iterable[Run]) -> list[Step]:
     return found
 
 
-def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[Step]:
+def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[StepMetrics]:
     """What every step of `decoding` does, with the references' lengths.
 
     Raises:
@@ -134,7 +135,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
             return "wrong"
-        text = translator.text(tokens_L, np.ones(len(tokens_L), bool), decoding)
+        text = draft_text(translator.loaded, decoding, tokens_L, np.ones(len(tokens_L), bool))
         if (number, text) not in verdicts:
             verdicts[number, text] = judge(test_set.sources[number], text)
         return verdicts[number, text]
@@ -146,7 +147,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
                 tokens_TL, score_TL = one.tokens_TBL[:, row, :length], one.score_TBL[:, row, :length]
                 after = zip(tokens_TL[1:], score_TL[1:], strict=True)
                 said_T = [verdict(number, *each) for each in after] if judged else None
-                yield Run(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
+                yield SentenceRun(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
 
     return tally(runs())
 
@@ -171,7 +172,7 @@ def outcomes(
         for count in num_steps:
             one = with_strategy(translator, decoding, parse_strategy(name))
             figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
-            row = {"strategy": name, "steps": count} | {k: figures[k] for k in FIGURES if k in figures}
+            row = {"strategy": name, "steps": count} | {k: figures[k] for k in METRICS if k in figures}
             rows.append(row)
             progress(row)
     return rows

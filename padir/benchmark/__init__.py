@@ -1,1 +1,27 @@
-"""Honest timing: several systems in turns in one run, what is timed said, compiling apart."""
+"""Benchmarks: seconds of decoding from text to text and of training steps, with what else they cost.
+
+`measure` times systems, a model with decoding options each, in turns on the same batches; `peers` adds CTranslate2 to
+compare with; `padir.benchmark.training` times training; `padir.benchmark.report` makes tables and a plot.
+"""
+
+from padir.benchmark.batches import TimedBatch, batches_of, batches_of_numbers, drawn_lengths, equal_lengths
+from padir.benchmark.decoding import System, measure, systems
+from padir.benchmark.random_models import NumberTokenizer, numbers, random_translator
+from padir.benchmark.timing import Ratio, Timed, interleave
+
+__all__ = [
+    "NumberTokenizer",
+    "Ratio",
+    "System",
+    "Timed",
+    "TimedBatch",
+    "batches_of",
+    "batches_of_numbers",
+    "drawn_lengths",
+    "equal_lengths",
+    "interleave",
+    "measure",
+    "numbers",
+    "random_translator",
+    "systems",
+]

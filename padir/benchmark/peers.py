@@ -1,7 +1,7 @@
-"""CTranslate2 as a yardstick: an autoregressive model of padir's, run by it.
+"""CTranslate2 as a yardstick: it runs padir's autoregressive models.
 
-The architecture is T5's, which CTranslate2 knows, so a model is converted weight by weight, and in float32 both write
-the same tokens; there is no other one of the same size and training to compare with.
+The architecture is T5's, which CTranslate2 knows, so that a model is converted weight by weight; in float32 both write
+the same tokens.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from padir.benchmark.decoding import Batch, System
+from padir import checks
+from padir.benchmark.batches import TimedBatch
+from padir.benchmark.decoding import System
 from padir.decoding.autoregressive import length_limits
+from padir.decoding.pipeline import Observer, unobserved
 from padir.decoding.search import Beam, Greedy
 from padir.decoding.text import one_line
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.text.ids import EOS
@@ -31,12 +35,12 @@ _MAX_DISTANCE = 128  # of T5's relative positions
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
     """CTranslate2 with every autoregressive model and search of the systems, in each compute type; without a shortlist.
 
-    Once with one thread and once with as many as there are cores: which is faster depends on who else is there.
-    Its beam search divides by length^alpha where ours divides by ((5 + length) / 6)^alpha, so that on text the two may
-    choose differently.
+    Each runs once with one thread and once with as many as there are cores: the load of the machine decides which is
+    faster. CTranslate2's beam search divides by length^alpha where padir's divides by ((5 + length) / 6)^alpha, so that
+    the two may choose differently.
 
     Raises:
-      PadirError: there is none in float32, CTranslate2 is not installed, or it cannot run the model.
+      PadirError: no system is autoregressive in float32, CTranslate2 is not installed, or it cannot run the model.
     """
     causal = [system for system in systems if system.causal and system.precision == "float32"]
     if compute_types and not causal:
@@ -52,17 +56,16 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
 
 
 def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:
-    """Writes an autoregressive model as a directory of CTranslate2's. Its tokens are the numbers of padir's ids.
+    """Writes an autoregressive model as a CTranslate2 model directory, whose tokens are the numbers of padir's ids.
 
     Raises:
-      PadirError: CTranslate2 is not installed, or the model is one that it cannot run.
+      PadirError: CTranslate2 is not installed or cannot run the model, or the compute type is unknown.
     """
     specs = _import().specs
     config, params = translator.card.config, translator.params
     if not config.causal:
         raise PadirError("CTranslate2 writes from left to right: convert an autoregressive model")
-    if compute_type not in COMPUTE_TYPES:
-        raise PadirError(f"compute_type must be one of {', '.join(COMPUTE_TYPES)}, got {compute_type!r}")
+    checks.one_of(COMPUTE_TYPES, compute_type=compute_type)
     activation, gated = _activation(config, specs)
     common = {
         "activation": activation,
@@ -138,7 +141,7 @@ def _activation(config: ModelConfig, specs: Any) -> tuple[Any, bool]:
 
 @dataclasses.dataclass(frozen=True)
 class Peer(System):
-    """CTranslate2 with a converted model, text to text; tokens are made, and made text, by padir's vocabulary.
+    """CTranslate2 with a converted model, from text to text; padir's vocabulary tokenises and detokenises.
 
     Attributes:
       engine: a `ctranslate2.Translator`.
@@ -152,10 +155,10 @@ class Peer(System):
 
     @staticmethod
     def of(system: System, compute_type: str, threads: int) -> Peer:
-        """The model of a system, converted, with the system's search.
+        """Converts the model of a system, and takes over the system's search.
 
         Raises:
-          PadirError: as `convert`; or the search draws.
+          PadirError: CTranslate2 cannot run the model, or the search draws tokens.
         """
         if not isinstance(system.decoding.search, Beam | Greedy):
             raise PadirError(f"CTranslate2 is compared by greedy or beam search, got {system.decoding.search}")
@@ -165,13 +168,13 @@ class Peer(System):
         name = f"{system.model} by CTranslate2, {compute_type}, {threads} thread" + "s" * (threads > 1)
         return Peer(name, system.translator, system.decoding, engine)
 
-    def __call__(self, batch: Batch) -> list[Translation]:
-        return self.run(batch, lambda stage: None)
+    def __call__(self, batch: TimedBatch) -> list[Translation]:
+        return self.run(batch)
 
-    def run(self, batch: Batch, mark: Callable[[str], None]) -> list[Translation]:
+    def run(self, batch: TimedBatch, observe: Observer = unobserved) -> list[Translation]:
         search = self.decoding.search
-        sources, _ = self.translator.source_tokens(batch.texts, truncate=True)
-        mark("tokenise")
+        sources = self.source(batch).tokens
+        observe("tokenise", sources)
         if batch.target_lengths is not None:
             longest, shortest = max(batch.target_lengths), min(batch.target_lengths)
             if longest != shortest:
@@ -191,14 +194,14 @@ class Peer(System):
             suppress_sequences=[[str(i)] for i in self.translator.card.ids.special if i != EOS],
             return_scores=True,
         )
-        mark("encode and write")
+        observe("encode and write", results)
         translations = []
         for result in results:
             ids = [int(word) for word in result.hypotheses[0]]
             text = one_line(self.translator.tokenizer.decode(ids))
             length = len(ids) + 1
             translations.append(Translation(text, result.scores[0], length, length, search.size))
-        mark("detokenise")
+        observe("detokenise", translations)
         return translations
 
 

@@ -1,4 +1,4 @@
-"""What `padir benchmark` leaves behind: tables, JSON with every measured second, and a plot of quality over speed."""
+"""Results of `padir benchmark` as tables and as a plot of quality over speed, with the machine that they are from."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from padir.evaluation import to_markdown as evaluation_markdown
 from padir.evaluation.columns import Rows, label
 from padir.evaluation.tables import cells
 from padir.reporting import tables
+from padir.reporting.plots import require_matplotlib
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
-_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # which change how fast things are
+_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # change the speed of programs
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions that figures are of."""
+    """The machine, its load and the versions of libraries, as JSON."""
     device = jax.devices()[0]
     versions = {}
     for name in _LIBRARIES:
@@ -39,12 +40,12 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, our own included
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, including this process
     }
 
 
 def _processor() -> str:
-    """What Linux calls the processor; "" where it does not say."""
+    """The processor's name as Linux reports it; "" on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -52,29 +53,29 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
-def describe(where: Mapping[str, Any]) -> str:
-    """The machine in a line."""
+def machine_line(where: Mapping[str, Any]) -> str:
+    """The machine and the versions of `environment` in one line."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return f"{where['cores']} cores of {where['processor'] or 'unknown'}, {where['device']}; {versions}"
 
 
 def summary(row: dict[str, Any]) -> str:
-    """A row's figures in a line, for those who wait."""
+    """A row's latency, throughput and ratio in one line, to show progress."""
     return (
-        f"{_figure(row, 'p50_ms'):.1f} ms a batch of {row['batch_size']}, {_figure(row, 'sentences_per_second'):.1f}"
-        f" sentences/s, {_figure(row, 'ratio'):.2f} times the first"
+        f"{_value(row, 'p50_ms'):.1f} ms a batch of {row['batch_size']}, {_value(row, 'sentences_per_second'):.1f}"
+        f" sentences/s, {_value(row, 'ratio'):.2f} times the first"
     )
 
 
 def show(rows: Rows, where: Mapping[str, Any]) -> None:
-    """Prints the figures and the stages."""
+    """Prints the metrics and the stages."""
     columns, lines = cells(rows)
-    tables.show(f"translating, measured on {describe(where)}", columns, lines)
+    tables.show(f"translating, measured on {machine_line(where)}", columns, lines)
     tables.show("milliseconds of each stage of a batch", *stage_table(rows))
 
 
 def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
-    """Milliseconds of each stage, a line for each row."""
+    """Columns and lines of a table: milliseconds of each stage, one line for each row."""
     names = list(dict.fromkeys(name for row in rows for name in row["details"]["stages"]))
     lines = []
     for i, row in enumerate(rows, 1):
@@ -85,19 +86,19 @@ def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 
 def to_markdown(rows: Rows, where: Mapping[str, Any]) -> str:
-    """The figures, the stages, and what they were measured on."""
+    """The metrics, the stages and the machine in Markdown."""
     columns, lines = stage_table(rows)
     stages = tables.markdown(columns, lines, words=("system",))
     return (
         f"{evaluation_markdown(rows)}\nMilliseconds of each stage of a batch, which here waits for the one before it"
-        f" (medians over the batches):\n\n{stages}\nMeasured on {describe(where)}.\n"
+        f" (medians over the batches):\n\n{stages}\nMeasured on {machine_line(where)}.\n"
     )
 
 
 def plot(rows: Rows, path: str | Path, title: str) -> None:
-    """Draws BLEU over sentences per second, a panel for each batch size, with the Pareto front, as a PNG.
+    """Draws BLEU over sentences per second with the Pareto front, one panel for each batch size, as a PNG.
 
-    Points have the numbers of their systems, which stand in the legend: squares are autoregressive.
+    Points have the numbers of their systems in the legend; squares are autoregressive models.
 
     Raises:
       PadirError: matplotlib is not installed, or no row has BLEU.
@@ -105,19 +106,18 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
     measured = [row for row in rows if "bleu" in row["scores"]]
     if not measured:
         raise PadirError("a plot of quality over speed needs references: give a test set that has some")
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator, ScalarFormatter
-    except ImportError:
-        raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
+    require_matplotlib()
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
     sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
     first = [row for row in measured if row["batch_size"] == sizes[0]]  # the same systems at every size
     numbers = {label(row, first): number for number, row in enumerate(first, 1)}
     figure = Figure(figsize=(5.5 * len(sizes) + 3.5, 5), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
         here = [row for row in measured if row["batch_size"] == size]
-        points = [(_figure(row, "sentences_per_second"), _figure(row, "bleu")) for row in here]
+        points = [(_value(row, "sentences_per_second"), _value(row, "bleu")) for row in here]
         front = pareto(points)
         axes.plot(*zip(*front, strict=True), color="0.6", linewidth=1, zorder=0)
         for row, point in zip(here, points, strict=True):
@@ -139,7 +139,7 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one beats in both, by their first coordinate.
+    """The points that no other point beats in both coordinates, sorted by the first.
 
     >>> pareto([(1.0, 5.0), (2.0, 3.0), (3.0, 4.0), (0.5, 4.5)])
     [(1.0, 5.0), (3.0, 4.0)]
@@ -151,5 +151,5 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return front[::-1]
 
 
-def _figure(row: dict[str, Any], name: str) -> float:
+def _value(row: dict[str, Any], name: str) -> float:
     return row["scores"][name]["value"]

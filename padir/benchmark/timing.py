@@ -1,4 +1,4 @@
-"""Several callables, timed in turns, so that a ratio of two of them saw the same machine at about the same time."""
+"""Times several callables in turns, so that the two times of a ratio are of the same machine at about the same time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from padir.errors import PadirError
 
 PERCENTILES = (50, 90, 99)
-LEAST_CALLS = 30  # of which the last percentiles mean something
+LEAST_CALLS = 30  # number of calls from which on the last percentiles are reported
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Seconds of one callable.
+    """Seconds of one callable's calls.
 
     Attributes:
-      first_B: of its first call with each batch, in which whatever is compiled gets compiled.
+      first_B: of the first call with each batch, which compiles.
       seconds_RB: of each later call, [repeats, batches].
     """
 
@@ -29,23 +29,27 @@ class Timed:
 
     @property
     def total_R(self) -> np.ndarray:
-        """Seconds of all batches together, for each repeat."""
+        """Seconds of each repeat, all batches together."""
         return self.seconds_RB.sum(1)
 
     @property
     def compile_seconds(self) -> float:
-        """By how much the first calls took longer than the median of the others: an upper bound of compiling."""
+        """Seconds that the first calls took longer than the median of the others: an upper bound of compiling."""
         return float(np.maximum(self.first_B - np.median(self.seconds_RB, axis=0), 0).sum())
 
+    def quantiles(self) -> dict[str, float]:
+        """Percentiles of the seconds of one call, from the fastest (p0) to the slowest (p100)."""
+        return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in (0, 10, 25, 50, 75, 90, 99, 100)}
+
     def latency(self) -> dict[str, float]:
-        """Percentiles of the seconds of one call, over all repeats and batches; of few calls the median alone."""
+        """Percentiles of the seconds of one call, over all repeats and batches; of few calls only the median."""
         percentiles = PERCENTILES if self.seconds_RB.size >= LEAST_CALLS else PERCENTILES[:1]
         return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in percentiles}
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """How many times as fast one callable is as another: median and quartiles over the repeats."""
+    """Speed of one callable over that of another: median and quartiles over the repeats."""
 
     median: float
     lower: float
@@ -53,7 +57,7 @@ class Ratio:
 
     @staticmethod
     def of(baseline: Timed, other: Timed) -> Ratio:
-        """Above 1 where `other` is faster; repeat by repeat, as both ran side by side in each."""
+        """Divides the seconds repeat by repeat, in which both ran side by side; above 1 if `other` is faster."""
         lower, median, upper = np.percentile(baseline.total_R / other.total_R, [25, 50, 75]).tolist()
         return Ratio(median, lower, upper)
 
@@ -71,7 +75,7 @@ def interleave(
     first or after a certain other one. They must return when their work is done (`jax.block_until_ready`).
 
     Raises:
-      PadirError: nothing to time.
+      PadirError: there is nothing to time.
     """
     if not callables or not batches or repeats < 1:
         raise PadirError(

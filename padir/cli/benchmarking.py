@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from padir import config
-from padir.benchmark import decoding as benchmark
+from padir import benchmark, config
 from padir.benchmark import report, training
 from padir.benchmark.peers import peers
 from padir.cli.arguments import check_options, decodings_of, in_precisions, load_models
@@ -98,7 +97,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
         write_text(f"{args.output}.md", report.to_markdown(rows, where))
         write_json(f"{args.output}.json", results)
         try:
-            report.plot(rows, f"{args.output}.png", report.describe(where))
+            report.plot(rows, f"{args.output}.png", report.machine_line(where))
         except PadirError as error:
             warn(f"no {args.output}.png: {error}")
     return results
@@ -121,7 +120,9 @@ def _random_models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator
     return models, benchmark.numbers(f"lengths of {args.data}" if args.data else f"{args.tokens} tokens")
 
 
-def _batches(args: argparse.Namespace, size: int, test_set: TestSet, translator: Translator) -> list[benchmark.Batch]:
+def _batches(
+    args: argparse.Namespace, size: int, test_set: TestSet, translator: Translator
+) -> list[benchmark.TimedBatch]:
     """Batches of one size: sentences of the test set, or numbers for models of random weights."""
     sentences = max(size, args.sentences) if args.sentences > 0 else args.sentences
     if not args.random:
@@ -158,7 +159,7 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()
     tables.show(
-        f"training, measured on {report.describe(where)}",
+        f"training, measured on {report.machine_line(where)}",
         ["metric", "value"],
         [[name, _rounded(value)] for name, value in measured.figures.items()],
     )

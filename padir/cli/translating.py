@@ -20,7 +20,8 @@ from padir.cli.options import (
 from padir.decoding.options import Decoding
 from padir.decoding.scoring import score_pairs, summary
 from padir.decoding.streaming import lines, translate_lines, translations_json
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text

@@ -1,16 +1,16 @@
-"""The loader: prepared folders to batches of token arrays, packed or bucketed by length.
+"""The loader: batches of token arrays from prepared folders, packed or bucketed by length.
 
-Which pair goes where follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the loader's whole
-state is (epoch, batch), restoring it is exact, and every process of a multi-host run makes the same plan and reads only
-its own rows of it.
+The place of each pair follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the loader's
+state is (epoch, batch), restoring it is exact, and every process of a multi-host training run makes the same plan and
+reads only its own rows.
 
-    pack     several pairs in a row of fixed length, source and target of a pair under the same segment number
-    bucket   one pair a row; rows of like length together, shorter rows in batches of more of them
+    pack     several pairs in a row of fixed length; source and target of a pair have the same segment number
+    bucket   one pair a row; rows of similar length together, and more rows in a batch where they are shorter
 
 A batch is a dict of int32 arrays: source_BS, source_segment_BS, target_BL, target_segment_BL. Segments are numbered
 from 1 in each row; padding has segment 0. A source segment is [length token] + source + EOS, a target segment is
-target + EOS. Every pair comes once in an epoch, or as often as its mixture says; the epoch's last batch is filled up
-with empty rows.
+target + EOS. Every pair comes once in an epoch, or as often as its mixture says; the last batch of an epoch is filled
+up with empty rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from typing import Any
 import grain
 import numpy as np
 
-from padir.data.manifest import PreparedManifest, SplitInfo
+from padir import checks
+from padir.data.manifest import REMEDY, PreparedManifest, SplitInfo
 from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
 from padir.data.records import read_record, readable
@@ -33,7 +34,7 @@ from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
 
-Batch = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]  # of one batch, by name
 
 _PREFETCHED_BATCHES = 4
 
@@ -48,11 +49,10 @@ def make_loader(
     seed: int | None = 0,
     num_epochs: int | None = None,
     shard: tuple[int, int] = (0, 1),
-    verify: bool = False,
-) -> grain.DatasetIterator[Batch]:
-    """An iterator over the batches of a prepared split, or of a mixture of several folders' splits.
+) -> grain.DatasetIterator[Arrays]:
+    """An iterator over the batches of one split of a prepared folder or of a mixture of folders.
 
-    Its `get_state()` is a small dict for JSON; `set_state()` on an iterator made with the same arguments goes on with
+    `get_state()` gives a small dict for JSON. `set_state()` on an iterator made with the same arguments continues with
     exactly the batches that would have followed. Each epoch is shuffled over the whole split, in an order of its own.
 
     >>> batches = make_loader("prepared", Batching(rows=32, row_length=128))  # doctest: +SKIP
@@ -61,27 +61,25 @@ def make_loader(
 
     Args:
       batching: the shape of the batches; source_row_length is `default_source_length` if not given.
-      row_multiple: see `Layout`; a multiple of the batching's own.
+      row_multiple: the rows of every batch are a multiple of this number and of the batching's own row_multiple.
       length_token: put the length token in front of every source.
       seed: of the order; the same seed gives the same batches on every machine. None keeps the records' order.
-      num_epochs: None goes on forever.
-      shard: this process's number and how many processes there are; each gets its share of every batch's rows, the
-        first one the first rows.
-      verify: compare the sha256 of the files with the manifest, too, not only their sizes.
+      num_epochs: None repeats the data forever.
+      shard: (number of this process, number of processes); each process gets an equal share of every batch's rows.
 
     Raises:
-      PadirError: a folder is not whole, has no such split, holds pairs longer than a row, folders do not go together,
-        or an argument makes no sense. `set_state` raises it for a state of other data or arguments.
+      PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; folders do not go together;
+        an argument is out of range. `set_state` raises it for a state of other data or arguments.
     """
-    mixture = Mixture.of(data)
-    manifests = mixture.manifests(split, verify=verify)
     index, count = shard
     if not 0 <= index < count:
-        raise PadirError(f"shard must be (number, how many) with 0 <= number < how many, got {shard}")
-    if seed is not None and not 0 <= seed < 2**32:
-        raise PadirError(f"seed must be in 0 .. 2**32 - 1, or None for the records' order, got {seed}")
-    if num_epochs is not None and num_epochs < 1:
-        raise PadirError(f"num_epochs must be at least 1, or None to go on forever, got {num_epochs}")
+        raise PadirError("shard", "(number, how many) with 0 <= number < how many", shard)
+    if seed is not None:
+        checks.within(0, 2**32 - 1, "use None for the records' order", seed=seed)
+    if num_epochs is not None:
+        checks.at_least(1, "use None to repeat the data forever", num_epochs=num_epochs)
+    mixture = Mixture.of(data)
+    manifests = mixture.manifests(split)
     source_length = batching.source_row_length
     if source_length is None:
         source_length = max(
@@ -98,10 +96,10 @@ def make_loader(
 
 
 def default_source_length(manifest: PreparedManifest, row_length: int, *, length_token: bool = True) -> int:
-    """S for rows of L target tokens: what their sources take on average and a tenth more, at least the longest source.
+    """The source length S of rows of L target tokens: the average need and a tenth more, at least the longest source.
 
-    The tenth keeps the source side from being what fills a row up. Counted on the training split if there is one, so
-    that all splits get the same shape; rounded up to a multiple of 8.
+    The tenth keeps the source side from filling up before the target side. The average is that of the training split
+    if there is one, so that all splits get the same shape. S is a multiple of 8.
     """
     splits = manifest.splits
     main = splits.get("train") or next(iter(splits.values()))
@@ -114,23 +112,23 @@ def default_source_length(manifest: PreparedManifest, row_length: int, *, length
 def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length_token: bool) -> None:
     if not info.written:
         raise PadirError(
-            f"{split} of {folder} has no pairs after preparation: prepare text that has some, or with other limits"
+            f"{split} of {folder} has no pairs after preparation",
+            remedy="prepare text that has some, or with other limits",
         )
-    for side, name, room in (
-        ("source", "source_row_length", layout.source_row_length - length_token),
-        ("target", "row_length", layout.row_length),
-    ):
-        longest = getattr(info, f"longest_{side}")
-        if longest > room:
+    for side, name, reserved in (("source", "source_row_length", int(length_token)), ("target", "row_length", 0)):
+        length = getattr(layout, name)
+        needed = getattr(info, f"longest_{side}") + reserved
+        if length < needed:
             raise PadirError(
-                f"{name} must be at least {longest + getattr(layout, name) - room} for the longest {side} of {split},"
-                f" got {getattr(layout, name)}: raise gin's Batching.{name},"
-                f" or prepare with --max_{side}_tokens={room}"
+                name,
+                f"at least {needed} for the longest {side} of {split}",
+                length,
+                f"raise gin's Batching.{name}, or prepare with --max_{side}_tokens={length - reserved}",
             )
 
 
 class _Records:
-    """The pairs, what of them comes in which batch, and how they are laid out; `seed` None keeps their order."""
+    """The records of a mixture's split, and their layout in batches."""
 
     def __init__(
         self,
@@ -153,10 +151,10 @@ class _Records:
             self._source: Any = grain.sources.ArrayRecordDataSource(paths)
         if len(self._source) != len(length_N2):
             raise PadirError(
-                f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records: run"
-                " `padir prepare --overwrite`"
+                f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records",
+                remedy=REMEDY,
             )
-        # What must be the same for a saved state to mean the same batches (the number of processes need not).
+        # A saved state means the same batches if these are the same; the number of processes may differ.
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
         same += [layout.mode, layout.shapes(), layout.max_segments, self._prefix, seed]
@@ -165,14 +163,15 @@ class _Records:
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
     def plan(self, epoch: int) -> Iterator[tuple[Shape, Rows]]:
+        """The batches of an epoch as shapes and record numbers."""
         order = self._mixture.chosen(self._counts, epoch, self._seed or 0)
         if self._seed is not None:
             # RandomState, because NumPy promises its stream for good; Generator's may change between versions.
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._layout.mode](order, self._length_N2, self._layout)
 
-    def fill(self, shape: Shape, rows: Rows, shard: tuple[int, int]) -> Batch:
-        """Reads the records of a share of the rows and lays them out."""
+    def fill(self, shape: Shape, rows: Rows, shard: tuple[int, int]) -> Arrays:
+        """Reads the records of this process's share of the rows and lays them out as arrays."""
         B, S, L = shape
         B //= shard[1]
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
@@ -200,7 +199,7 @@ class _Records:
 
 
 class _Batches(grain.IterDataset):
-    """The batches as a Grain dataset: those of `num_epochs` (None: forever), of each row the part of this process."""
+    """This process's share of the batches of `num_epochs` (None: forever) as a Grain dataset."""
 
     def __init__(self, records: _Records, num_epochs: int | None, shard: tuple[int, int]):
         super().__init__()
@@ -211,7 +210,7 @@ class _Batches(grain.IterDataset):
 
 
 class _BatchIterator(grain.DatasetIterator):
-    """Walks the plan of one epoch after the other; its state is how far it has come."""
+    """Follows the plan of one epoch after the other; the state is the place in it."""
 
     def __init__(self, batches: _Batches):
         super().__init__()
@@ -219,7 +218,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._epoch = self._batch = 0
         self._plan: Iterator[tuple[Shape, Rows]] | None = None
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> Arrays:
         while self._batches.num_epochs is None or self._epoch < self._batches.num_epochs:
             if self._plan is None:
                 self._plan = self._batches.records.plan(self._epoch)
@@ -238,33 +237,7 @@ class _BatchIterator(grain.DatasetIterator):
     def set_state(self, state: dict[str, Any]) -> None:
         if state.get("fingerprint") != self._batches.records.fingerprint:
             raise PadirError(
-                "the loader's saved state belongs to other data, other batch shapes or another seed: resume with the"
-                " settings of the first run, or start a new run"
+                "the loader's saved state belongs to other data, other batch shapes or another seed",
+                remedy="resume with the settings of the first run, or start a new run",
             )
         self._epoch, self._batch, self._plan = state["epoch"], state["batch"], None
-
-
-@dataclasses.dataclass(frozen=True)
-class Efficiency:
-    """How full the batches of an epoch are: real tokens / positions. Length tokens and EOS are real."""
-
-    source: float
-    target: float
-    pairs: int
-    rows: int
-    batches: int
-
-
-def packing_efficiency(data: PathLike | Mixture, batching: Batching, **arguments: Any) -> Efficiency:
-    """Measures one epoch of `make_loader(data, batching, **arguments)` by reading every batch; empty rows count."""
-    tokens, positions = np.zeros(2, int), np.zeros(2, int)
-    pairs = rows = batches = 0
-    for batch in make_loader(data, batching, **{**arguments, "num_epochs": 1}):
-        segments = batch["source_segment_BS"], batch["target_segment_BL"]
-        tokens += [np.count_nonzero(side) for side in segments]
-        positions += [side.size for side in segments]
-        pairs += int(batch["target_segment_BL"].max(1).sum())
-        rows += len(batch["target_BL"])
-        batches += 1
-    source, target = (tokens / positions).tolist()
-    return Efficiency(source, target, pairs, rows, batches)

@@ -1,7 +1,7 @@
-"""Which pairs go into which batch: batching, layouts, and the plans that fill them.
+"""Batching: batch shapes, and the plans that put pairs into batches, packed or bucketed by length.
 
 A plan is made from the order of the pairs and their lengths alone, without reading a token. So it can be replayed up to
-any batch, and every process of a multi-host run can make the same one.
+any batch, and every process of a multi-host training run makes the same plan.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from padir import checks
 from padir.errors import PadirError
 from padir.text.ids import round_up
 
 MODES = ("pack", "bucket")
 BUCKET_STEP = 8  # lengths are rounded up to it
 
-# Rows that wait for more pairs while packing. More waste less and take longer to search.
+# Rows that wait for more pairs while packing: more rows waste fewer positions and take longer to search.
 _OPEN_ROWS = 64
 
 Shape = tuple[int, int, int]  # B, S, L
-Rows = list[list[int]]  # of each row the numbers of its records, in segment order
+Rows = list[list[int]]  # the record numbers of each row, in segment order
 
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """How sentence pairs become batches.
+    """The shape of training batches, as gin binds it.
 
     Attributes:
       rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
-      source_row_length: of packed rows; None takes what the corpus needs.
-      mode: "pack" puts several pairs into a row, "bucket" batches pairs of like length.
+      source_row_length: source positions of a packed row; None takes the length that the corpus needs.
+      mode: "pack" puts several pairs into a row, "bucket" batches pairs of similar length.
       max_segments: most pairs in a packed row; None takes an eighth of row_length.
-      row_multiple: the rows of every batch are a multiple of it, and of the devices that share them. In "bucket" mode
-        the batches then do not change with the number of devices, as long as that divides it.
+      row_multiple: the rows of every batch are a multiple of this number and of the number of devices that share
+        them. In "bucket" mode the batches then do not change with the number of devices, if that divides row_multiple.
     """
 
     rows: int = 32
@@ -47,7 +48,7 @@ class Batching:
 
     @property
     def num_segments(self) -> int:
-        """G: the most segments that a row can have."""
+        """The most segments that a row can have, G."""
         if self.mode != "pack":
             return 1
         return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)
@@ -63,10 +64,10 @@ class Layout:
       source_row_length: S, source positions of a row.
       mode: "pack" or "bucket".
       max_segments: G, at most so many pairs in a row when packing.
-      row_multiple: rows of every bucket are a multiple of it (the number of devices, say).
+      row_multiple: rows of every bucket are a multiple of this number (the number of devices, say).
 
     Raises:
-      PadirError: a value makes no sense.
+      PadirError: a number is below 1, the mode is unknown, or rows is not a multiple of row_multiple.
     """
 
     rows: int
@@ -77,13 +78,11 @@ class Layout:
     row_multiple: int = 1
 
     def __post_init__(self):
-        if self.mode not in MODES:
-            raise PadirError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        checks.one_of(MODES, mode=self.mode)
         for name in ("rows", "row_length", "source_row_length", "max_segments", "row_multiple"):
-            if getattr(self, name) < 1:
-                raise PadirError(f"{name} must be at least 1, got {getattr(self, name)}")
+            checks.at_least(1, **{name: getattr(self, name)})
         if self.rows % self.row_multiple:
-            raise PadirError(f"rows must be a multiple of row_multiple {self.row_multiple}, got {self.rows}")
+            raise PadirError("rows", f"a multiple of row_multiple, {self.row_multiple}", self.rows)
 
     def shapes(self) -> tuple[Shape, ...]:
         """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same in all.
@@ -107,8 +106,8 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Itera
     When no open row has room and `_OPEN_ROWS` are open, the oldest is closed.
 
     Args:
-      order: [n] record numbers, in the order in which they are taken.
-      length_N2: source tokens (length token and EOS included) and target tokens (EOS included) of every record.
+      order: record numbers [n], in the order in which they are taken.
+      length_N2: source tokens (length token and EOS included) and target tokens (EOS included) of each record.
     """
     shape = layout.shapes()[0]
     capacity = np.array([layout.source_row_length, layout.row_length, layout.max_segments])
@@ -136,9 +135,9 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Itera
 
 
 def plan_bucket(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
-    """Batches (shape, rows) of one pair a row: each pair waits in the shortest bucket that holds it until that is full.
+    """Batches (shape, rows) of one pair a row: each pair waits in the shortest bucket that holds it until it is full.
 
-    What is left at the end goes up into longer buckets, so that at most one batch an epoch is not full.
+    Pairs left at the end move up into longer buckets, so that at most one batch of an epoch is not full.
     """
     shapes = layout.shapes()
     longest = [np.array([bucket[i] for bucket in shapes]) for i in (1, 2)]

@@ -17,12 +17,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
@@ -123,18 +123,30 @@ def _allowed(logits_BNV, position, limit_B, eos: int):
     return jnp.where(jnp.where(eos_V, position > 0, ~last_B11), logits_BNV, -jnp.inf)
 
 
+class SearchInputs(NamedTuple):
+    """Sources of a batch: one sentence with its EOS in each row, padding after it; its number; most target tokens."""
+
+    source_BS: Int[Array, "B S"]
+    number_B: UInt32[Array, " B"]
+    limit_B: Int[Array, " B"]
+
+
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
-def translate(
-    model: Transformer, params: Any, source_BS, number_B, limit_B, *, search: Search, max_length: int, seed, kept_v=None
+def write_targets(
+    model: Transformer, params: Any, inputs: SearchInputs, *, search: Search, max_length: int, seed, kept_v=None
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
-    """Hypotheses of source sentences, their scores (-inf for unfinished ones) and the passes of each sentence.
+    """Searches for translations of source sentences.
 
     Args:
-      source_BS: one sentence with its EOS in each row, padding after it.
-      number_B: the sentences' numbers, which their random draws depend on.
-      limit_B, search, max_length: as in `generate`.
+      inputs: the sources, with the numbers that random draws depend on.
+      search, max_length: as in `generate`.
+      seed: of random draws.
       kept_v: the ids that may be written (`Shortlist.restrict`); None: all.
+
+    Returns:
+      The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
+    source_BS, number_B, limit_B = inputs
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
@@ -153,7 +165,7 @@ def translate(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def score(
+def score_targets(
     model: Transformer,
     params: Any,
     source_BS: Int[Array, "B S"] | np.ndarray,

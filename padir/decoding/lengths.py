@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +14,16 @@ from padir import checks
 from padir.errors import PadirError
 
 
+class Candidate(NamedTuple):
+    """A draft that decoding tries for a sentence: its length in tokens, EOS included, and the number of its draw."""
+
+    length: int
+    draw: int
+
+
 @dataclasses.dataclass(frozen=True)
 class LengthSearch:
-    """Which lengths decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
+    """The lengths that decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
 
     Attributes:
       top_k: how many of the most likely lengths (a head that gives one number allows 1: use offsets).
@@ -40,7 +48,7 @@ class LengthSearch:
 def candidate_rows(
     length_BK: Int[Array, "B K"], search: LengthSearch, max_length: int
 ) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
-    """`candidates` of every sentence as arrays, for use inside jit: lengths and draws, duplicates left in.
+    """Lengths and draws of every sentence's `candidates` as arrays, for use inside jit; duplicates stay in.
 
     >>> candidate_rows(jnp.array([[5, 6]]), LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)[0].tolist()
     [[5, 6, 6, 6]]
@@ -52,16 +60,16 @@ def candidate_rows(
     return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
 
 
-def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[tuple[int, int]]:
-    """The (length, draw) pairs that decoding tries for one sentence, most likely length first.
+def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[Candidate]:
+    """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
 
     Lengths are kept within [2, max_length], since a sentence with text has a token beside EOS.
 
     >>> candidates([5, 6], LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)
-    [(5, 0), (6, 0)]
+    [Candidate(length=5, draw=0), Candidate(length=6, draw=0)]
     """
     tried: dict[int, None] = {}
     for offset in search.offsets:
         for length in lengths[: search.top_k]:
             tried[int(np.clip(length + offset, 2, max_length))] = None
-    return [(length, draw) for length in tried for draw in range(search.draws)]
+    return [Candidate(length, draw) for length in tried for draw in range(search.draws)]

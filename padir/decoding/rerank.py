@@ -97,7 +97,7 @@ class OwnScore:
 class Rescore:
     """Another model's log-probability of the text / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.translator.rescorer` makes one of an autoregressive model's directory.
+    `padir.decoding.rescorer.rescorer` makes one of an autoregressive model's directory.
 
     Attributes:
       score_fn: (sources, targets) -> (log-probability, tokens) of each target.

@@ -1,16 +1,16 @@
 """Log-probabilities of given sentence pairs.
 
-An autoregressive model gives the log-probability of a target. A refining model has none that could be computed: it
-writes all positions at once, several times over. What is scored instead, for stages s = 1 .. S, is
+An autoregressive model gives the log-probability of a target. The log-probability under a refining model cannot be
+computed: the model writes all positions at once, several times over. Instead, the score of stage s = 1 .. S is
 
     log p_s = sum over positions i of log p(target_i | source, canvas_s)
 
 where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and canvas_{s+1} is what the
 model's own strategy makes of canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
-decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax; the later ones
-are pseudo-log-likelihoods: how well the target is predicted from the model's own draft, which may not resemble it. Each
-is, but for EOS, minus the training loss of that stage at rate 1. EOS, which the length places, does not count (an
-autoregressive model's does); the length's own log-probability is given apart.
+decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax. The later ones
+are pseudo-log-likelihoods: they measure how well the target is predicted from the model's own draft, which may not
+resemble the target. Each is, but for EOS, minus the training loss of that stage at rate 1. EOS, which the length
+places, does not count (an autoregressive model's does); the log-probability of the length is given apart.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET, Tried, in_the_input, lay_out
+from padir.decoding.pipeline import RefiningPipeline
+from padir.decoding.refine_batch import BUCKET, DraftInputs, lay_out, padded_numbers
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
@@ -35,18 +37,19 @@ from padir.refinement.canvas import Canvas
 from padir.refinement.loop import refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.scores import Output, forbid
+from padir.text.batches import sorted_batches
 from padir.text.ids import EOS, pad_rows, round_up
 
 
 @dataclasses.dataclass(frozen=True)
 class PairScore:
-    """What a model says of one target.
+    """Log-probability of one target.
 
     Attributes:
       log_prob: of the target: the last of `stages`.
-      tokens: how many tokens it is the sum of.
+      tokens: number of tokens that `log_prob` is the sum of.
       stages: log p_1 .. log p_S; one for an autoregressive model.
-      length_log_prob: of the target's length; None where no classifier predicts it.
+      length_log_prob: of the target's length; None if the length head is no classifier.
     """
 
     log_prob: float
@@ -83,43 +86,54 @@ def score_pairs(
         scored = translator.score(sources, targets, batch_size=decoding.batch_size)
         return [PairScore(log_prob, tokens, (log_prob,)) for log_prob, tokens in scored]
     limit = translator.card.config.max_length
-    source_tokens = translator.source_tokens(sources, truncate=False)[0]
+    source_tokens, _ = translator.loaded.source_tokens(sources, truncate=False)
     target_tokens = [[*tokens, EOS] for tokens in translator.tokenizer.encode_batch(targets)]
     for i, tokens in enumerate(target_tokens):
         if len(tokens) > limit:
             raise PadirError(f"target {i + 1} has {len(tokens)} tokens, the model writes {limit}: split it")
-    order = sorted(range(len(sources)), key=lambda i: (len(source_tokens[i]), len(target_tokens[i])))
+    pipeline = RefiningPipeline(translator.loaded, decoding)
     results: dict[int, PairScore] = {}
-    for begin in range(0, len(order), decoding.batch_size):
-        numbers = order[begin : begin + decoding.batch_size]
-        batch = translator.encode([source_tokens[i] for i in numbers], decoding.batch_size)
-        rows = batch.source_BS.shape[0]
-        lengths = [len(target_tokens[i]) for i in numbers]
-        length_B = np.array(lengths + [1] * (rows - len(numbers)), np.int32)
-        width = min(round_up(max(lengths), BUCKET), limit)
-        number_B = in_the_input([first_number + i for i in numbers], rows)
-        by_sentence = (number_B, length_B[:, None], np.zeros_like(length_B)[:, None])
-        tried = Tried(batch.cross_kv, batch.encoded.segment_BS, *translator.place(by_sentence))
-        with translator.on_devices():
-            log_prob_BT = _stages(
-                translator.model,
-                translator.params,
-                tried,
-                translator.place(pad_rows([target_tokens[i] for i in numbers], width, rows)),
-                strategy=decoding.strategy,
-                corruption=decoding.canvas,
-                num_stages=decoding.num_steps,
-                seed=decoding.seed,
-            )
-        length_log_prob_BM = on_host(log_probs(batch.encoded.length))
-        for b, (i, log_prob_T) in enumerate(zip(numbers, on_host(log_prob_BT).tolist(), strict=False)):
-            length = None if length_log_prob_BM is None else float(length_log_prob_BM[b, lengths[b] - 1])
-            results[i] = PairScore(log_prob_T[-1], lengths[b] - 1, tuple(log_prob_T), length)
+    for some in sorted_batches(
+        range(len(sources)), decoding.batch_size, lambda i: (len(source_tokens[i]), len(target_tokens[i]))
+    ):
+        batch = SourceBatch(
+            [sources[i] for i in some], [source_tokens[i] for i in some], [first_number + i for i in some]
+        )
+        scores = _score_batch(pipeline, batch, [target_tokens[i] for i in some])
+        results |= zip(some, scores, strict=True)
     return [results[i] for i in range(len(sources))]
 
 
+def _score_batch(pipeline: RefiningPipeline, source: SourceBatch, targets: Sequence[list[int]]) -> list[PairScore]:
+    """Scores the targets of one batch."""
+    loaded, decoding, batch = pipeline.loaded, pipeline.decoding, pipeline.encode(source)
+    rows = batch.source_BS.shape[0]
+    lengths = [len(tokens) for tokens in targets]
+    length_B = np.array(lengths + [1] * (rows - len(lengths)), np.int32)
+    width = min(round_up(max(lengths), BUCKET), loaded.card.config.max_length)
+    by_sentence = (padded_numbers(source.numbers, rows), length_B[:, None], np.zeros_like(length_B)[:, None])
+    inputs = DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *loaded.place(by_sentence))
+    with loaded.on_devices():
+        log_prob_BT = _stages(
+            loaded.model,
+            loaded.params,
+            inputs,
+            loaded.place(pad_rows(list(targets), width, rows)),
+            strategy=decoding.strategy,
+            corruption=decoding.canvas,
+            num_stages=decoding.num_steps,
+            seed=decoding.seed,
+        )
+    length_log_prob_BM = on_host(log_probs(batch.encoded.length))
+    scores = []
+    for b, (length, log_prob_T) in enumerate(zip(lengths, on_host(log_prob_BT).tolist(), strict=False)):
+        length_log_prob = None if length_log_prob_BM is None else float(length_log_prob_BM[b, length - 1])
+        scores.append(PairScore(log_prob_T[-1], length - 1, tuple(log_prob_T), length_log_prob))
+    return scores
+
+
 def summary(scores: Sequence[PairScore]) -> dict[str, Any]:
-    """Figures of a whole file: pairs, tokens, and the mean log-probability per token, also of each stage."""
+    """Metrics of a whole file: pairs, tokens, and the mean log-probability per token, also of each stage."""
     tokens = max(1, sum(score.tokens for score in scores))
     stages = [sum(each) / tokens for each in zip(*(score.stages for score in scores), strict=True)]
     return {
@@ -131,10 +145,11 @@ def summary(scores: Sequence[PairScore]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Scored:
-    """A strategy that notes at every step how probable the target is, and leaves the step to another.
+class TargetRecorder:
+    """A strategy that records the target's log-probability at every step, and leaves the step to another strategy.
 
-    A row that is done keeps what the stages before it said. Its memory is (the other's memory, log_prob_BT).
+    A row that is done keeps the log-probabilities of its last step. The memory is (the other strategy's memory,
+    log_prob_BT).
     """
 
     strategy: Strategy
@@ -160,7 +175,7 @@ class _Scored:
 def _stages(
     model: Transformer,
     params,
-    tried: Tried,
+    inputs: DraftInputs,
     target_BL,
     *,
     strategy: Strategy,
@@ -168,10 +183,10 @@ def _stages(
     num_stages: int,
     seed,
 ):
-    """log p_s of each row, [B, T]."""
+    """Computes log p_s of each row, [B, T]."""
     key_B, canvas, logits_fn = lay_out(
-        model, params, tried, max_target_length=target_BL.shape[1], corruption=corruption, seed=seed
+        model, params, inputs, max_target_length=target_BL.shape[1], corruption=corruption, seed=seed
     )
-    scored = _Scored(strategy, target_BL, num_stages)
+    recorder = TargetRecorder(strategy, target_BL, num_stages)
     # Nothing is forbidden before the target is looked up: a target may hold what a model never writes.
-    return refine(key_B, canvas, logits_fn, scored, num_steps=num_stages, banned_ids=()).memory[1]
+    return refine(key_B, canvas, logits_fn, recorder, num_steps=num_stages, banned_ids=()).memory[1]

@@ -17,7 +17,8 @@ from os import PathLike
 from typing import Any, TextIO
 
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from padir.errors import PadirError
 from padir.evaluation.evaluation import Evaluation
 from padir.evaluation.test_set import TestSet
 from padir.metrics.scores import bleu, chrf, count_words
+from padir.reporting.plots import require_matplotlib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +75,9 @@ def plot(curves: Mapping[str, Sequence[Bucket]], path: str | Path, title: str = 
     Raises:
       PadirError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PadirError("curves need matplotlib: pip install 'padir[plot]'") from None
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(13, 4.2 + 0.22 * len(curves)), layout="constrained")
     panels = figure.subplots(1, 3)
     for axes, (name, label) in zip(

@@ -9,7 +9,8 @@ from typing import Any
 
 from padir.data.prepared import load_manifest
 from padir.decoding.options import Decoding
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.evaluation.test_set import TestSet
 from padir.metrics.scores import Score, score_all
 from padir.models.card import ModelCard

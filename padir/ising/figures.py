@@ -1,4 +1,4 @@
-"""Figures 1 to 3: PNG and SVG plots, CSV and JSON of their points. Plots need the extra `plot` (matplotlib)."""
+"""Figures 1 to 3 of the paper: PNG and SVG plots, and CSV and JSON files of their points."""
 
 from __future__ import annotations
 
@@ -7,43 +7,28 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from padir.errors import PadirError
 from padir.ising.experiments import Row
+from padir.reporting.plots import COLOURS, styled_figure
 from padir.storage.files import atomic_file, write_json
-
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by the colour-blind, too
-
-
-def check() -> None:
-    """Whether figures can be drawn.
-
-    Raises:
-      PadirError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise PadirError("figures need matplotlib: pip install 'padir[plot]'") from None
 
 
 def write_csv(file: IO[str], rows: Sequence[Row]) -> None:
+    """Writes rows as CSV, with the keys of the first row as header."""
     table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
 
 
 def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[[Any], None]) -> None:
-    """Writes NAME.csv and NAME.json, then NAME.png and NAME.svg as `draw` makes them."""
-    check()
-    import matplotlib
-    from matplotlib.figure import Figure
+    """Writes rows to NAME.csv and, with `about`, to NAME.json; then the plot of `draw` to NAME.png and NAME.svg.
 
+    Raises:
+      PadirError: matplotlib is not installed, or a file cannot be written.
+    """
     with atomic_file(f"{name}.csv") as file:
         write_csv(file, rows)
     write_json(f"{name}.json", {**about, "rows": list(rows)})
-    style: dict[Any, Any] = {"svg.hashsalt": "padir", "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(style):
-        figure = Figure(layout="constrained")
+    with styled_figure(svg_hashsalt="padir") as figure:
         draw(figure)
         with atomic_file(f"{name}.png", binary=True) as file:
             figure.savefig(file, format="png", dpi=130)
@@ -52,7 +37,7 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
 
 
 def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
-    """Error against samples for every k (left), samples × error against k (right); lines are theory, dots measured."""
+    """Draws error against samples for every k (left), and samples × error against k (right); lines are theory."""
     import matplotlib
 
     figure.set_size_inches(11, 4.4)
@@ -77,7 +62,7 @@ def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
             ("one mask", "one mask a sample (k-pseudolikelihood)"),
             ("all masks", "all masks of every sample (composite)"),
         ),
-        _COLOURS[:2],
+        COLOURS[:2],
         strict=True,
     ):
         mine = [row for row in rows if row["estimator"] == estimator and row["samples"] == most]
@@ -97,7 +82,7 @@ def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
-    """Steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated ones."""
+    """Draws steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated."""
     fields = sorted({row["field"] for row in rows})
     couplings = sorted({row["coupling"] for row in rows})
     ks = sorted({row["k"] for row in rows if row["k"]})
@@ -105,7 +90,7 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
     figure.set_size_inches(5.2 * len(fields) + 0.6, 4.6)
     panels = figure.subplots(1, len(fields), sharey=True, squeeze=False)[0]
     for axes, field in zip(panels, fields, strict=True):
-        for number, (coupling, colour) in enumerate(zip(couplings, itertools.cycle(_COLOURS))):
+        for number, (coupling, colour) in enumerate(zip(couplings, itertools.cycle(COLOURS))):
             mine = [row for row in rows if row["field"] == field and row["coupling"] == coupling]
             gibbs, alone = [r for r in mine if r["k"]], [{**r, "k": parallel} for r in mine if not r["k"]]
             axes.plot(_column(gibbs, "k"), _column(gibbs, "exact"), color=colour, linewidth=1.2)
@@ -130,12 +115,12 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[Any]:
-    """A gap where a row has no value."""
+    """The column of a name, NaN (a gap in a line) where a row has None."""
     return [float("nan") if row[name] is None else row[name] for row in rows]
 
 
 def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:
-    """Means with two standard errors, where there is a mean."""
+    """Draws means with two standard errors, where there is a mean."""
     there = [row for row in rows if row["mean"] is not None]
     axes.errorbar(
         _column(there, across),

@@ -1,4 +1,4 @@
-"""The frame and the style sheet of pages that stand alone. System fonts only: they fetch nothing."""
+"""Frame and style sheet of HTML pages that are complete in one file and use system fonts only."""
 
 STYLE = """\
 :root {
@@ -59,7 +59,7 @@ dl > div > dd:only-of-type { grid-column: 2 / -1; }
 
 
 def page(title: str, style: str, header: str, main: str) -> str:
-    """A whole HTML page; all of its parts are HTML already."""
+    """A complete HTML page; `title`, `header` and `main` are HTML already."""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from padir.decoding.translator import Translation
+from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page

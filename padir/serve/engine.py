@@ -10,10 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from padir.decoding.batches import SourceBatch
+from padir.decoding.lengths import Candidate
 from padir.decoding.options import Decoding
+from padir.decoding.pipeline import PROGRAMS, CausalPipeline, Pipeline
 from padir.decoding.program_cache import SHARE
 from padir.decoding.refine_batch import BUCKET
-from padir.decoding.translator import PROGRAMS, Translation, Translator
+from padir.decoding.translation import EMPTY_LINE, Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.metrics import Metrics
@@ -151,7 +155,7 @@ class Engine:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
         if request.options.top_k is not None:
             self._check_lengths(request.options.top_k)
-        sources, truncated = self.translator.source_tokens(request.texts, truncate=True)
+        sources, truncated = self.translator.loaded.source_tokens(request.texts, truncate=True)
         if truncated:
             raise Refused(
                 422,
@@ -192,25 +196,19 @@ class Engine:
             if value > most:
                 raise PadirError(f"requests may ask for {name} up to {most}, got the default {value}: raise the limit")
 
-    def _decoding(self, options: Options, n_best: int) -> Decoding:
+    def _pipeline(self, options: Options, n_best: int) -> Pipeline:
         if options.num_steps is None or options.top_k is None:
-            return self.decoding
+            return self.translator.pipeline(self.decoding)
         lengths = dataclasses.replace(self.decoding.lengths, top_k=options.top_k)
-        return dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
+        decoding = dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
+        return self.translator.pipeline(decoding, trace=options.trace)
 
     def _run(self, key: Key, sentences: list[Sentence]) -> list[Translation]:
         """Translates a batch."""
-        PROGRAMS.make_room()  # requests of many kinds need a program each
         began = time.perf_counter()
-        decoding = self._decoding(key.options, max(sentence.n_best for sentence in sentences))
-        sources, numbers = [each.source for each in sentences], [each.number for each in sentences]
-        if self.causal:
-            results = self.translator.read(self.translator.write(sources, numbers, decoding), len(sentences))
-        else:
-            encoded = self.translator.encode(sources, decoding.batch_size)
-            tried = self.translator.try_lengths(encoded, decoding)
-            drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=key.options.trace)
-            results = self.translator.choose([each.text for each in sentences], encoded, tried, drafts, decoding)
+        pipeline = self._pipeline(key.options, max(sentence.n_best for sentence in sentences))
+        texts, tokens, numbers, _ = zip(*sentences, strict=True)
+        results = pipeline.run(SourceBatch(texts, tokens, numbers))
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
@@ -256,20 +254,20 @@ class Engine:
 
     def _compile(self, shape: Shape) -> None:
         """Translates sentences that are made up, of a shape."""
-        card, decoding = self.translator.card, self._decoding(self.defaults, 0)
+        card, tokenizer = self.translator.card, self.translator.tokenizer
         piece = card.ids.first_regular
         prefix = [card.ids.length] if card.config.length_token else []
-        sources = [[*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]] * shape.rows
-        numbers = list(range(shape.rows))
-        if self.causal:
-            self.translator.write(sources, numbers, decoding)
+        tokens = [*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]
+        text = tokenizer.decode([piece] * (shape.source - 2))
+        source = SourceBatch([text] * shape.rows, [tokens] * shape.rows, range(shape.rows))
+        pipeline = self._pipeline(dataclasses.replace(self.defaults, trace=shape.trace), 0)
+        if isinstance(pipeline, CausalPipeline):
+            pipeline.write(source)
             return
-        encoded = self.translator.encode(sources, decoding.batch_size)
-        hypotheses = max(map(len, self.translator.try_lengths(encoded, decoding)))
-        tried = [[(shape.target, draw) for draw in range(hypotheses)]] * shape.rows
-        drafts = self.translator.refine(encoded, tried, numbers, decoding, trace=shape.trace)
-        text = self.translator.tokenizer.decode([piece] * (shape.source - 2))
-        self.translator.choose([text] * shape.rows, encoded, tried, drafts, decoding)
+        tried = pipeline.try_lengths(pipeline.encode(source))
+        count = max(map(len, tried.candidates))
+        wanted = [[Candidate(shape.target, draw) for draw in range(count)]] * shape.rows
+        pipeline.choose(pipeline.refine(dataclasses.replace(tried, candidates=wanted)))
 
 
 def _first(shape: Shape) -> bool:
@@ -289,5 +287,5 @@ def batch_shapes(batch_size: int) -> list[int]:
 def _nothing() -> Future[Translation]:
     """The translation of an empty line, as `Translator.translate` gives it."""
     future: Future[Translation] = Future()
-    future.set_result(Translation("", 0.0, 1, 0, 0))
+    future.set_result(EMPTY_LINE)
     return future

@@ -10,7 +10,7 @@ from support.fakes import IDS, conditionals
 from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
-from padir.analysis import agreement, pairs, passes
+from padir.analysis import agreement, model_dependence, pairs, passes
 from padir.analysis.agreement import Agreement
 from padir.analysis.conditionals import Dependence, dependence, joined_dependence
 from padir.analysis.truth import Joint, joints
@@ -167,7 +167,7 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     translator = random_translator(toy_tokenizer, max_length=40)
     test_set = TestSet("toy_de_en", "de", "en", ["Ein Bäcker war arm.", HAT], ["", ""])
     sentences = agreement.with_truth(translator, test_set)
-    found = agreement.agreement(translator, test_set, Decoding(num_steps=1), sentences, values=2, canvases=2)
+    found = agreement.measure_agreement(translator, test_set, Decoding(num_steps=1), sentences, values=2, canvases=2)
     assert [s.number for s in sentences] == [1]
     sizes = {s.number: (s.length - 1) * (s.length - 2) // 2 for s in sentences}
     assert {n: int((found.sentence_P == n).sum()) for n in sizes} == sizes
@@ -178,7 +178,7 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
     assert np.abs(halves[0] - halves[1]).max() > 1e-9
     assert np.allclose(found.values["model"], np.mean(halves, axis=0))
     singles = [
-        agreement.agreement(translator, test_set, Decoding(num_steps=1, seed=seed), sentences, values=2)
+        agreement.measure_agreement(translator, test_set, Decoding(num_steps=1, seed=seed), sentences, values=2)
         for seed in (0, 1)
     ]
     for name in ("tv_avg", "self_max", "model"):  # attention, too, is the mean over canvases
@@ -186,7 +186,7 @@ def test_agreement_of_a_model_with_the_truth(toy_tokenizer):
         np.testing.assert_allclose(found.values[name], means, rtol=1e-4, atol=1e-7)
     assert np.array_equal(found.score("distance"), -found.values["distance"])
     with pytest.raises(PadirError, match="--given source"):
-        agreement.agreement(translator, test_set, Decoding(), sentences, given_draft=True)
+        agreement.measure_agreement(translator, test_set, Decoding(), sentences, given_draft=True)
 
 
 def test_a_sentence_is_measured_as_by_one_pass_for_each_question(tmp_path, monkeypatch):
@@ -211,12 +211,12 @@ def test_a_sentence_is_measured_as_by_one_pass_for_each_question(tmp_path, monke
         asked_for = zip(tokens_RL, position_R, strict=True)
         return np.array([log_probs(jnp.array(tokens_L[None]))[0, position] for tokens_L, position in asked_for])
 
-    monkeypatch.setattr(agreement, "_ROWS", 8)
-    monkeypatch.setattr(agreement, "_DISTRIBUTIONS", 3 * 2 * translator.card.ids.num_embeddings)
+    monkeypatch.setattr(model_dependence, "_ROWS", 8)
+    monkeypatch.setattr(model_dependence, "_DISTRIBUTIONS", 3 * 2 * translator.card.ids.num_embeddings)
     for given_draft in (False, True):
         hidden_L = (np.arange(len(draft_L)) < size) & (not given_draft)
         expected = dependence(distribution, draft_L, start_L, hidden_L, pairs_P2, values=2)
-        found = agreement.sentence_dependence(translator, one, row, pairs_P2, values=2, given_draft=given_draft)
+        found = model_dependence.sentence_dependence(translator, one, row, pairs_P2, values=2, given_draft=given_draft)
         assert expected.information_P.max() > 1e-5
         for name in ("information_P", "coverage_P", "odds_P2", "least_P"):
             np.testing.assert_allclose(

@@ -14,7 +14,7 @@ from support.fakes import IDS, conditionals
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import random_model_dir, random_translator
 
-from padir.analysis import refinement, report
+from padir.analysis import refinement
 from padir.analysis import run as commands
 from padir.analysis.calibration import reliability
 from padir.analysis.passes import first_sentences, reference_tokens, refined
@@ -65,7 +65,7 @@ def test_steps_of_a_model_that_knows_the_joint_distribution():
     tokens_TL, score_TL = (np.asarray(x)[:, 0, :3] for x in (out.tokens_TBL, out.scores_TBL))
     references = [s for s in itertools.product(range(2), repeat=3) for _ in range(int(joint_VVV[s]))]
     first, second = refinement.tally(
-        refinement.Run(tokens_TL, score_TL, FIRST + np.array(s), ["right", "mixed"]) for s in references
+        refinement.SentenceRun(tokens_TL, score_TL, FIRST + np.array(s), ["right", "mixed"]) for s in references
     )
     # Step 1: 0 is the likelier everywhere, by 7:3, 6:4 and 7:3. The schedule hides the least certain position.
     assert np.isnan(score_TL[1]).tolist() == [False, True, False]
@@ -86,7 +86,7 @@ def test_steps_of_a_model_that_knows_the_joint_distribution():
 def test_a_step_that_wrote_nothing_has_no_calibration():
     """And a sentence that does not change is settled."""
     tokens_TL = np.array([[5, 6], [5, 6]])
-    (step,) = refinement.tally([refinement.Run(tokens_TL, np.full((2, 2), np.nan), np.array([5, 6]))])
+    (step,) = refinement.tally([refinement.SentenceRun(tokens_TL, np.full((2, 2), np.nan), np.array([5, 6]))])
     assert step.reliability is None and step.settled == 1.0 and step.equal == 0.0 and step.right is None
     assert "calibration_error" not in step.row()
     with pytest.raises(PadirError, match="no sentences"):
@@ -221,7 +221,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["dependency", "--values", "1"], "at least 2 values"),
         (["dependency", "--values", "99999"], "got values=99,999"),
         (["refinement", "--strategies", "padir", "paddir", "--num_steps", "1"], "no strategy is called 'paddir'"),
-        (["dependency", "--canvases", "0"], "at least 1 canvas"),
+        (["dependency", "--canvases", "0"], "canvases must be at least 1"),
         (["refinement", "--passes", "0"], "passes must be at least 1"),
         (["refinement", "--strategies", "block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--sentences", "0"], "at least 1, got 0"),
@@ -236,9 +236,9 @@ def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, c
 def test_matplotlib_is_asked_for_before_the_work(numbers, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PadirError, match="padir\\[plot\\]"):
-        commands.run("refinement", numbers[0], numbers[2], Decoding(), commands.Options())
+        commands.run("refinement", numbers[0], numbers[2], Decoding(), commands.AnalysisOptions())
     with pytest.raises(PadirError, match="attention, dependency, refinement"):
-        commands.run("colour", numbers[0], numbers[2], Decoding(), commands.Options())
+        commands.run("colour", numbers[0], numbers[2], Decoding(), commands.AnalysisOptions())
 
 
 def test_an_autoregressive_model_is_refused(numbers):
@@ -246,18 +246,11 @@ def test_an_autoregressive_model_is_refused(numbers):
     translator = random_translator(numbers[0].tokenizer, causal=True)
     for subject in commands.SUBJECTS:
         with pytest.raises(PadirError, match="autoregressive"):
-            commands.run(subject, translator, numbers[2], Decoding(), commands.Options())
+            commands.run(subject, translator, numbers[2], Decoding(), commands.AnalysisOptions())
 
 
 def test_what_is_undefined_is_no_number():
-    assert commands._plain({"a": [float("nan"), 1.0], "b": {"c": (float("nan"), "x")}}) == {
+    assert commands._without_nan({"a": [float("nan"), 1.0], "b": {"c": (float("nan"), "x")}}) == {
         "a": [None, 1.0],
         "b": {"c": [None, "x"]},
     }
-
-
-def test_the_page_escapes_what_it_shows():
-    page = report.render("a < b", {"model": "<m>"}, [report.Section("s", "t & u", {}, [{"x<y": "<z>"}])])
-    assert "<z>" not in page and "&lt;z&gt;" in page and "a &lt; b" in page and "t &amp; u" in page
-    assert report.cell(float("nan")) == report.cell(None) == "-"
-    assert report.cell(0.12345) == "0.123" and report.cell(12.345) == "12.35" and report.cell(3) == "3"

@@ -6,7 +6,7 @@ import pytest
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import random_translator
 
-from padir.benchmark import decoding as benchmark
+from padir import benchmark
 from padir.benchmark.peers import convert, peers
 from padir.decoding.options import Decoding
 from padir.decoding.search import Greedy, Sampling
@@ -44,7 +44,7 @@ def test_given_lengths(tokenizer):
     pytest.importorskip("ctranslate2")
     (system,) = benchmark.systems([("ar", random_translator(tokenizer, **SIZES))], [Decoding(search=Greedy())])
     peer, *_ = peers([system], ["int8"])
-    sentences = benchmark.Batch(("eins zwei", "drei"), target_lengths=(9, 9))
+    sentences = benchmark.TimedBatch(("eins zwei", "drei"), target_lengths=(9, 9))
     assert [result.length for result in peer(sentences)] == [9, 9]
     assert set(peer.stages(sentences)) == {"tokenise", "encode and write", "detokenise"}
 

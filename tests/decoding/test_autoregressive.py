@@ -10,7 +10,7 @@ import pytest
 from support.fakes import IDS, keys
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.decoding.autoregressive import generate, length_limits, score, translate
+from padir.decoding.autoregressive import SearchInputs, generate, length_limits, score_targets, write_targets
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -56,8 +56,8 @@ class TestCache:
             return logits_RLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
 
         number_B = jnp.arange(4, dtype=jnp.uint32)
-        with_cache, score_BN, passes_B = translate(
-            model, params, SOURCES.source_BS, number_B, LIMITS, search=search, max_length=16, seed=0
+        with_cache, score_BN, passes_B = write_targets(
+            model, params, SearchInputs(SOURCES.source_BS, number_B, LIMITS), search=search, max_length=16, seed=0
         )
         without, passes_without_B = generate(keys(4), uncached, (), LIMITS, search, max_length=16, ids=IDS)
         np.testing.assert_array_equal(with_cache.tokens_BNL, without.tokens_BNL)
@@ -69,10 +69,10 @@ class TestCache:
     def test_of_bfloat16_is_close(self, causal):
         model, params = causal
         half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
-        arguments = (SOURCES.source_BS, jnp.arange(4, dtype=jnp.uint32), LIMITS)
-        rows, _, _ = translate(half, params, *arguments, search=Greedy(), max_length=16, seed=0)
+        inputs = SearchInputs(SOURCES.source_BS, jnp.arange(4, dtype=jnp.uint32), LIMITS)
+        rows, _, _ = write_targets(half, params, inputs, search=Greedy(), max_length=16, seed=0)
         present = np.asarray(rows.tokens_BNL[:, 0]) > 0
-        log_prob_BL = score(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
+        log_prob_BL = score_targets(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
         np.testing.assert_allclose(rows.log_prob_BN[:, 0], log_prob_BL.sum(-1), rtol=0.05)
         assert present.any() and half.bind({"params": params}).empty_cache(1, 1, 4)[0][0].dtype == jnp.bfloat16
 
@@ -88,10 +88,10 @@ class TestHypotheses:
     @pytest.mark.parametrize("search", SEARCHES, ids=str)
     def test_have_the_log_probability_that_scoring_gives_them(self, search, causal):
         model, params = causal
-        rows, score_BN, _ = translate(
-            model, params, SOURCES.source_BS, jnp.arange(4), LIMITS, search=search, max_length=16, seed=1
+        rows, score_BN, _ = write_targets(
+            model, params, SearchInputs(SOURCES.source_BS, jnp.arange(4), LIMITS), search=search, max_length=16, seed=1
         )
-        log_prob_RL = score(model, params, SOURCES.source_BS, rows.tokens_BNL.reshape(-1, 16))
+        log_prob_RL = score_targets(model, params, SOURCES.source_BS, rows.tokens_BNL.reshape(-1, 16))
         log_prob_BN = log_prob_RL.sum(-1).reshape(rows.done_BN.shape)
         done = np.asarray(rows.done_BN)
         np.testing.assert_allclose(rows.log_prob_BN[done], log_prob_BN[done], rtol=1e-4)
@@ -104,7 +104,8 @@ class TestHypotheses:
         def run(source_BS, numbers, max_length):
             limits = LIMITS[jnp.asarray(numbers)]
             number_B = jnp.asarray(numbers, jnp.uint32)
-            return translate(model, params, source_BS, number_B, limits, search=search, max_length=max_length, seed=0)
+            inputs = SearchInputs(source_BS, number_B, limits)
+            return write_targets(model, params, inputs, search=search, max_length=max_length, seed=0)
 
         together, _, passes_B = run(SOURCES.source_BS, range(4), 16)
         wide, _, _ = run(jnp.pad(SOURCES.source_BS, ((0, 0), (0, 8))), range(4), 24)
@@ -118,8 +119,8 @@ class TestHypotheses:
     def test_score_of_hypotheses_shares_the_memory_of_their_sentence(self, causal):
         model, params = causal
         target_RL = jnp.repeat(SOURCES.target_BL, 2, axis=0).at[1::2, 1].set(IDS.first_regular)
-        shared = score(model, params, SOURCES.source_BS, target_RL)
-        repeated = score(model, params, jnp.repeat(SOURCES.source_BS, 2, axis=0), target_RL)
+        shared = score_targets(model, params, SOURCES.source_BS, target_RL)
+        repeated = score_targets(model, params, jnp.repeat(SOURCES.source_BS, 2, axis=0), target_RL)
         np.testing.assert_allclose(shared, repeated, rtol=1e-4, atol=1e-4)
 
 
@@ -144,7 +145,7 @@ class TestTeacherForcing:
         model, params = causal
         tokens = jnp.arange(IDS.vocab_size).at[0].set(7)  # 0 would be padding, and counts as none
         target_RL = jnp.stack([tokens, jnp.full_like(tokens, EOS)], axis=1)
-        log_prob_RL = score(model, params, SOURCES.source_BS[:1], target_RL)
+        log_prob_RL = score_targets(model, params, SOURCES.source_BS[:1], target_RL)
         padding = forced(model, params, jax.tree.map(lambda x: x[:1], SOURCES))[0, 0]
         without_padding = 1 - jax.nn.softmax(padding)[0]
         np.testing.assert_allclose(jnp.exp(log_prob_RL[1:, 0]).sum(), without_padding, rtol=1e-4)
@@ -176,7 +177,7 @@ class TestConfig:
             bound.decode(SOURCES.target_BL, SOURCES.target_segment_BL, cross_kv, segment_BS)
         model, params = tiny_model()
         with pytest.raises(PadirError, match="only a causal model predicts from left to right"):
-            score(model, params, SOURCES.source_BS, SOURCES.target_BL)
+            score_targets(model, params, SOURCES.source_BS, SOURCES.target_BL)
 
     def test_causal_buckets(self):
         # 16 exact distances, then 16 + floor(16 * log(n / 16) / log(8)) up to 31; nothing to the right is told apart.

@@ -15,7 +15,9 @@ import numpy as np
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
-from padir.decoding.translator import PROGRAMS
+from padir.decoding.batches import CandidateBatch, SourceBatch
+from padir.decoding.lengths import Candidate
+from padir.decoding.pipeline import PROGRAMS
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Padir
 
@@ -29,7 +31,7 @@ def plainly(model, params, source_BS, number_B, length, strategy, corruption):
     """One sentence and one length, nothing padded: the loop over whole logits; and the logits of all that it saw."""
     encoded, cross_kv = drafts.encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
-    tried = drafts.Tried(cross_kv, encoded.segment_BS, number_B, one, draw)
+    tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, number_B, one, draw)
     key_R, canvas, _ = drafts.lay_out(
         model, params, tried, max_target_length=length, corruption=corruption, seed=Decoding().seed
     )
@@ -49,12 +51,12 @@ def closest(logits_LV, ids):
 
 def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     """How many rows (sentences x lengths) are decoded, and how many of them part from the plain loop at a tie."""
-    decoding = translator.resolved(Decoding(num_steps=STEPS, strategy=Padir()))
-    sources, _ = translator.source_tokens(texts, truncate=False)
-    batch = translator.encode(sources, len(sources))
-    tried = [[(length, 0) for length in LENGTHS]] * len(sources)
-    fast = translator.refine(batch, tried, list(range(len(sources))), decoding, trace=True)
-    tokens_TRL = np.asarray(fast.trace_TRL[0])
+    decoding = translator.resolved(Decoding(num_steps=STEPS, strategy=Padir(), batch_size=len(texts)))
+    pipeline = translator.pipeline(decoding, trace=True)
+    sources, _ = translator.loaded.source_tokens(texts, truncate=False)
+    batch = pipeline.encode(SourceBatch(texts, sources, range(len(texts))))
+    tried = CandidateBatch(batch, [[Candidate(length, 0) for length in LENGTHS]] * len(sources))
+    tokens_TRL = np.asarray(pipeline.refine(tried).drafts.trace_TRL[0])
     ties = 0
     for row, (number, length) in enumerate(itertools.product(range(len(sources)), LENGTHS)):
         tokens_T1L, logits_T1LV = plainly(
@@ -82,7 +84,7 @@ def test_batches_buckets_and_blocks_change_a_real_model_at_ties_only(monkeypatch
     translator = Translator.load("de_en")
     by_length = {}
     for german, _ in itertools.islice(ToyDeEn().pairs("test"), 400):
-        by_length.setdefault(len(translator.source_tokens([german], truncate=False)[0][0]), []).append(german)
+        by_length.setdefault(len(translator.loaded.source_tokens([german], truncate=False)[0][0]), []).append(german)
     texts = [text for group in sorted(by_length.values(), key=len)[-2:] for text in group[:24]]
     rows, ties = count_ties(translator, texts)
     assert rows == 96

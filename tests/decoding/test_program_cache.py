@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from padir.benchmark import decoding as benchmark
+from padir import benchmark
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import Programs, mappings
 from padir.errors import PadirError
@@ -67,11 +67,14 @@ def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
     from support.tiny_model import random_translator
 
     translator = random_translator(small_tokenizer(tmp_path / "v"))
-    monkeypatch.setattr("padir.decoding.translator.PROGRAMS.mappings", lambda: (1, 1))
+    monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 1))
     systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
-    batches = [benchmark.Batch(("one",)), benchmark.Batch(("one two three four five six seven eight nine ten",))]
+    batches = [
+        benchmark.TimedBatch(("one",)),
+        benchmark.TimedBatch(("one two three four five six seven eight nine ten",)),
+    ]
     with pytest.raises(PadirError, match="1 systems and 2 batches need more compiled programs"):
         benchmark.measure(systems, batches, repeats=1)
-    monkeypatch.setattr("padir.decoding.translator.PROGRAMS.mappings", lambda: (1, 10))
+    monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 10))
     for batch in batches:  # one after the other they fit: those of the first do not count for the second
         assert benchmark.measure(systems, [batch], repeats=1)

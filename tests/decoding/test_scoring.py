@@ -1,7 +1,5 @@
 """Log-probabilities of given pairs: by stages, in any batch, with the length apart."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +9,9 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import Tried, encode, lay_out, padded
-from padir.decoding.scoring import PairScore, _Scored, score_pairs, summary
+from padir.decoding.refine_batch import DraftInputs, encode, lay_out, padded
+from padir.decoding.scoring import PairScore, TargetRecorder, score_pairs, summary
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
@@ -40,7 +37,7 @@ def test_every_stage_sees_what_the_step_before_it_wrote():
         return jnp.log(at_target * share + (1 - at_target) * (1 - share) / (IDS.vocab_size - 1))
 
     canvas = draft(keys(1), length_B, 3, Mask(), IDS)
-    scored = _Scored(Padir(), target_BL, 3)
+    scored = TargetRecorder(Padir(), target_BL, 3)
     log_prob_BT = refine(keys(1), canvas, logits_fn, scored, num_steps=3, banned_ids=()).memory[1]
     assert np.exp(log_prob_BT[0]).tolist() == pytest.approx(
         [0.5**2, 0.9**2, 0.9**2], rel=1e-4
@@ -50,7 +47,9 @@ def test_every_stage_sees_what_the_step_before_it_wrote():
 def test_a_row_that_is_done_keeps_what_it_said():
     answer_BL = jnp.array([[7, 1, 0, 0], [7, 8, 9, 1]])
     canvas = draft(keys(2), jnp.array([2, 4]), 4, Uniform(), IDS)
-    refined = refine(keys(2), canvas, oracle(answer_BL), _Scored(Padir(), answer_BL, 5), num_steps=5, banned_ids=())
+    refined = refine(
+        keys(2), canvas, oracle(answer_BL), TargetRecorder(Padir(), answer_BL, 5), num_steps=5, banned_ids=()
+    )
     assert refined.passes_B.max() < 5  # it halts: the stages after that are filled
     log_prob_BT = np.asarray(refined.memory[1])
     assert (log_prob_BT > -1e-5).all() and log_prob_BT.shape == (2, 5)
@@ -61,11 +60,11 @@ def test_the_first_stage_is_the_products_of_the_model_on_its_noise(translator):
     target = np.array([[*translator.tokenizer.encode(TARGETS[0]), EOS] + [0] * 6])
     target_BL = target[:, :8]
     encoded, cross_kv = encode(
-        translator.model, translator.params, padded(translator.source_tokens(SOURCES[:1], False)[0], 1)
+        translator.model, translator.params, padded(translator.loaded.source_tokens(SOURCES[:1], False)[0], 1)
     )
     _, canvas, logits_fn = lay_out(
         *(translator.model, translator.params),
-        Tried(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
+        DraftInputs(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
         max_target_length=8,
         corruption=translator.card.corruption.full(),
         seed=0,
@@ -87,17 +86,16 @@ def test_batches_do_not_matter_and_stages_add_up(translator):
     assert elsewhere[0].stages[0] != pytest.approx(together[0].stages[0], rel=1e-4)
 
 
-def test_an_autoregressive_model_is_asked_once():
+def test_an_autoregressive_model_is_asked_once(translator, monkeypatch):
     asked = []
 
     def score(sources, targets, batch_size):
         asked.append((sources, targets, batch_size))
         return [(-2.5, 3)]
 
-    causal = types.SimpleNamespace(config=ModelConfig(causal=True), corruption=None, strategy=None)
-    translator = object.__new__(__import__("padir").Translator)
-    translator.card, translator.score = causal, score
-    assert score_pairs(translator, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]
+    causal = random_translator(translator.tokenizer, causal=True)
+    monkeypatch.setattr(causal, "score", score)
+    assert score_pairs(causal, ["a"], ["b"], Decoding(batch_size=4)) == [PairScore(-2.5, 3, (-2.5,))]
     assert asked == [(["a"], ["b"], 4)]
 
 

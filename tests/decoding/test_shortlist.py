@@ -10,12 +10,13 @@ import pytest
 from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
-from padir.benchmark import decoding as benchmark
+from padir import benchmark
 from padir.benchmark.peers import peers
 from padir.cli import main
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
 from padir.data.prepared import load_tokenizer
+from padir.decoding.batches import SourceBatch
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import padded
@@ -312,17 +313,15 @@ def everything(shortlist, monkeypatch):
 
 def written(translator, decoding):
     """The ids that may be written for `TEXTS`, and those that are."""
-    decoding = translator.resolved(decoding)
-    sources, _ = translator.source_tokens(TEXTS, truncate=False)
-    numbers = list(range(len(TEXTS)))
+    sources, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
+    pipeline, batch = translator.pipeline(decoding), SourceBatch(TEXTS, sources, range(len(TEXTS)))
     listed = decoding.shortlist and decoding.shortlist.restrict(padded(sources, 8), translator.card.ids)
     kept_v = None if listed is None else set(listed.tolist())
     if translator.card.config.causal:
-        rows = translator.write(sources, numbers, decoding)
+        rows = pipeline.write(batch)
         present = np.arange(rows.tokens_BNL.shape[2]) < rows.length_BN[..., None]
         return kept_v, set(rows.tokens_BNL[present].tolist())
-    encoded = translator.encode(sources, 8)
-    drafts = translator.refine(encoded, translator.try_lengths(encoded, decoding), numbers, decoding)
+    drafts = pipeline.run_to_drafts(batch).drafts
     return kept_v, set(drafts.tokens_RL[drafts.free_RL].tolist())
 
 
@@ -357,7 +356,7 @@ class TestDecoding:
         translator = models["tied"]
         ids = translator.card.ids
         results = translator.translate(TEXTS, shortlist=shortlist, num_steps=2, trace=True, drop_repeats=False)
-        kept_v = shortlist.restrict(padded(translator.source_tokens(TEXTS, truncate=False)[0], 8), ids)
+        kept_v = shortlist.restrict(padded(translator.loaded.source_tokens(TEXTS, truncate=False)[0], 8), ids)
         pieces = translator.tokenizer.pieces
         regular = {pieces[i] for i in kept_v if ids.first_regular <= i < ids.end_regular}
         assert len(regular) == len(kept_v) - 359  # 259 lie below and 100 above

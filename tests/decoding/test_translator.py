@@ -11,8 +11,10 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.rerank import OwnScore, Rescore
+from padir.decoding.rescorer import rescorer
 from padir.decoding.text import without_repeats
-from padir.decoding.translator import Translation, Translator, rescorer
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
@@ -345,7 +347,7 @@ class TestWithoutRepeats:
 
     def test_is_for_padir_unless_asked_for(self, translator, monkeypatch):
         calls = []
-        monkeypatch.setattr("padir.decoding.translator.without_repeats", lambda *a: calls.append(a) or [])
+        monkeypatch.setattr("padir.decoding.choice.without_repeats", lambda *a: calls.append(a) or [])
         translator.translate(["eins"], strategy=MaskPredict())
         translator.translate(["eins"], drop_repeats=False)
         assert not calls

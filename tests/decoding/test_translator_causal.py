@@ -11,7 +11,8 @@ from padir.decoding.autoregressive import length_limits
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Sampling
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
 from padir.models.card import ModelCard

@@ -8,7 +8,8 @@ import pytest
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
-from padir.decoding.translator import Translation, Translator
+from padir.decoding.translation import Translation
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, length_recall
 from padir.evaluation.systems import evaluate_all

@@ -11,7 +11,7 @@ import pytest
 
 from padir.cli import main
 from padir.errors import PadirError
-from padir.ising import experiments, figures, samplers, theory
+from padir.ising import experiments, samplers, theory
 from padir.ising import run as commands
 from padir.ising.statement import Statement
 
@@ -98,8 +98,6 @@ def test_matplotlib_is_asked_for_before_the_work(monkeypatch, tmp_path):
     monkeypatch.setattr(experiments, "learning_curves", lambda *args: pytest.fail("worked in vain"))
     with pytest.raises(PadirError, match="padir\\[plot\\]"):
         commands.run("fig1", output=str(tmp_path / "x"))
-    with pytest.raises(PadirError, match="padir\\[plot\\]"):
-        figures.check()
 
 
 @pytest.mark.parametrize("subject", ["fig3", "theorems"])

@@ -18,7 +18,7 @@ def start(corruption=None):
     return draft(keys(2), LENGTHS, 9, corruption or Uniform(), IDS)
 
 
-def test_one_pass_finds_the_answer_and_a_second_sees_that_nothing_changes():
+def test_the_first_pass_finds_the_answer_and_the_second_halts():
     canvas = start()
     answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
     refined = refine(keys(2), canvas, oracle(answer_BL), Padir(), num_steps=10)
@@ -58,7 +58,7 @@ def test_rows_that_are_done_are_left_out_of_the_groups():
     assert decoded == 2 * [[0, 1], [2, 3], [4, 5]] + 2 * [[1, 0]]  # 5: there is no such row
 
 
-def test_tokens_found_without_logits_are_taken_unless_other_ids_are_banned():
+def test_found_tokens_are_used_unless_other_ids_are_banned():
     canvas = start()
     answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
 
@@ -177,6 +177,6 @@ def test_a_part_of_the_steps_is_not_traced(part):
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])
-def test_no_step_is_refused(num_steps):
+def test_zero_steps_are_refused(num_steps):
     with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):
         refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=num_steps)

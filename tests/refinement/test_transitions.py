@@ -92,7 +92,7 @@ class TestSmart:
         assert numbers[0] == 0 and np.square(numbers[1:] - 500).sum() / 500 < 21.1  # chi-squared, p = 1e-4
         np.testing.assert_allclose(hidden_BL[:, :4].mean(0), 10 / 16, atol=0.045)
 
-    def test_is_decoded_by_mask_predict(self):
+    def test_the_decoding_strategy_is_mask_predict(self):
         assert Smart().strategy == MaskPredict() and dataclasses.asdict(Smart()) == {}
 
 
@@ -118,7 +118,7 @@ class TestGlat:
         _, chosen_BL = Glat(0.5, 0.5)(keys(2_000), canvas, output, target_BL, canvas.free_BL, progress=0.0)
         np.testing.assert_allclose(chosen_BL[:, :4].mean(0), 0.75, atol=4 * np.sqrt(0.75 * 0.25 / 2_000))
 
-    def test_what_the_corruption_had_kept_is_hidden_again(self):
+    def test_tokens_that_the_corruption_kept_are_hidden_again(self):
         canvas = row([10, MASK, 12], start=[MASK] * 3)
         target_BL = jnp.array([[10, 11, 12, EOS]])
         after, chosen_BL = Glat()(keys(1), canvas, guess([10, 11, 12]), target_BL, canvas.free_BL, progress=0.0)

@@ -20,9 +20,9 @@ from support.tiny_model import random_model_dir, random_translator
 from padir.cli import main
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
+from padir.decoding.pipeline import PROGRAMS
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.decoding.search import Greedy
-from padir.decoding.translator import PROGRAMS
 from padir.errors import PadirError
 from padir.serve.app import answer_json
 from padir.serve.engine import Shape, batch_shapes
@@ -337,15 +337,14 @@ class TestHealth:
         assert done.index("request") == 2
 
     def test_goes_on_where_what_is_left_of_the_warm_up_fails(self, gated, caplog):
-        encode, shapes = gated.encode, []
+        shapes = []
 
-        def once(sources, batch_size):
-            shapes.append(len(sources))
+        def once(batch):
+            shapes.append(len(batch.tokens))
             if len(shapes) == 2:
                 raise RuntimeError("out of memory")
-            return encode(sources, batch_size)
 
-        gated.encode = once
+        gated.enter = once
         with running(engine_of(gated, Decoding(batch_size=2), warm_up=8)) as client:
             until(lambda: client.get("/health").json()["shapes_left"] == 0)
             assert len(shapes) == 2 and "the warm-up ended at Shape(source=8, target=16, rows=1" in caplog.text

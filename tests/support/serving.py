@@ -1,14 +1,18 @@
 """A server on a free port of this machine, as uvicorn runs it, and models that wait or fail as a test wants."""
 
 import contextlib
+import dataclasses
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import httpx
 import uvicorn
 
+from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding
+from padir.decoding.pipeline import RefiningPipeline
 from padir.decoding.translator import Translator
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
@@ -24,13 +28,26 @@ class Gated(Translator):
         self.batches = []
         self.gate.set()
 
-    def encode(self, sources, batch_size):
+    def pipeline(self, decoding, *, trace=False):
+        return GatedPipeline(self.loaded, self.resolved(decoding), trace, self.enter)
+
+    def enter(self, batch):
         self.entered.release()
         assert self.gate.wait(30)
-        self.batches.append(len(sources))
-        if self.bad_length in map(len, sources):
+        self.batches.append(len(batch.tokens))
+        if self.bad_length in map(len, batch.tokens):
             raise RuntimeError("out of memory")
-        return super().encode(sources, batch_size)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GatedPipeline(RefiningPipeline):
+    """The stages of decoding, whose first one asks before it begins."""
+
+    enter: Callable[[SourceBatch], None] = lambda batch: None
+
+    def encode(self, batch):
+        self.enter(batch)
+        return super().encode(batch)
 
 
 def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **options):  # noqa: B008

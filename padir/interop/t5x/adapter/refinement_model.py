@@ -16,7 +16,7 @@ from t5x.models import BaseTransformerModel
 
 from padir.decoding.lengths import candidate_rows
 from padir.decoding.options import Decoding, resolve
-from padir.decoding.refine_batch import Tried, encode, refine_drafts, rows_together
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts, rows_together
 from padir.decoding.rerank import OwnScore
 from padir.decoding.text import packed_without_repeats
 from padir.errors import PadirError
@@ -131,15 +131,10 @@ class RefinementModel(BaseTransformerModel):
         drafts = refine_drafts(
             module,
             params,
-            Tried(cross_kv, encoded.segment_BS, number_B, length_BN, draw_BN),
-            max_target_length=most,
-            strategy=decoding.strategy,
-            corruption=decoding.canvas,
+            DraftInputs(cross_kv, encoded.segment_BS, number_B, length_BN, draw_BN),
+            options=RefineOptions(most, decoding.strategy, decoding.canvas, decoding.prune, rows_together(most)),
             num_steps=decoding.num_steps,
             seed=decoding.seed,
-            prune=decoding.prune,
-            rows_at_once=rows_together(most),
-            traced_steps=None,
         )
         row_B, score_B = self._best(drafts, log_probs(encoded.length), *drafts.kept_BN.shape)
         copied_V = jnp.asarray(self._copied_V)

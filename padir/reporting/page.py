@@ -1,4 +1,4 @@
-"""A page with a run's tables and pictures that needs nothing else: no script, no network."""
+"""HTML pages of tables and pictures, complete in one file: no script, no network."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ th { color: var(--quiet); font-weight: 500; }
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A titled part of a page.
 
     Attributes:
-      title, text: what it is and how to read it.
-      pictures: PNG files by their names, which are their alternative texts, too.
-      rows: of a table, all with the keys of the first; None: no table.
+      title: the heading.
+      text: a paragraph on how to read the pictures and the table.
+      pictures: PNG files by name; the names are also their alternative texts.
+      rows: the rows of a table, by column name; None: no table.
     """
 
     title: str
@@ -42,7 +43,11 @@ class Section:
 
 
 def render(title: str, about: Mapping[str, Any], sections: Sequence[Section]) -> str:
-    """The page."""
+    """An HTML page with a title, a line of facts about it, and the sections.
+
+    >>> "<h2>Steps</h2>" in render("A run", {"seed": 0}, [Section("Steps", "One row a step.", rows=[{"step": 1}])])
+    True
+    """
     facts = ", ".join(f"{_escape(name.replace('_', ' '))}: {_escape(cell(value))}" for name, value in about.items())
     body = "\n".join(_section(section) for section in sections)
     header = f"<h1>{_escape(title)}</h1>\n<p>{facts}</p>"
@@ -50,7 +55,11 @@ def render(title: str, about: Mapping[str, Any], sections: Sequence[Section]) ->
 
 
 def cell(value: Any) -> str:
-    """A figure as a table shows it."""
+    """The text of a table's cell: numbers with three digits, "-" for None and NaN.
+
+    >>> cell(0.12345), cell(12.345), cell(None)
+    ('0.123', '12.35', '-')
+    """
     if isinstance(value, float):
         return "-" if value != value else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
     if isinstance(value, Mapping):

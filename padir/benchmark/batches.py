@@ -1,0 +1,100 @@
+"""Batches of sentences that a benchmark translates: drawn from a test set, or numbers for models of random weights."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from padir import checks
+from padir.data.prepared import split_lengths
+from padir.errors import PadirError
+from padir.evaluation import TestSet
+from padir.text.ids import Ids
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedBatch:
+    """Sentences that are translated by one call.
+
+    Attributes:
+      texts: the sentences.
+      references: their translations, if quality is to be measured.
+      target_lengths: tokens of each target, EOS included, that every system is made to write, for models of random
+        weights; None lets each system choose its own.
+      first_number: the first sentence's number among all, so that random drafts do not depend on the batch size.
+    """
+
+    texts: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+    target_lengths: tuple[int, ...] | None = None
+    first_number: int = 0
+
+
+def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0) -> list[TimedBatch]:
+    """Draws sentences from a test set and cuts them into batches as they come, not sorted by length.
+
+    Args:
+      sentences: number of sentences to draw; those that fill no whole batch are left out.
+
+    Raises:
+      PadirError: the test set has too few sentences with text.
+    """
+    checks.at_least(1, sentences=sentences)
+    with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
+    if sentences > len(with_text):
+        raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
+    drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
+    return [
+        TimedBatch(
+            tuple(test_set.sources[i] for i in part),
+            tuple(test_set.references[i] for i in part),
+            first_number=number * batch_size,
+        )
+        for number, part in enumerate(_parts(drawn, batch_size))
+    ]
+
+
+def equal_lengths(tokens: int, sentences: int) -> np.ndarray:
+    """Source and target lengths of equally long sentences, EOS included, [N, 2]."""
+    checks.at_least(2, tokens=tokens)
+    checks.at_least(1, sentences=sentences)
+    return np.full((sentences, 2), tokens)
+
+
+def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.ndarray:
+    """Source and target lengths of pairs drawn from a prepared folder, EOS included, [N, 2].
+
+    Raises:
+      PadirError: the split has too few pairs, or the folder is not a prepared one.
+    """
+    length_N2 = split_lengths(folder, split)
+    if not 1 <= sentences <= len(length_N2):
+        raise PadirError(f"the benchmark wants {sentences} lengths, {folder} has {len(length_N2)}: ask for fewer")
+    return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]
+
+
+def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: int = 0) -> list[TimedBatch]:
+    """Batches for models of random weights: sentences of random pieces, with the lengths of their targets.
+
+    Args:
+      length_N2: source and target lengths, EOS included.
+      ids: ids of the vocabulary that the pieces are drawn from.
+    """
+    draw = np.random.RandomState(seed)
+    texts = [
+        " ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, source - 1))) for source in length_N2[:, 0]
+    ]
+    return [
+        TimedBatch(
+            tuple(texts[i] for i in part), target_lengths=tuple(length_N2[part, 1].tolist()), first_number=part[0]
+        )
+        for part in _parts(list(range(len(texts))), batch_size)
+    ]
+
+
+def _parts(items: list[int], size: int) -> list[list[int]]:
+    """Cuts a list into whole parts and leaves out the rest: a batch that is not full would be timed as a full one."""
+    if len(items) < size:
+        raise PadirError(f"the benchmark needs at least one batch of {size} sentences, got {len(items)}: ask for more")
+    return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]

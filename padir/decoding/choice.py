@@ -1,0 +1,106 @@
+"""The last stage of decoding: each sentence's best hypothesis, as text."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from padir.decoding.batches import RefinedBatch
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.options import Decoding
+from padir.decoding.refine_batch import Drafts
+from padir.decoding.rerank import Hypothesis
+from padir.decoding.text import one_line, without_repeats
+from padir.decoding.translation import Translation
+from padir.distributed.sharding import on_host
+from padir.models.length import log_probs
+from padir.refinement.strategies import Padir
+
+
+def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> list[Translation]:
+    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal ones the first.
+
+    Args:
+      decoding: resolved.
+    """
+    drafts, source = refined.drafts, refined.tried.batch.source
+    rows = _own_rows(refined)
+    hypotheses = _hypotheses(loaded, decoding, refined, rows)
+    scores = decoding.rerank(source.texts, hypotheses, target_language=loaded.card.target_language)
+    results = []
+    for b, score_N in enumerate(scores):
+        ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties: the first
+        best, listed = rows[b][ranked[0]], ranked[: decoding.n_best]
+        results.append(
+            Translation(
+                text=draft_text(loaded, decoding, drafts.tokens_RL[best], drafts.free_RL[best]),
+                score=score_N[ranked[0]],
+                length=int(drafts.length_R[best]),
+                passes=int(drafts.passes_R[best]),
+                hypotheses=len(refined.tried.candidates[b]),
+                trace=_trace(loaded, decoding, drafts, best),
+                candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
+                candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
+            )
+        )
+    return results
+
+
+def _own_rows(refined: RefinedBatch) -> list[list[int]]:
+    """The rows of the drafts that are a sentence's own candidates; the other rows fill the batch up."""
+    kept_BN = refined.drafts.kept_BN
+    return [
+        [b * kept_BN.shape[1] + n for n, number in enumerate(kept_BN[b]) if number < len(candidates)]
+        for b, candidates in enumerate(refined.tried.candidates)
+    ]
+
+
+def _hypotheses(
+    loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch, rows: list[list[int]]
+) -> list[list[Hypothesis]]:
+    """Each sentence's hypotheses; their texts are "" if nobody reads them."""
+    drafts = refined.drafts
+    length_log_prob_BM = on_host(log_probs(refined.tried.batch.encoded.length))
+    read = decoding.rerank.reads_text or decoding.n_best > 0
+
+    def hypothesis(b: int, row: int) -> Hypothesis:
+        length_log_prob = None
+        if length_log_prob_BM is not None:
+            length_log_prob = float(length_log_prob_BM[b, drafts.length_R[row] - 1])
+        return Hypothesis(
+            text=draft_text(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row]) if read else "",
+            log_prob=float(drafts.log_prob_R[row]),
+            tokens=int(drafts.free_RL[row].sum()),
+            length_log_prob=length_log_prob,
+        )
+
+    return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
+
+
+def draft_text(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    tokens_L: Int[np.ndarray, " L"],
+    free_L: Bool[np.ndarray, " L"],
+) -> str:
+    """The text of a draft's free tokens, without repeated ones if `Decoding.drop_repeats` leaves them out."""
+    drop = decoding.drop_repeats
+    if drop is None:
+        drop = isinstance(decoding.strategy, Padir)
+    tokens = without_repeats(tokens_L, free_L, loaded.tokenizer.copied) if drop else tokens_L[free_L].tolist()
+    return one_line(loaded.tokenizer.decode(tokens))
+
+
+def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):
+    """The pieces and log-probabilities of a row's draft and of every step; None if not traced."""
+    if drafts.trace_TRL is None:
+        return None
+    length, pieces = int(drafts.length_R[row]), loaded.tokenizer.pieces
+    tokens_TL, scores_TL = (each_TRL[: decoding.num_steps + 1, row, :length] for each_TRL in drafts.trace_TRL)
+    return tuple(
+        (
+            tuple(pieces[i] for i in tokens_L),
+            tuple(None if np.isnan(score) else float(score) for score in scores_L),
+        )
+        for tokens_L, scores_L in zip(tokens_TL, scores_TL, strict=True)
+    )

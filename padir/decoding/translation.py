@@ -1,0 +1,53 @@
+"""Results of decoding: a sentence's translation, and the log-probability of a given target."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import NamedTuple
+
+from padir.reporting.trace import Step, Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One sentence's translation.
+
+    Attributes:
+      text: the best hypothesis.
+      score: the score of `Decoding.rerank`, by default the mean log-probability per token; for a causal model, the
+        score of its search, by default the log-probability with EOS over a length penalty.
+      length: target length in tokens, EOS included.
+      passes: decoder passes that the sentence's row took (for a causal model one a position); 0 for an empty line.
+      hypotheses: number of drafts that were refined, or of rows that were searched.
+      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
+      truncated: True if the source was cut to the length that the model takes.
+      candidates: if asked for (`Decoding.n_best`), the best hypotheses' texts and scores, this one first.
+      candidate_lengths: the target lengths of the candidates.
+    """
+
+    text: str
+    score: float
+    length: int
+    passes: int
+    hypotheses: int = 1
+    trace: tuple[tuple[tuple[str, ...], tuple[float | None, ...]], ...] | None = None
+    truncated: bool = False
+    candidates: tuple[tuple[str, float], ...] = ()
+    candidate_lengths: tuple[int, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The translation as a notebook shows it: every step if it has a trace, else its text."""
+        if not self.trace:
+            return f"<p>{html.escape(self.text)}</p>"
+        return Trace("", tuple(Step(*step) for step in self.trace), self.text)._repr_html_()
+
+
+EMPTY_LINE = Translation("", 0.0, 1, 0, 0)
+
+
+class TargetScore(NamedTuple):
+    """The log-probability of a given target, EOS included, and its number of tokens."""
+
+    log_prob: float
+    tokens: int
