@@ -160,7 +160,7 @@ class Objective:
             decoder = bound(stage + 1, stage_params)
             states_BLD = decoder.draft_states(
                 canvas.tokens_BL,
-                segment_BL,
+                canvas.segment_BL,
                 cross_kv,
                 encoded.segment_BS,
                 position_BL=position_BL,
