@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from typing import NamedTuple
+
+from padir.reporting.trace import Step, Trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,12 @@ class Translation:
     truncated: bool = False
     candidates: tuple[tuple[str, float], ...] = ()
     candidate_lengths: tuple[int, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """The translation as a notebook shows it: every step if it has a trace, else its text."""
+        if not self.trace:
+            return f"<p>{html.escape(self.text)}</p>"
+        return Trace("", tuple(Step(*step) for step in self.trace), self.text)._repr_html_()
 
 
 EMPTY_LINE = Translation("", 0.0, 1, 0, 0)

@@ -1,6 +1,6 @@
-"""Samplers as transition matrices over all states, and what linear algebra says of them (sections 2.2.2 and 2.4).
+"""Samplers as transition matrices over all states: eigenvalues, mixing and hitting times (sections 2.2.2 and 2.4).
 
-Rows are where a chain is, columns where it goes. Everything is float64; S = 1,024 (10 spins) takes seconds.
+Rows are current states, columns next states. Everything is float64; S = 1,024 (10 spins) takes seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ MOST_SPINS = 12  # a matrix of 4,096 x 4,096 is 128 MB
 
 def _check_size(num_spins: int) -> None:
     if num_spins > MOST_SPINS:
-        raise PadirError(f"transition matrices are for at most {MOST_SPINS} spins, got {num_spins}: simulate instead")
+        raise PadirError(
+            f"transition matrices are for at most {MOST_SPINS} spins, got {num_spins}: use padir.ising.samplers"
+        )
 
 
 def groups(block_N: np.ndarray) -> Int[np.ndarray, "G C"]:
-    """All states, in rows that agree outside the block; column c of a row has the bits of c in the block.
+    """All states, grouped in rows that agree outside the block; column c has the bits of c inside the block.
 
     >>> groups(np.array([False, True])).tolist()
     [[0, 2], [1, 3]]
@@ -35,7 +37,7 @@ def groups(block_N: np.ndarray) -> Int[np.ndarray, "G C"]:
 
 
 def block_dynamics(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "S S"]:
-    """Draws a block given the state, then its spins given the rest and the block (Definitions 6 and 8).
+    """Transition matrix of block dynamics: draw a block, then its spins given the others (Definitions 6 and 8).
 
     P(x, y) = Σ_K q(K | x) p(y_K | x_-K, K) where y and x agree outside K, with p(y_K | x_-K, K) ∝ p(y) q(K | y). With
     `masks.uniform` it is k-Gibbs (equation 3).
@@ -52,7 +54,7 @@ def block_dynamics(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.nd
 
 
 def independent_parallel(model: Ising) -> Float[np.ndarray, "S S"]:
-    """Draws every spin at once from its own conditional given all others (Definition 11)."""
+    """Transition matrix of independent parallel: each spin drawn given the old values of the others (Definition 11)."""
     _check_size(model.num_spins)
     spin_SN = spins(np.arange(1 << model.num_spins), model.num_spins)
     local_SN = model.field_N + spin_SN @ model.coupling_NN
@@ -61,7 +63,7 @@ def independent_parallel(model: Ising) -> Float[np.ndarray, "S S"]:
 
 
 def independent_parallel_stationary(model: Ising) -> Float[np.ndarray, " S"]:
-    """Where independent parallel on an Ising model settles: ∝ exp(h·x) Π_i cosh(h_i + Σ_j J_ij x_j), which is not p.
+    """Stationary law of independent parallel: ∝ exp(h·x) Π_i cosh(h_i + Σ_j J_ij x_j), which is not p.
 
     From π(x) P(x, y) ∝ exp(h·x + h·y + xᵀJy), which is symmetric in x and y.
     """
@@ -73,7 +75,11 @@ def independent_parallel_stationary(model: Ising) -> Float[np.ndarray, " S"]:
 
 
 def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, " S"]:
-    """Eigenvalues of a chain that is reversible with respect to p, the largest (1) first."""
+    """Eigenvalues of a chain that is reversible with respect to p, the largest (1) first.
+
+    Raises:
+      PadirError: a state has probability 0, or the chain is not reversible.
+    """
     if prob_S.min() <= 0:
         raise PadirError("every state must have a probability above 0 in float64: take smaller couplings and fields")
     root_S = np.sqrt(prob_S)
@@ -86,12 +92,16 @@ def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarra
 
 
 def poincare(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarray, " S"]) -> float:
-    """The least C with Var(f) ≤ C · E(f, f) for every f of the state (Definition 5): 1 / (1 - second eigenvalue)."""
+    """Poincaré constant: the least C with Var(f) ≤ C · E(f, f) for every f of the state (Definition 5).
+
+    It is 1 / (1 - second eigenvalue). Errors are those of `eigenvalues`.
+    """
     gap = 1.0 - eigenvalues(transition_SS, prob_S)[1]
     return float(1.0 / gap) if gap > 0 else float("inf")
 
 
 def total_variation(first_xS: np.ndarray, second_xS: np.ndarray) -> np.ndarray:
+    """Total variation distance of distributions on the last axis."""
     return np.asarray(0.5 * np.abs(first_xS - second_xS).sum(axis=-1))
 
 
@@ -103,7 +113,10 @@ def mixing_time(
 ) -> int:
     """The fewest steps after which the chain is within `distance` of p in total variation, from any start.
 
-    Found by doubling, then by bisection on the powers, as the distance never grows.
+    The distance never grows, so powers of the matrix are doubled, then bisected.
+
+    Raises:
+      PadirError: not mixed after `most` steps.
     """
     power_SS, powers = np.eye(len(prob_S)), [transition_SS]
     while total_variation(powers[-1], prob_S).max() > distance:
@@ -121,9 +134,9 @@ def mixing_time(
 def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray) -> Float[np.ndarray, " S"]:
     """Expected steps to the first visit of a target, from every state; 0 inside it.
 
-    Infinite where the target may never be visited, or so late that float64 has no number for it. States are taken out
-    one by one, which adds, multiplies and divides positive numbers and never subtracts (Grassmann, Taksar and Heyman
-    1985): a time of 1e60 has as many right digits as one of 10. Solving (I - P) t = 1 would have none of them.
+    Infinite where the target may never be visited, or only after more steps than float64 can hold. States are
+    eliminated one by one with additions, products and quotients of positive numbers only (Grassmann, Taksar and Heyman
+    1985), so that a time of 1e60 has as many correct digits as one of 10; solving (I - P) t = 1 would lose them all.
     """
     outside = np.flatnonzero(~target_S)
     move_SS = transition_SS[np.ix_(outside, outside)].copy()
@@ -131,7 +144,7 @@ def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray)
     time_S, leave_S = np.ones(len(outside)), np.zeros(len(outside))
     found_S = np.full(len(outside), np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        for last in reversed(range(len(outside))):  # what remains are the states before it
+        for last in reversed(range(len(outside))):  # the states before it remain
             leave_S[last] = arrive_S[last] + move_SS[last, :last].sum()
             goes_S = move_SS[:last, last] > 0
             if leave_S[last] == 0:
@@ -153,7 +166,7 @@ def hitting_times(transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray)
 def hitting_probability(
     transition_SS: Float[np.ndarray, "S S"], target_S: np.ndarray, steps: int
 ) -> Float[np.ndarray, " S"]:
-    """Probability of having visited a target within so many steps, from every state."""
+    """Probability of having visited a target within `steps` steps, from every state."""
     reached_S = target_S.astype(np.float64)
     for _ in range(steps):
         reached_S = np.where(target_S, 1.0, transition_SS @ reached_S)

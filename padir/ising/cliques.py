@@ -1,7 +1,8 @@
-"""The clique family lumped: how many spins of the clique are +1 is a Markov chain of its own (section 2.4.2).
+"""Samplers on the clique family as chains on the number of +1 spins in the clique (section 2.4.2).
 
-With one field h on the whole clique, k-Gibbs and independent parallel treat its spins alike, and the spins outside it
-are independent of it. So C + 1 numbers stand for 2^N states, exactly, and cliques of hundreds of spins can be solved.
+With one field h on the whole clique, k-Gibbs and independent parallel treat its spins alike, and the other spins are
+independent of it. The number of +1 spins is then a Markov chain of its own: C + 1 states replace 2^N exactly, and
+cliques of hundreds of spins can be solved.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Clique:
-    """N spins of which `size` are a clique with coupling J and field h each (equation 6)."""
+    """N spins, of which `size` form a clique: coupling J between every two of them and field h on each (equation 6)."""
 
     num_spins: int
     size: int
@@ -41,7 +42,7 @@ def _softmax(value_x: np.ndarray) -> np.ndarray:
 
 
 def _hypergeometric(total: int, marked: int, drawn: int) -> Float[np.ndarray, " T"]:
-    """Probabilities of 0 to `drawn` marked things among `drawn` of `total`."""
+    """Probabilities of drawing 0 to `drawn` marked items when `drawn` of `total` items are drawn."""
     result_T = np.zeros(drawn + 1)
     count = np.arange(max(0, drawn - (total - marked)), min(marked, drawn) + 1)
     log_count = _log_choose(marked, count) + _log_choose(total - marked, drawn - count)
@@ -50,7 +51,7 @@ def _hypergeometric(total: int, marked: int, drawn: int) -> Float[np.ndarray, " 
 
 
 def _plus(model: Clique, drawn: int, outside_sum: int) -> Float[np.ndarray, " T"]:
-    """Probabilities of 0 to `drawn` +1 among clique spins drawn together, given the sum of the others of the clique."""
+    """Probabilities of 0 to `drawn` +1 among clique spins drawn together, given the sum of the other clique spins."""
     plus = np.arange(drawn + 1)
     total = 2 * plus - drawn
     exponent = total * (model.field + model.coupling * outside_sum) + model.coupling * (total**2 - drawn) / 2
@@ -63,7 +64,7 @@ def larger_mode(model: Clique) -> float:
 
 
 def k_gibbs(model: Clique, k: int) -> Float[np.ndarray, "T T"]:
-    """k-Gibbs (equation 3) on the number of +1 in the clique, 0 to C."""
+    """Transition matrix of k-Gibbs (equation 3) on the number of +1 in the clique, 0 to C."""
     if not 1 <= k <= model.num_spins:
         raise PadirError(f"k is 1 to {model.num_spins}, got {k}")
     size = model.size
@@ -81,7 +82,7 @@ def k_gibbs(model: Clique, k: int) -> Float[np.ndarray, "T T"]:
 
 
 def independent_parallel(model: Clique) -> Float[np.ndarray, "T T"]:
-    """Independent parallel (Definition 11) on the number of +1 in the clique, 0 to C."""
+    """Transition matrix of independent parallel (Definition 11) on the number of +1 in the clique, 0 to C."""
 
     def binomial(count: int, logit: float) -> np.ndarray:
         return _softmax(_log_choose(count, np.arange(count + 1)) + np.arange(count + 1) * logit)
@@ -97,15 +98,10 @@ def independent_parallel(model: Clique) -> Float[np.ndarray, "T T"]:
 
 
 def block_covers(model: Clique, k: int) -> float:
-    """Probability that k spins drawn alike hold the whole clique: C(N-|C|, k-|C|) / C(N, k)."""
+    """Probability that a uniform block of k spins holds the whole clique: binom(N-|C|, k-|C|) / binom(N, k)."""
     if k < model.size:
         return 0.0
     return float(math.comb(model.num_spins - model.size, k - model.size) / math.comb(model.num_spins, k))
-
-
-def one_step(model: Clique, k: int) -> float:
-    """q: from any state k-Gibbs is in R_1 after a step with at least this probability, from R_-1 with exactly this."""
-    return block_covers(model, k) * larger_mode(model)
 
 
 def larger_mode_bound(model: Clique) -> float:
@@ -117,12 +113,12 @@ def larger_mode_bound(model: Clique) -> float:
 
 
 def pull(model: Clique) -> float:
-    """m = Σ_C tanh(J - h): how negative the clique's sum is expected to stay, at least, once it is -2 or less."""
+    """m = Σ_C tanh(J - h): once the clique's sum is at most -2, its expected next value is at most -m."""
     return model.size * math.tanh(model.coupling - model.field)
 
 
 def escape_bound(model: Clique) -> float:
-    """Independent parallel's chance of a clique sum above -2 in one step from a sum of at most -2, from above.
+    """Upper bound of independent parallel's probability of leaving clique sums of at most -2 in one step.
 
     Hoeffding's inequality: the next sum has C independent terms in [-1, 1] and a mean of at most -m, and must be at
     least -1 (C odd) or 0 (C even). 1 where m is too small to say anything.

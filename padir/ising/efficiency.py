@@ -1,4 +1,4 @@
-"""Statements of section 2.2 and appendices A to C and K: what one mask a sample costs in samples."""
+"""Statements on the sample efficiency of masked estimators (section 2.2, appendices A to C and K)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _compiled(transform: Callable) -> Callable:
 def _differentiated(
     transform: Callable, theta_D: Float[np.ndarray, " D"], frequency_KS: Float[np.ndarray, "K S"], which: Masks
 ) -> np.ndarray:
-    """JAX's own derivative of the loss, which knows nothing of the formulas that it is compared with."""
+    """A derivative of the loss by JAX, independent of the formulas that it is compared with."""
     with jax.enable_x64(True):
         arguments = (jnp.asarray(theta_D), jnp.asarray(frequency_KS), *learning.arrays(which))
         return np.asarray(_compiled(transform)(*arguments))
@@ -130,7 +130,7 @@ def _adaptive_bound(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def forgetful_gradient(prob_S: Float[np.ndarray, " S"], which: Masks) -> Float[np.ndarray, " D"]:
-    """Mean gradient at the truth of -log p_θ(x_K | x_-K), which forgets that the choice of K, too, tells of x."""
+    """Mean gradient at the truth of -log p_θ(x_K | x_-K), which ignores what the choice of K reveals of x."""
     stat_SD = all_statistics(which.num_spins)
     total_D = np.zeros(stat_SD.shape[1])
     for block_N, law_S in zip(which.block_KN, which.law_KS, strict=True):

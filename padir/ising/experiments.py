@@ -1,4 +1,4 @@
-"""The experiments behind figures 1 to 3, as rows of figures: one dict a point, for CSV, JSON and plots."""
+"""Experiments of figures 1 to 3, as rows: one dict of metrics for each point, for CSV, JSON and plots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from padir.ising.information import composite_covariance, covariance
 from padir.ising.model import Ising, distribution
 from padir.ising.separation import separating_clique, separation
 
-_MOST_DRAWS = 1 << 27  # chances of a mask for a sample, all held at a time: 1 GB
+_MOST_DRAWS = 1 << 27  # probabilities of masks for samples, all held at a time: 1 GB
 Row = dict[str, Any]
 Progress = Callable[[Row], None]
 
@@ -27,12 +27,12 @@ def _quiet(row: Row) -> None:
 
 
 def flat_truth(num_spins: int, seed: int = 0) -> Ising:
-    """What figure 1 is learned from: weak couplings and fields of either sign (standard deviation 0.2)."""
+    """The model behind figure 1: weak couplings and fields of either sign (standard deviation 0.2)."""
     return model.random(np.random.default_rng(seed), num_spins, 0.2, 0.2)
 
 
 def peaky_truth(num_spins: int) -> Ising:
-    """What figure 2 is learned from: all spins a clique whose two modes hold most of the probability (0.7 at N = 6)."""
+    """The model behind figure 2: one clique, whose two modes hold most of the probability (0.7 at N = 6)."""
     return model.clique(num_spins, num_spins, 1.8 / num_spins, 0.1)
 
 
@@ -64,10 +64,10 @@ class Learning:
 
 
 def learning_curves(truth: Ising, sizes: Learning, seed: int, progress: Progress = _quiet) -> list[Row]:
-    """Squared error of the parameters for every k and size: one mask a sample, and the composite likelihood.
+    """Squared error of fitted parameters for every k and data set size, with one mask a sample and with all masks.
 
-    `expected` is what theory says: tr Γ / samples. Where some data set leaves a fit without a minimum (see
-    `learning.Fit`), the mean does not exist and is None; the median counts those errors as infinite.
+    `expected` is the theory's value, tr Γ / samples. Where a data set leaves a fit without a minimum (see
+    `learning.Fit`), the mean is None and the median counts that error as infinite.
     """
     prob_S, theta_D = distribution(truth), truth.theta_D
     rows = []
@@ -95,7 +95,7 @@ def learning_curves(truth: Ising, sizes: Learning, seed: int, progress: Progress
 
 
 def _summary(value_R: np.ndarray) -> Row:
-    """Mean and its standard error, where all values are finite, and the median, where half of them are."""
+    """Mean and standard error (None if a value is infinite) and median (None if infinite)."""
     finite, median = bool(np.isfinite(value_R).all()), float(np.median(value_R))
     return {
         "mean": float(value_R.mean()) if finite else None,
@@ -109,8 +109,8 @@ class Sampling:
     """Sizes of figure 3.
 
     Attributes:
-      clique: spins of the clique, of `num_spins`.
-      chains: simulated from the smaller mode, for at most `budget` steps.
+      clique: number of spins of the clique, at most `num_spins`.
+      chains: number of chains, simulated from the smaller mode for at most `budget` steps.
     """
 
     num_spins: int = 10
@@ -133,10 +133,10 @@ class Sampling:
 
 
 def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> list[Row]:
-    """Steps from the smaller mode to the larger one, for every k and for independent parallel, simulated and exact.
+    """Steps from the smaller mode to the larger one, simulated and exact, for every k and for independent parallel.
 
     `exact` is the expected number without a budget, None where it is beyond float64. The simulated mean is None where
-    some chain ran out of budget.
+    some chain reached the budget.
     """
     rows = []
     target_T = np.arange(sizes.clique + 1) == sizes.clique
@@ -170,7 +170,7 @@ def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> l
 
 
 def separations(delta: float, steps: Sequence[int], num_spins: int = 1_000) -> list[Row]:
-    """The corollary of 2.4.2 in numbers: the smallest clique that separates the samplers, for several budgets."""
+    """The smallest cliques that separate the two samplers (corollary of 2.4.2), one row for each number of steps."""
     rows = []
     for count in steps:
         clique, k = separating_clique(delta, count, num_spins)

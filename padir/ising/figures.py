@@ -37,7 +37,7 @@ def write(name: str, rows: Sequence[Row], about: dict[str, Any], draw: Callable[
 
 
 def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
-    """Error against samples for every k (left), samples × error against k (right); lines are theory, dots measured."""
+    """Draws error against samples for every k (left), and samples × error against k (right); lines are theory."""
     import matplotlib
 
     figure.set_size_inches(11, 4.4)
@@ -82,7 +82,7 @@ def draw_learning(figure: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
-    """Steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated ones."""
+    """Draws steps to the larger mode against k, a panel for each field; lines are exact means, dots simulated."""
     fields = sorted({row["field"] for row in rows})
     couplings = sorted({row["coupling"] for row in rows})
     ks = sorted({row["k"] for row in rows if row["k"]})
@@ -115,12 +115,12 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[Any]:
-    """A gap where a row has no value."""
+    """The column of a name, NaN (a gap in a line) where a row has None."""
     return [float("nan") if row[name] is None else row[name] for row in rows]
 
 
 def _bars(axes: Any, rows: Sequence[Row], across: str, scale: Callable[[Row], float], **style: Any) -> None:
-    """Means with two standard errors, where there is a mean."""
+    """Draws means with two standard errors, where there is a mean."""
     there = [row for row in rows if row["mean"] is not None]
     axes.errorbar(
         _column(there, across),

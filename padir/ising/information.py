@@ -1,4 +1,4 @@
-"""What a masked sample tells of the parameters: information matrices and asymptotic covariances, by enumeration.
+"""Information matrices and asymptotic covariances of masked estimators, by enumeration of all states.
 
 The loss of one sample is -log p_θ(x_K | x_-K, K). For an exponential family its gradient is E[t | x_-K, K] - t(x) with
 t the statistics, and its Hessian Cov(t | x_-K, K), which does not depend on x_K. All of sections 2.2.1 to 2.2.3 follows
@@ -20,7 +20,7 @@ MOST_SPINS = 16  # 65,536 states of 136 statistics are 71 MB, and some copies of
 
 
 def all_statistics(num_spins: int) -> Float[np.ndarray, "S D"]:
-    """The statistics of every state.
+    """Sufficient statistics of every state.
 
     Raises:
       PadirError: too many spins.
@@ -42,7 +42,7 @@ def fisher(prob_S: Float[np.ndarray, " S"]) -> Float[np.ndarray, "D D"]:
 def scores(
     prob_S: Float[np.ndarray, " S"], masks: Masks
 ) -> Iterator[tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S D"]]]:
-    """For each block: the joint probability of each state with it, and the score t(x) - E[t | x_-K, K] there."""
+    """For each block K: joint probabilities of state and block, and the scores t(x) - E[t | x_-K, K]."""
     stat_SD = all_statistics(masks.num_spins)
     for block_N, law_S in zip(masks.block_KN, masks.law_KS, strict=True):
         joint_S = prob_S * law_S
@@ -52,19 +52,19 @@ def scores(
 
 
 def information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
-    """Covariance of the gradient at the truth, one mask a sample; the information-matrix equality: the Hessian, too."""
+    """Covariance of the gradient at the truth with one mask a sample; it equals the Hessian (lemma in 2.2.1)."""
     return sum(
         (score_SD.T @ (joint_S[:, None] * score_SD) for joint_S, score_SD in scores(prob_S, masks)), np.zeros(())
     )
 
 
 def covariance(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
-    """Γ: asymptotic covariance, times the number of samples, of the estimator with one mask a sample (Lemma 1)."""
+    """Γ: asymptotic covariance of the estimator with one mask a sample, times the number of samples (Lemma 1)."""
     return np.linalg.inv(information(prob_S, masks))
 
 
 def composite_information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
-    """Covariance of the gradient where every sample is averaged over all its masks."""
+    """Covariance of the gradient at the truth when every sample is averaged over all its masks."""
     mean_SD = sum(
         (law_S[:, None] * score_SD for law_S, (_, score_SD) in zip(masks.law_KS, scores(prob_S, masks), strict=True)),
         np.zeros(()),

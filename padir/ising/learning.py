@@ -1,7 +1,7 @@
 """Fitting Ising models by pseudolikelihood (Definitions 1, 2, 3 and 7), by Newton's method on the convex loss, in JAX.
 
-Data are counts of pairs (mask, state), which is all that the loss sees of them: a fit costs the same for any number of
-samples. Call everything within `jax.enable_x64(True)`; in float32 the last digits of a fit are not to be had.
+The data are frequencies of pairs (mask, state), so that a fit costs the same for any number of samples. Call everything
+within `jax.enable_x64(True)`: float32 is too coarse for the last digits of a fit.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _HALVINGS = 40
 
 @flax.struct.dataclass
 class Fit:
-    """A fit, or a batch of them.
+    """A fitted model, or a batch of them.
 
     Attributes:
       theta_D: the parameters, fields first.
       loss: mean of -log p_θ(x_K | x_-K, K) over the data.
-      decrement: gᵀH⁻¹g at theta_D; about twice what the loss may still fall.
+      decrement: gᵀH⁻¹g at theta_D, about twice the distance of the loss from its minimum.
       steps: Newton steps taken.
-      converged: whether a minimum was found. It is not where the data leave none: a state of a block that never came
-        with some surroundings sends parameters to infinity, as in logistic regression on separable data.
+      converged: True where a minimum was found. Some data have none: a block state that never occurs with some
+        surroundings sends parameters to infinity, as in logistic regression on separable data.
     """
 
     theta_D: Float[Array, "*batch D"]
@@ -62,7 +62,7 @@ def draw(
 def draw_composite(
     key: Key[Array, ""], prob_S: Float[Array, " S"], law_KS: Float[Array, "K S"], count: int
 ) -> Float[Array, "K S"]:
-    """As `draw`, the same states, but each with all its masks, weighted by their law: the composite likelihood."""
+    """Frequencies with the states of `draw`, each with all its masks weighted by their law: composite likelihood."""
     state_B = _states(jax.random.split(key)[0], prob_S, count)
     return law_KS * jnp.zeros_like(prob_S).at[state_B].add(1.0 / count)
 
@@ -74,7 +74,7 @@ def _states(key: Key[Array, ""], prob_S: Float[Array, " S"], count: int) -> Int[
 
 
 def traced_block_sum(value_Sx: Array, block_N: Bool[Array, " N"]) -> Array:
-    """`masks.block_sum` over axis 0 for a traced block: spin by spin, each state adds what its neighbour has."""
+    """`masks.block_sum` over axis 0 for a traced block: spin by spin, each state adds its neighbour's value."""
     for i in range(len(block_N)):
         pairs = value_Sx.reshape(-1, 2, 1 << i, *value_Sx.shape[1:])
         value_Sx = value_Sx + block_N[i] * pairs[:, ::-1].reshape(value_Sx.shape)
@@ -88,7 +88,7 @@ def loss(
     block_KN: Bool[Array, "K N"],
     law_KS: Float[Array, "K S"],
 ) -> Float[Array, ""]:
-    """Σ frequency · -log p_θ(x_K | x_-K, K), where p_θ(x_K | x_-K, K) ∝ exp(θ·t(x)) q(K | x) (equation 1).
+    """Pseudolikelihood loss Σ frequency · -log p_θ(x_K | x_-K, K), with p_θ ∝ exp(θ·t(x)) q(K | x) (equation 1).
 
     Convex in θ: minus a linear function plus logarithms of sums of exponentials of linear functions.
     """
@@ -123,9 +123,7 @@ def derivatives(
         mass_S = traced_block_sum(joint_S, block_N)
         prob_S = joint_S / jnp.where(mass_S > 0, mass_S, 1.0)
         centred_SD = stat_SD - traced_block_sum(prob_S[:, None] * stat_SD, block_N)
-        expected_S = (
-            traced_block_sum(frequency_S, block_N) * prob_S
-        )  # what the model would put in the seen surroundings
+        expected_S = traced_block_sum(frequency_S, block_N) * prob_S  # frequencies that the model expects
         gradient_D, hessian_DD = totals
         gradient_D = gradient_D - frequency_S @ centred_SD
         return (gradient_D, hessian_DD + centred_SD.T @ (expected_S[:, None] * centred_SD)), None
@@ -172,10 +170,10 @@ def _fit(
 
 
 def fit(frequency_xKS: Float[Array, "*batch K S"], masks: Masks, max_steps: int = MAX_STEPS) -> Fit:
-    """Minimises the loss from θ = 0; leading axes are a batch (vmapped).
+    """Minimises the loss from θ = 0 by Newton's method; leading axes are a batch (vmapped).
 
     Raises:
-      PadirError: not in double precision.
+      PadirError: the frequencies are not float64.
     """
     if frequency_xKS.dtype != jnp.float64:
         raise PadirError(f"fits need float64, got {frequency_xKS.dtype}: call within jax.enable_x64(True)")
@@ -187,7 +185,7 @@ def fit(frequency_xKS: Float[Array, "*batch K S"], masks: Masks, max_steps: int 
 
 
 def arrays(masks: Masks) -> tuple[Float[Array, "S D"], Bool[Array, "K N"], Float[Array, "K S"]]:
-    """The statistics and the masks, as `loss` and `derivatives` take them."""
+    """The statistics and the masks as arguments of `loss` and `derivatives`."""
     return jnp.asarray(all_statistics(masks.num_spins)), jnp.asarray(masks.block_KN), jnp.asarray(masks.law_KS)
 
 
@@ -206,9 +204,9 @@ def squared_errors(
     *,
     composite: bool = False,
 ) -> tuple[Float[np.ndarray, "M R"], Bool[np.ndarray, "M R"]]:
-    """Squared distance to the true parameters, and whether there was a minimum, for each sample size and key.
+    """Squared distances of fits to the true parameters, for each sample size and key, and where a minimum was found.
 
-    In float64, wherever it is called; the keys may come from outside.
+    Computed in float64, also outside of `jax.enable_x64`.
     """
     error_MR, found_MR = [], []
     with jax.enable_x64(True):

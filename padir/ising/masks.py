@@ -1,6 +1,6 @@
-"""Which block of spins is hidden (in learning) or drawn anew (in sampling): Definitions 2, 3, 6, 7 and 8.
+"""Masks: the blocks of spins that are hidden in learning or redrawn in sampling (Definitions 2, 3, 6, 7 and 8).
 
-A training mask and a block of a Gibbs sampler are the same object, which is what the paper's theory rests on.
+A training mask and a block of a Gibbs sampler are the same object, on which the paper's theory rests.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ MOST_ENTRIES = 1 << 27  # of a law: 1 GB
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Masks:
-    """K blocks and the law by which one is chosen.
+    """K blocks of spins and the law by which one is chosen.
 
     Attributes:
       block_KN: the spins of each block.
-      law_KS: the probability of each block given the state; its columns sum to 1. Equal columns: the mask does not
-        depend on the state (weighted pseudolikelihood, weighted block dynamics). Else it is adaptive.
+      law_KS: the probability of each block given the state; its columns sum to 1. With equal
+        columns the mask does not depend on the state (weighted pseudolikelihood, weighted block dynamics); otherwise it
+        is adaptive.
     """
 
     block_KN: Bool[np.ndarray, "K N"]
@@ -40,10 +41,6 @@ class Masks:
     @property
     def num_spins(self) -> int:
         return self.block_KN.shape[1]
-
-    @property
-    def adaptive(self) -> bool:
-        return bool(np.any(self.law_KS != self.law_KS[:, :1]))
 
 
 def subsets(num_spins: int, size: int) -> Bool[np.ndarray, "K N"]:
@@ -64,7 +61,7 @@ def _check_size(num_spins: int, blocks: int) -> None:
     if blocks << num_spins > MOST_ENTRIES:
         raise PadirError(
             f"the law of masks is a table of at most {MOST_ENTRIES:,} entries, got {blocks:,} blocks for each of 2^"
-            f"{num_spins} states: take fewer spins, or simulate (padir.ising.samplers)"
+            f"{num_spins} states: take fewer spins, or draw samples (padir.ising.samplers)"
         )
 
 
@@ -74,13 +71,17 @@ def _all_blocks(num_spins: int, size: int) -> Bool[np.ndarray, "K N"]:
 
 
 def uniform(num_spins: int, size: int) -> Masks:
-    """Every block of `size` spins alike: k-pseudolikelihood (Definition 3) and k-Gibbs (equation 3)."""
+    """Every block of `size` spins with equal probability: k-pseudolikelihood (Definition 3), k-Gibbs (equation 3)."""
     block_KN = _all_blocks(num_spins, size)
     return Masks(block_KN, np.full((len(block_KN), 1 << num_spins), 1 / len(block_KN)))
 
 
 def weighted(block_KN: Bool[np.ndarray, "K N"], weight_K: Float[np.ndarray, " K"]) -> Masks:
-    """Blocks with fixed probabilities (Definitions 2 and 6); together they must hold every spin."""
+    """Blocks with fixed probabilities (Definitions 2 and 6).
+
+    Raises:
+      PadirError: some spin is in no block.
+    """
     _check_size(block_KN.shape[1], len(block_KN))
     if not block_KN.any(axis=0).all():
         raise PadirError(f"every spin must be in a block, none has {np.flatnonzero(~block_KN.any(axis=0)).tolist()}")
@@ -102,7 +103,7 @@ def random_adaptive(rng: np.random.Generator, num_spins: int, size: int) -> Mask
 
 
 def block_sum(value_xS: Float[np.ndarray, "... S"], block_N: Bool[np.ndarray, " N"]) -> Float[np.ndarray, "... S"]:
-    """For every state the sum over all states that agree with it outside the block.
+    """For every state, the sum of values over all states that agree with it outside the block.
 
     >>> block_sum(np.array([1.0, 2.0, 4.0, 8.0]), np.array([True, False])).tolist()  # spin 0 is summed over
     [3.0, 3.0, 12.0, 12.0]

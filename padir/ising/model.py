@@ -1,8 +1,8 @@
 """Ising models small enough to enumerate (Definition 12): p(x) ∝ exp(Σ_i h_i x_i + Σ_{i<j} J_ij x_i x_j), x_i = ±1.
 
-State s is a number whose bit i says whether spin i is +1. Everything here is NumPy in float64; what is drawn and fitted
-by the thousand is JAX, in `learning` and `samplers`. Letters of this package: N spins, S = 2^N states, D = N + N(N-1)/2
-parameters (the fields, then the couplings above the diagonal, row by row), K blocks of spins, C states of one block.
+State s is a number whose bit i is 1 where spin i is +1. This module is NumPy in float64; `learning` and `samplers` draw
+and fit by the thousand in JAX. Axis letters of this package: N spins, S = 2^N states, D = N + N(N-1)/2 parameters (the
+fields, then the couplings above the diagonal, row by row), K blocks of spins, C states of one block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ _CHUNK = 1 << 16  # states whose spins are held at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ising:
-    """Couplings, symmetric with a zero diagonal (each pair counts once), and fields."""
+    """An Ising model.
+
+    Attributes:
+      coupling_NN: symmetric with a zero diagonal; each pair counts once.
+      field_N: fields.
+
+    Raises:
+      PadirError: wrong shapes, infinite values, or couplings that are not symmetric with a zero diagonal.
+    """
 
     coupling_NN: Float[np.ndarray, "N N"]
     field_N: Float[np.ndarray, " N"]
@@ -43,20 +51,8 @@ class Ising:
 
     @property
     def theta_D(self) -> Float[np.ndarray, " D"]:
+        """The parameters as a vector: the fields, then the couplings above the diagonal."""
         return np.concatenate([self.field_N, self.coupling_NN[np.triu_indices(self.num_spins, 1)]])
-
-    @classmethod
-    def of_theta(cls, theta_D: Float[np.ndarray, " D"], num_spins: int) -> Ising:
-        """The model of a parameter vector, as `theta_D` gives it."""
-        if len(theta_D) != num_parameters(num_spins):
-            raise PadirError(f"{num_spins} spins have {num_parameters(num_spins)} parameters, got {len(theta_D)}")
-        coupling_NN = np.zeros((num_spins, num_spins))
-        coupling_NN[np.triu_indices(num_spins, 1)] = theta_D[num_spins:]
-        return cls(coupling_NN + coupling_NN.T, np.array(theta_D[:num_spins], np.float64))
-
-
-def num_parameters(num_spins: int) -> int:
-    return num_spins * (num_spins + 1) // 2
 
 
 def clique(
@@ -65,6 +61,9 @@ def clique(
     """The paper's family (equation 6): spins 0 to size-1 have couplings J > 0 and fields > 0, the others no coupling.
 
     Its two modes are R_1, where the whole clique is +1, and R_-1, where it is -1 (equations 7 and 8).
+
+    Raises:
+      PadirError: the size is not within 1 .. num_spins, or a coupling or field of the clique is not above 0.
     """
     if not 1 <= size <= num_spins:
         raise PadirError(f"the clique has 1 to {num_spins} of {num_spins} spins, got {size}")
@@ -78,13 +77,13 @@ def clique(
 
 
 def random(rng: np.random.Generator, num_spins: int, coupling: float = 0.5, field: float = 0.5) -> Ising:
-    """Normal couplings and fields with these standard deviations."""
+    """A random Ising model: normal couplings and fields with these standard deviations."""
     upper_NN = np.triu(rng.normal(0.0, coupling, (num_spins, num_spins)), 1)
     return Ising(upper_NN + upper_NN.T, rng.normal(0.0, field, num_spins))
 
 
 def spins(state_S: Int[np.ndarray, " S"], num_spins: int) -> Float[np.ndarray, "S N"]:
-    """The spins of states.
+    """Spins (±1) of states.
 
     >>> spins(np.array([0, 1, 2]), 2).tolist()
     [[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]]
@@ -93,13 +92,13 @@ def spins(state_S: Int[np.ndarray, " S"], num_spins: int) -> Float[np.ndarray, "
 
 
 def statistics(spin_SN: Float[np.ndarray, "S N"]) -> Float[np.ndarray, "S D"]:
-    """What the parameters multiply: every spin, then the product of every pair."""
+    """Sufficient statistics, in the order of the parameters: every spin, then the product of every pair."""
     first, second = np.triu_indices(spin_SN.shape[1], 1)
     return np.concatenate([spin_SN, spin_SN[:, first] * spin_SN[:, second]], axis=1)
 
 
 def _chunks(num_spins: int) -> Iterator[tuple[slice, Float[np.ndarray, "S N"]]]:
-    """All states, some at a time, as spins."""
+    """The spins of all states, in chunks, each with its slice of the states."""
     if num_spins > MOST_SPINS:
         raise PadirError(f"at most {MOST_SPINS} spins can be enumerated, got {num_spins}: draw from a chain instead")
     for start in range(0, 1 << num_spins, _CHUNK):
@@ -108,39 +107,35 @@ def _chunks(num_spins: int) -> Iterator[tuple[slice, Float[np.ndarray, "S N"]]]:
 
 
 def log_weights(model: Ising) -> Float[np.ndarray, " S"]:
-    """The exponent of every state: its log-probability up to the partition function."""
+    """Unnormalised log-probability of every state."""
     result_S = np.empty(1 << model.num_spins)
     for where, spin_SN in _chunks(model.num_spins):
         result_S[where] = spin_SN @ model.field_N + 0.5 * np.sum(spin_SN @ model.coupling_NN * spin_SN, axis=1)
     return result_S
 
 
-def log_partition(model: Ising) -> float:
-    weight_S = log_weights(model)
-    most = weight_S.max()
-    return float(most + np.log(np.sum(np.exp(weight_S - most))))
-
-
 def distribution(model: Ising) -> Float[np.ndarray, " S"]:
-    """The exact probability of every state."""
+    """Exact probability of every state.
+
+    >>> distribution(Ising(np.zeros((2, 2)), np.zeros(2))).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+
+    Raises:
+      PadirError: more than 20 spins.
+    """
     weight_S = log_weights(model)
     prob_S = np.exp(weight_S - weight_S.max())
     return prob_S / prob_S.sum()
 
 
-def mean_statistics(model: Ising) -> Float[np.ndarray, " D"]:
-    """Exact means of the spins and of their products in pairs, with no more than a chunk of states in memory."""
-    prob_S = distribution(model)
-    mean_D = np.zeros(num_parameters(model.num_spins))
-    for where, spin_SN in _chunks(model.num_spins):
-        mean_D += prob_S[where] @ statistics(spin_SN)
-    return mean_D
-
-
 def conditional(model: Ising, block: Sequence[int], spin_N: Float[np.ndarray, " N"]) -> Float[np.ndarray, " C"]:
     """p(x_block | the rest of spin_N) for the 2^len(block) states of the block; bit j is spin block[j].
 
-    Only the block is enumerated, so the model may be of any size. The spins of the block itself are not looked at.
+    Only the block is enumerated, so the model may have any number of spins. The block's own entries of spin_N are
+    ignored.
+
+    Raises:
+      PadirError: the block repeats a spin or names an unknown one, or spin_N has another shape.
     """
     inside = list(block)
     if len(set(inside)) != len(inside) or not set(inside) <= set(range(model.num_spins)):
@@ -150,10 +145,3 @@ def conditional(model: Ising, block: Sequence[int], spin_N: Float[np.ndarray, " 
     outside = [i for i in range(model.num_spins) if i not in inside]
     local = model.field_N[inside] + model.coupling_NN[np.ix_(inside, outside)] @ spin_N[outside]
     return distribution(Ising(model.coupling_NN[np.ix_(inside, inside)], local)) if inside else np.ones(1)
-
-
-def sample(rng: np.random.Generator, model: Ising, count: int) -> Int[np.ndarray, " count"]:
-    """Independent exact draws, as states."""
-    cumulative_S = np.cumsum(distribution(model))
-    drawn = np.searchsorted(cumulative_S, rng.random(count) * cumulative_S[-1], side="right")
-    return np.minimum(drawn, len(cumulative_S) - 1)

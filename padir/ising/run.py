@@ -1,4 +1,4 @@
-"""What `padir ising` runs: each of its subjects from sizes to files."""
+"""Runs a subject of `padir ising`: a figure's experiment or the checks of the theorems, and writes their files."""
 
 from __future__ import annotations
 
@@ -26,24 +26,30 @@ COLUMNS = {
 def run(
     subject: str, *, seed: int = 0, output: str | None = None, tell: Callable[[str], None] = print, **sizes: Any
 ) -> dict[str, Any]:
-    """Runs a figure's experiment or checks the statements, tells of every row, and writes files if given a name.
+    """Runs a figure's experiment or checks the statements, and writes files if a name is given.
 
     Args:
+      subject: "fig1", "fig2", "fig3" or "theorems".
+      seed: seed of all random draws, 32 bits.
       output: NAME of NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
+      tell: receives a line of text for every row.
       sizes: fields of `Learning` (fig1, fig2), of `Sampling` (fig3), or `models`, `num_spins` and `only` (theorems);
-        what is None is left at its default.
+        None keeps a default.
+
+    Returns:
+      The content of NAME.json: the sizes, and "rows".
 
     Raises:
       PadirError: a size that the subject does not have, a seed of over 32 bits, or nothing can be written to `output`.
     """
-    if not 0 <= seed < 1 << 32:  # JAX would take the last 32 bits, whatever else there is
+    if not 0 <= seed < 1 << 32:  # JAX would drop the other bits
         raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
     known = {"fig3": Sampling, "theorems": None}.get(subject, Learning)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
-    if output is not None:  # before the minutes of work, not after
+    if output is not None:  # before the work
         if os.path.basename(output) in ("", ".", ".."):
             raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
         check_writable(f"{output}.csv", file=True)
@@ -60,7 +66,7 @@ def run(
 def _figure(
     subject: str, seed: int, given: dict[str, Any], progress: Callable[[Row], None]
 ) -> tuple[dict[str, Any], list[Row], Callable[[Any], None]]:
-    """What a figure is of, its rows, and a function that draws it."""
+    """(facts, rows, drawing function) of a figure."""
     if subject == "fig3":
         sizes = Sampling(**given)
         rows = experiments.sampling_times(sizes, seed, progress)
@@ -89,7 +95,7 @@ def _theorems(
     rows: list[Row] = []
 
     def progress(finding: theory.Finding) -> None:
-        rows.append(theory.describe(finding))
+        rows.append(theory.to_row(finding))
         tell(line("theorems", rows[-1]))
 
     theory.check_all(seed=seed, models=models, largest=num_spins, only=only, progress=progress)
@@ -101,24 +107,27 @@ def _theorems(
     return {**about, "rows": rows}
 
 
-def verify(figures: dict[str, Any]) -> None:
-    """Whether every statement that was checked came out as said; of figures there is nothing to say.
+def verify(result: dict[str, Any]) -> None:
+    """Checks that every statement came out as expected; results of figures always pass.
+
+    Args:
+      result: from `run`.
 
     Raises:
-      PadirError: one that should hold fails, or the other way round.
+      PadirError: a true statement failed, or a false one held.
     """
-    if wrong := [row for row in figures["rows"] if not row.get("as_expected", True)]:
+    if wrong := [row for row in result["rows"] if not row.get("as_expected", True)]:
         named = ", ".join(f"{row['statement']} ({row['smallest_margin']:.1e})" for row in wrong)
-        raise PadirError(f"{len(wrong)} of {len(figures['rows'])} statements came out otherwise than expected: {named}")
+        raise PadirError(f"{len(wrong)} of {len(result['rows'])} statements came out otherwise than expected: {named}")
 
 
 def cells(subject: str, row: Row) -> list[str]:
-    """A row's figures as the table shows them."""
+    """The cells of a row in the terminal's table, one for each of `COLUMNS[subject]`."""
     return [_cell(row[name]) for name in COLUMNS[subject]]
 
 
 def line(subject: str, row: Row) -> str:
-    """The same in a line, for those who wait."""
+    """A row as one line of text, printed while the work goes on."""
     return ", ".join(
         f"{name.replace('_', ' ')} {_cell(row[name])}" for name in COLUMNS[subject] if row[name] is not None
     )

@@ -1,8 +1,7 @@
-"""The samplers of section 2.4 as jitted simulations, many chains at a time.
+"""Simulation of k-Gibbs and independent parallel (section 2.4), many chains at a time, in JAX.
 
-k-Gibbs and independent parallel take a model of any size (spins as ±1); block dynamics with any masks, adaptive or not,
-works on states and needs 2^N to be small. `chains` has the same samplers as exact matrices. Draws are float32: what has
-a chance below about 1e-7 a step is not drawn with its chance.
+Models may have any number of spins (±1). `padir.ising.chains` has the same samplers as exact matrices. Draws are
+float32: events with a probability below about 1e-7 a step are not drawn with their probability.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.errors import PadirError
-from padir.ising.masks import Masks
 from padir.ising.model import Ising, spins
 
-LARGEST_BLOCK = 16  # a block of k spins has 2^k states, all of which are weighed
+LARGEST_BLOCK = 16  # all 2^k states of a block of k spins are enumerated
 
 
 def k_gibbs(
@@ -29,7 +27,7 @@ def k_gibbs(
     field_N: Float[Array, " N"],
     k: int,
 ) -> Float[Array, "B N"]:
-    """One step of k-Gibbs (equation 3): k spins of each chain, chosen alike, are drawn together given the others."""
+    """One step of k-Gibbs (equation 3): k random spins of each chain are drawn together, given the others."""
     key_block, key_spins = jax.random.split(key)
     count, size = spin_BN.shape
     order_BN = jnp.argsort(jax.random.uniform(key_block, (count, size)), axis=1)
@@ -47,26 +45,9 @@ def k_gibbs(
 def independent_parallel(
     key: Key[Array, ""], spin_BN: Float[Array, "B N"], coupling_NN: Float[Array, "N N"], field_N: Float[Array, " N"]
 ) -> Float[Array, "B N"]:
-    """One step of independent parallel (Definition 11): every spin from its own conditional given the old others."""
+    """One step of independent parallel (Definition 11): every spin is drawn given the old values of the others."""
     prob_BN = jax.nn.sigmoid(2.0 * (field_N + spin_BN @ coupling_NN))
     return jnp.where(jax.random.uniform(key, spin_BN.shape) < prob_BN, 1.0, -1.0).astype(spin_BN.dtype)
-
-
-def block_dynamics(
-    key: Key[Array, ""],
-    state_B: Int[Array, " B"],
-    log_weight_S: Float[Array, " S"],
-    block_KN: Bool[Array, "K N"],
-    law_KS: Float[Array, "K S"],
-) -> Int[Array, " B"]:
-    """One step of (adaptive, weighted) block dynamics on states (Definitions 6 and 8)."""
-    key_block, key_state = jax.random.split(key)
-    block_B = jax.random.categorical(key_block, jnp.log(law_KS.T[state_B]))
-    bits_K = jnp.sum(jnp.where(block_KN, 1 << jnp.arange(block_KN.shape[1]), 0), axis=1)
-    fixed_B = ~bits_K[block_B]
-    same_BS = ((jnp.arange(len(log_weight_S)) ^ state_B[:, None]) & fixed_B[:, None]) == 0
-    logit_BS = jnp.where(same_BS, log_weight_S + jnp.log(law_KS[block_B]), -jnp.inf)
-    return jax.random.categorical(key_state, logit_BS)
 
 
 def steps_to(
@@ -76,7 +57,7 @@ def steps_to(
     reached: Callable[[Array], Bool[Array, " B"]],
     budget: int,
 ) -> Int[Array, " B"]:
-    """Steps that each chain takes until `reached` first holds, 0 at the start; budget + 1 where it never does."""
+    """Number of steps of each chain until `reached` first holds (0 at the start); budget + 1 where it never does."""
 
     def more(carry: tuple[Array, Array, Array]) -> Array:
         time, _, steps_B = carry
@@ -107,12 +88,16 @@ def _steps_to_larger_mode(key, coupling_NN, field_N, k: int | None, size: int, c
 def steps_to_larger_mode(
     key: Key[Array, ""], model: Ising, size: int, *, k: int | None, count: int, budget: int
 ) -> Int[np.ndarray, " count"]:
-    """Steps from the smaller mode R_-1 to the larger one R_1 of a `model.clique` of `size` spins (figure 3).
+    """Number of steps from the smaller mode R_-1 to the larger mode R_1 of a `model.clique` (figure 3).
 
     Args:
-      k: of k-Gibbs; None is independent parallel.
-      count: chains; the spins outside the clique start at random.
-      budget: of steps; chains that do not arrive count as budget + 1.
+      size: number of spins in the clique.
+      k: block size of k-Gibbs; None for independent parallel.
+      count: number of chains; the spins outside the clique start at random.
+      budget: most steps of a chain; chains that do not arrive get budget + 1.
+
+    Raises:
+      PadirError: a number out of its range.
     """
     if k is not None and not 1 <= k <= min(model.num_spins, LARGEST_BLOCK):
         raise PadirError(f"k is 1 to {min(model.num_spins, LARGEST_BLOCK)} for {model.num_spins} spins, got {k}")
@@ -120,17 +105,3 @@ def steps_to_larger_mode(
         raise PadirError(f"size, count and budget must be at least 1, got {size}, {count} and {budget}")
     coupling_NN, field_N = (jnp.asarray(a, jnp.float32) for a in (model.coupling_NN, model.field_N))
     return np.asarray(_steps_to_larger_mode(key, coupling_NN, field_N, k, size, count, budget))
-
-
-def simulate(
-    key: Key[Array, ""], masks: Masks, prob_S: Float[np.ndarray, " S"], start: int, *, count: int, steps: int
-) -> Int[np.ndarray, " count"]:
-    """The states of chains of block dynamics after so many steps from one state."""
-    log_weight_S = jnp.log(jnp.asarray(prob_S, jnp.float32))
-    block_KN, law_KS = jnp.asarray(masks.block_KN), jnp.asarray(masks.law_KS, jnp.float32)
-
-    def advance(state_B: Array, key: Array) -> tuple[Array, None]:
-        return block_dynamics(key, state_B, log_weight_S, block_KN, law_KS), None
-
-    run = jax.jit(lambda start_B: jax.lax.scan(advance, start_B, jax.random.split(key, steps))[0])
-    return np.asarray(run(jnp.full(count, start, jnp.int32)))

@@ -1,4 +1,4 @@
-"""Statements of section 2.4 and appendices E to I: how fast block dynamics mixes, and what parallel steps cannot do."""
+"""Statements on mixing of block dynamics and limits of parallel steps (section 2.4, appendices E to I)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Margins = Iterator[float]
 
 
 def total_correlation(prob_S: Float[np.ndarray, " S"]) -> float:
-    """KL of a distribution from the product of its margins: 0 if and only if it is a product (nats)."""
+    """Total correlation in nats: KL of a distribution from the product of its margins, 0 only for products."""
     num_spins = len(prob_S).bit_length() - 1
     product_S = np.ones(len(prob_S))
     for i in range(num_spins):
@@ -117,7 +117,7 @@ def _parallel_is_right(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def _clique(rng: np.random.Generator, num_spins: int) -> tuple[Ising, int]:
-    """A clique whose members have fields of their own, with other spins that have fields, too."""
+    """A random clique with different fields, and its size; the other spins have a field, too."""
     size = int(rng.integers(2, num_spins + 1))
     field = rng.uniform(0.05, 0.5, size).tolist()
     return model.clique(num_spins, size, rng.uniform(0.2, 1.5), field, other_field=rng.normal()), size

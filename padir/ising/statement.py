@@ -1,4 +1,4 @@
-"""A statement of the theory as something that can be checked: margins over random small models."""
+"""Statements of the theory and their checks: margins of inequalities over random small models."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Statement:
     """A claim and its check.
 
     Attributes:
-      name: what it is called in docs/theory.md.
-      source: where the paper has it; "ours" if it does not.
-      claim: in a line.
-      check: takes a generator and a number of spins, draws a model or several, and gives margins: how far an inequality
-        is from failing, as a share of its larger side, or minus the relative deviation of an equality.
-      largest, smallest: spins that the check is quick for, and that it needs.
-      true: False for claims that one might believe and that do not hold; the smallest margin is a counterexample's.
+      name: its name in docs/theory.md.
+      source: its place in the paper; "ours" if the paper does not have it.
+      claim: the claim in one line.
+      check: takes a generator and a number of spins, draws models, and yields margins: the distance of an inequality
+        from failing, as a share of its larger side, or minus the relative deviation of an equality.
+      largest: the number of spins up to which the check is quick.
+      true: False for plausible claims that do not hold; the smallest margin is then that of a counterexample.
+      smallest: the number of spins that the check needs.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What checking a statement gave: the smallest margin, over so many of them, and the number of spins it was at."""
+    """Result of a check: the smallest of `margins` margins, and the number of spins of its model."""
 
     statement: Statement
     margin: float
@@ -50,15 +51,17 @@ class Finding:
 
     @property
     def holds(self) -> bool:
+        """True if no margin is below 0 by more than rounding."""
         return self.margin >= -TOLERANCE
 
     @property
     def as_expected(self) -> bool:
+        """True if a true statement held, or a false one failed."""
         return self.holds == self.statement.true
 
 
 def check(statement: Statement, *, seed: int, models: int, largest: int) -> Finding:
-    """Checks a statement on `models` random models of 2 to `largest` spins, or as many as its check wants."""
+    """Checks a statement on `models` random models of 2 to `largest` spins, within the statement's own limits."""
     name = int.from_bytes(statement.name.encode(), "big") % (1 << 32)  # so that no statement's models depend on others
     rng = np.random.default_rng([seed, name])
     sizes = range(statement.smallest, max(statement.smallest, min(largest, statement.largest)) + 1)
@@ -72,7 +75,7 @@ def check(statement: Statement, *, seed: int, models: int, largest: int) -> Find
 def truth(rng: np.random.Generator, num_spins: int) -> Ising:
     """A random model, from nearly independent to strongly coupled spins.
 
-    The more spins, the smaller the couplings, as each has more of them: else margins would drown in rounding.
+    Couplings shrink as the number of spins grows; otherwise margins would be lost in rounding.
     """
     share = 2.0 / max(num_spins, 4) ** 0.5
     coupling, field = rng.choice([0.1, 0.3, 0.6, 1.0]), rng.choice([0.1, 0.3, 0.6, 1.0])
@@ -97,12 +100,12 @@ def relative_eigenvalues(
 
 
 def strictly(margin: float) -> float:
-    """Margin of a statement that says more than 0: what is 0 but for rounding fails it."""
+    """Margin of a strict inequality: a margin of 0 up to rounding fails."""
     return float(margin) - 10 * TOLERANCE
 
 
 def less(smaller: Numbers, larger: Numbers) -> float:
-    """Margin of an inequality between numbers that are not negative, or between arrays of them: the smallest one."""
+    """The smallest margin of an inequality between non-negative numbers or arrays."""
     smaller, larger = np.asarray(smaller, np.float64), np.asarray(larger, np.float64)
     size = np.maximum(np.maximum(smaller, larger), np.finfo(float).tiny)
     return float(np.min((larger - smaller) / size))

@@ -1,4 +1,4 @@
-"""Section 2.3: block-generalised approximate tensorisation of entropy, its constant on small models, what it bounds.
+"""Block-generalised approximate tensorisation of entropy (section 2.3): its constant and bounds on small models.
 
 The constant is the supremum over distributions μ of KL(μ‖p) / E KL(μ(·|x_-K, K)‖p(·|x_-K, K)) (Definition 9). By the
 chain rule the denominator is KL(μ‖p) - KL(μ_-‖p_-), where μ_- is the law of (K, x_-K) under μ(x) q(K | x).
@@ -34,7 +34,7 @@ def divergence(first_S: Float[np.ndarray, " S"], second_S: Float[np.ndarray, " S
 def conditional_divergence(first_S: Float[np.ndarray, " S"], second_S: Float[np.ndarray, " S"], which: Masks) -> float:
     """E_K E_{x_-K ~ first} KL(first(·|x_-K, K) ‖ second(·|x_-K, K)).
 
-    It is the population loss of `second` in excess of the least, if the data come from `first`.
+    It is the excess population loss of the model `second` on data from `first`.
     """
     total = 0.0
     for block_N, law_S in zip(which.block_KN, which.law_KS, strict=True):
@@ -47,7 +47,7 @@ def conditional_divergence(first_S: Float[np.ndarray, " S"], second_S: Float[np.
 
 @jax.jit
 def _climb(start_RS: Array, prob_S: Array, block_KN: Array, law_KS: Array) -> Array:
-    """Ascends the logarithm of the ratio from each start; the ratios that it finds."""
+    """The ratios that ascent on the logarithm of the ratio finds from each start."""
 
     def parts(tilt_S: Array) -> tuple[Array, Array]:
         log_S = jax.nn.log_softmax(jnp.log(prob_S) + tilt_S)
@@ -79,11 +79,11 @@ def _climb(start_RS: Array, prob_S: Array, block_KN: Array, law_KS: Array) -> Ar
 
 
 def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Generator, starts: int = 24) -> float:
-    """The tensorisation constant as far as ascent from random starts and from every state finds it.
+    """A lower bound of the tensorisation constant, found by ascent from random starts and from every state.
 
-    A lower bound of the supremum: `upper_bound` is certain. It is within 1e-4 of what another ascent found, and 1e-2
-    where the constant is in the thousands: to a supremum that only a μ without some of the states attains, tilts come
-    near. At least the Poincaré constant, which is the limit of the ratio as μ → p.
+    `upper_bound` bounds the constant from above. The result is within 1e-4 of that of another ascent, and within 1e-2
+    where the constant is in the thousands: there the supremum lies at the edge of the simplex, which tilts of p only
+    approach. It is at least the Poincaré constant, the limit of the ratio as μ → p.
     """
     scale_R1 = 10 ** rng.uniform(-1, 1, (starts, 1))
     start_RS = np.concatenate([scale_R1 * rng.normal(size=(starts, len(prob_S))), 4.0 * np.eye(len(prob_S))])
@@ -95,19 +95,19 @@ def constant(prob_S: Float[np.ndarray, " S"], which: Masks, rng: np.random.Gener
 
 
 def upper_bound(prob_S: Float[np.ndarray, " S"], which: Masks) -> float:
-    """C_Poincaré · log(1/p_min - 1) / (1 - 2 p_min), which no ratio exceeds (derived in docs/theory.md)."""
+    """Upper bound of the constant: C_Poincaré · log(1/p_min - 1) / (1 - 2 p_min) (derived in docs/theory.md)."""
     poincare = chains.poincare(chains.block_dynamics(prob_S, which), prob_S)
     least = float(prob_S.min())
     return poincare * (math.log(1 / least - 1) / (1 - 2 * least) if least < 0.5 else 2.0)
 
 
 def _which(rng: np.random.Generator, num_spins: int) -> Masks:
-    k = int(rng.integers(1, num_spins))  # N is of no interest: there C = 1
+    k = int(rng.integers(1, num_spins))  # k = N is left out, where C = 1
     return masks.random_adaptive(rng, num_spins, k) if rng.random() < 0.3 else masks.uniform(num_spins, k)
 
 
 def _others(rng: np.random.Generator, prob_S: Float[np.ndarray, " S"]) -> Iterator[Float[np.ndarray, " S"]]:
-    """Distributions to compare with p: dense, sparse, a sample's own, and tilts of p."""
+    """Distributions to compare with p: dense, sparse, empirical, and tilted from p."""
     for spread in (1.0, 0.1):
         yield rng.dirichlet(np.full(len(prob_S), spread))
     yield np.bincount(rng.choice(len(prob_S), size=20, p=prob_S), minlength=len(prob_S)) / 20.0
@@ -154,9 +154,7 @@ def _population_bound(rng: np.random.Generator, num_spins: int) -> Iterator[floa
 
 def _constant_of_the_data(rng: np.random.Generator, num_spins: int) -> Iterator[float]:
     strength = float(rng.uniform(1.5, 3.0))
-    data_S = distribution(
-        Ising(np.zeros((2, 2)), np.full(2, strength))
-    )  # both spins +, nearly always: C(data) = N/k = 2
+    data_S = distribution(Ising(np.zeros((2, 2)), np.full(2, strength)))  # nearly always (+, +): C(data) = N/k = 2
     model_S = distribution(Ising(strength * (1 - np.eye(2)), np.zeros(2)))  # both + or both -
     which = masks.uniform(2, 1)
     yield less(divergence(data_S, model_S), 2.0 * conditional_divergence(data_S, model_S, which))

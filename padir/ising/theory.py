@@ -1,4 +1,4 @@
-"""Every statement of sections 2.2 to 2.4 checked on random small models: `padir ising theorems`."""
+"""Checks of every statement of sections 2.2 to 2.4 on random small models: `padir ising theorems`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def check_all(
 
 
 def verdict(finding: Finding) -> str:
-    """What to say of a statement in a word or two."""
+    """The table's verdict on a statement, such as "holds" or "fails, as it should"."""
     if finding.as_expected:
         return "holds" if finding.holds else "fails, as it should"
     return "FAILS" if finding.statement.true else "HOLDS, unlike expected"
 
 
-def describe(finding: Finding) -> dict[str, Any]:
+def to_row(finding: Finding) -> dict[str, Any]:
     """A finding as a row of the table."""
     statement = finding.statement
     return {

@@ -40,6 +40,6 @@ def styled_figure(**style: Any) -> Iterator[Any]:
     import matplotlib
     from matplotlib.figure import Figure
 
-    chosen: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(chosen | {name.replace("_", "."): value for name, value in style.items()}):
+    chosen: dict[Any, Any] = {name.replace("_", "."): value for name, value in style.items()}
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, **chosen}):
         yield Figure(layout="constrained")

@@ -165,11 +165,11 @@ def train(
         SentencePiece's range, or the file cannot be written.
     """
     if size < 1:
-        raise PadirError(f"size must be at least 1, got {size}")
+        raise PadirError("size", "at least 1", size)
     if max_lines <= 100:
-        raise PadirError(f"max_lines must be above 100, got {max_lines}")
+        raise PadirError("max_lines", "above 100", max_lines)
     if not 0.98 <= character_coverage <= 1:
-        raise PadirError(f"character_coverage must be between 0.98 and 1, got {character_coverage}")
+        raise PadirError("character_coverage", "between 0.98 and 1", character_coverage)
     problems: list[PadirError] = []
 
     def lines() -> Iterator[str]:

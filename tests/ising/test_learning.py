@@ -38,9 +38,8 @@ def test_the_loss_of_independent_coins_is_k_bits():
         )
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_derivatives_are_jaxs(seed):
-    rng = np.random.default_rng(seed)
+def test_derivatives_are_those_of_jax():
+    rng = np.random.default_rng(0)
     theta_D = jnp.asarray(rng.normal(size=6))
     for which in each_kind(rng, 3):
         data = (
@@ -87,7 +86,7 @@ def test_float32_is_refused():
         learning.fit(jnp.full((1, 2), 0.5, jnp.float32), masks.uniform(1, 1))
 
 
-def test_samples_are_the_same_for_every_mask_and_masks_follow_their_law():
+def test_samples_are_the_same_for_all_masks_which_follow_their_law():
     rng, key = np.random.default_rng(0), jax.random.key(1)
     prob_S = model.distribution(model.random(rng, 3))
     which = masks.random_adaptive(rng, 3, 1)
@@ -99,7 +98,7 @@ def test_samples_are_the_same_for_every_mask_and_masks_follow_their_law():
     np.testing.assert_allclose(all_KS, all_KS.sum(axis=0) * which.law_KS, atol=1e-12)
 
 
-@pytest.mark.parametrize(("k", "composite"), [(1, False), (2, False), (3, False), (1, True)])
+@pytest.mark.parametrize(("k", "composite"), [(1, False), (3, False), (1, True)])
 def test_errors_are_those_of_theory(k, composite):
     truth = model.random(np.random.default_rng(5), 3, 0.3, 0.3)
     prob_S, which = model.distribution(truth), masks.uniform(3, k)

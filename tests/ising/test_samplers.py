@@ -77,15 +77,6 @@ def test_independent_parallel_simulates_its_matrix():
     assert close(frequencies(spin_BN), chains.independent_parallel(drawn)[5], count)
 
 
-def test_adaptive_block_dynamics_simulates_its_matrix():
-    rng, count = np.random.default_rng(0), 20_000
-    prob_S = model.distribution(model.random(rng, 3, 0.7))
-    which = masks.random_adaptive(rng, 3, 2)
-    state_B = samplers.simulate(jax.random.key(0), which, prob_S, 6, count=count, steps=2)
-    twice_SS = np.linalg.matrix_power(chains.block_dynamics(prob_S, which), 2)
-    assert close(np.bincount(state_B, minlength=8) / count, twice_SS[6], count)
-
-
 def arrays(drawn):
     return jnp.asarray(drawn.coupling_NN, jnp.float32), jnp.asarray(drawn.field_N, jnp.float32)
 
@@ -190,7 +181,7 @@ def test_what_is_not_reversible_has_no_poincare_constant():
         chains.poincare(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), np.full(3, 1 / 3))
 
 
-def test_what_float64_cannot_tell_from_impossible_has_no_poincare_constant():
+def test_states_of_probability_0_have_no_poincare_constant():
     prob_S = model.distribution(model.clique(3, 3, 400.0, 0.1))
     with pytest.raises(PadirError, match="above 0 in float64"):
         chains.poincare(chains.block_dynamics(prob_S, masks.uniform(3, 1)), prob_S)

@@ -25,23 +25,19 @@ PACKED = rows_of([PAIRS], 24, 20)
 tiny_disco = functools.partial(tiny_model, decontextualised=True)
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames="packed")
 def decode(model, params, batch, tokens_BL, visible_BLL=None, packed=False):
     """Logits of some tokens in the place of the batch's target, the source being that of the batch's first row."""
-
-    @jax.jit
-    def run(params, tokens_BL, visible_BLL):
-        bound, rows = model.bind({"params": params}), len(tokens_BL)
-        source_BS, segment_BS, segment_BL = (
-            jnp.repeat(x[:1], rows, 0) for x in (batch.source_BS, batch.source_segment_BS, batch.target_segment_BL)
-        )
-        encoded = bound.encode(source_BS, segment_BS, num_segments=3 if packed else 1)
-        position_BL = jnp.where(segment_BL > 0, positions_in_segment(segment_BL), 0) if packed else None
-        kv = bound.cross_kv(encoded.memory_BSD)
-        return bound.decode(
-            tokens_BL, segment_BL, kv, encoded.segment_BS, position_BL=position_BL, visible_BLL=visible_BLL
-        ).logits_BLV
-
-    return np.asarray(run(params, tokens_BL, visible_BLL))
+    bound, rows = model.bind({"params": params}), len(tokens_BL)
+    source_BS, segment_BS, segment_BL = (
+        jnp.repeat(x[:1], rows, 0) for x in (batch.source_BS, batch.source_segment_BS, batch.target_segment_BL)
+    )
+    encoded = bound.encode(source_BS, segment_BS, num_segments=3 if packed else 1)
+    position_BL = jnp.where(segment_BL > 0, positions_in_segment(segment_BL), 0) if packed else None
+    kv = bound.cross_kv(encoded.memory_BSD)
+    return bound.decode(
+        tokens_BL, segment_BL, kv, encoded.segment_BS, position_BL=position_BL, visible_BLL=visible_BLL
+    ).logits_BLV
 
 
 @pytest.mark.parametrize("visibility", ["all", "some"])
@@ -81,17 +77,9 @@ def test_a_position_that_sees_nothing_is_finite_and_knows_no_token():
     assert (one[0, 0] != one[0, 1]).any()  # it still knows where it is
 
     def total(params):
-        return jnp.square(jnp.asarray(_logits(model, params, batch, nothing_BLL))).sum()
+        return jnp.square(decode(model, params, batch, batch.target_BL, nothing_BLL)).sum()
 
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(total))(params)))
-
-
-def _logits(model, params, batch, visible_BLL):
-    bound = model.bind({"params": params})
-    encoded = bound.encode(batch.source_BS, batch.source_segment_BS)
-    kv = bound.cross_kv(encoded.memory_BSD)
-    args = (batch.target_BL, batch.target_segment_BL, kv, encoded.segment_BS)
-    return bound.decode(*args, visible_BLL=visible_BLL).logits_BLV
 
 
 def test_a_packed_row_gives_what_its_pairs_give_alone():

@@ -1,5 +1,6 @@
 """The numbers of the published implementation (google-research/padir), computed in float32 on a CPU."""
 
+import functools
 from pathlib import Path
 
 import flax.traverse_util
@@ -81,7 +82,7 @@ def test_forward_pass_and_lengths(positional, tied):
     model = tiny(positional, tied)
     variables = {"params": fit(published_params(positional, tied), model)}
     source_BS, segment_BS = with_length_token(FORWARD["encoder_input_tokens"])
-    encoded = model.apply(variables, source_BS, segment_BS, method="encode")
+    encoded = jax.jit(functools.partial(model.apply, method="encode"))(variables, source_BS, segment_BS)
     real_BS = np.asarray(segment_BS[:, 1:] > 0)
     np.testing.assert_allclose(encoded.memory_BSD[:, 1:][real_BS], FORWARD["encoded"][real_BS], atol=1e-4)
     np.testing.assert_allclose(encoded.memory_BSD[:, 0], FORWARD["length_embeddings"], atol=1e-4)
@@ -92,14 +93,9 @@ def test_forward_pass_and_lengths(positional, tied):
     present_BL = tokens_BL > 0
     present_BL[:, 0] = True
     cross_kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
-    output, sown = model.apply(
-        variables,
-        jnp.asarray(tokens_BL),
-        jnp.asarray(present_BL, jnp.int32),
-        cross_kv,
-        encoded.segment_BS,
-        method="decode",
-        mutable="intermediates",
+    decode = jax.jit(functools.partial(model.apply, method="decode", mutable="intermediates"))
+    output, sown = decode(
+        variables, jnp.asarray(tokens_BL), jnp.asarray(present_BL, jnp.int32), cross_kv, encoded.segment_BS
     )
     expected = FORWARD[f"pos{int(positional)}_tied{int(tied)}/decoder_logits"]
     np.testing.assert_allclose(output.logits_BLV[present_BL], expected[present_BL], atol=1e-4)
@@ -154,7 +150,7 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
     def total(params):
         return refinement_loss(jax.random.key(0), params, batch, model=model, objective=objective, dropout=False)
 
-    (loss, sums), grads = jax.value_and_grad(total, has_aux=True)(params)
+    (loss, sums), grads = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
     np.testing.assert_allclose(loss, golden["loss"], rtol=1e-5)
     np.testing.assert_allclose(sums.stage_loss_S, golden["stage_loss"], rtol=1e-5)
     np.testing.assert_allclose(sums.stage_z_loss_S, golden["stage_z_loss"], rtol=1e-5)

@@ -1,11 +1,18 @@
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.decoding.lengths import LengthSearch, candidates
 from padir.errors import PadirError
 from padir.models.length import LengthOutput, get_length_head, top_lengths
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def encode(model, params, batch, num_segments):
+    return model.bind({"params": params}).encode(batch.source_BS, batch.source_segment_BS, num_segments=num_segments)
 
 
 def test_top_lengths_count_from_one_and_come_best_first():
@@ -21,25 +28,8 @@ def test_a_single_number_is_rounded():
 
 
 @pytest.mark.parametrize(
-    "search, expected",
-    [
-        (LengthSearch(), [(5, 0)]),
-        (LengthSearch(top_k=3), [(5, 0), (6, 0), (4, 0)]),
-        (LengthSearch(top_k=2, offsets=(0, 1, -1)), [(5, 0), (6, 0), (7, 0), (4, 0)]),
-        (LengthSearch(top_k=2, draws=2), [(5, 0), (5, 1), (6, 0), (6, 1)]),
-        (LengthSearch(offsets=(9, -9)), [(8, 0), (2, 0)]),
-    ],
-)
-def test_candidates(search, expected):
-    assert candidates([5, 6, 4], search, max_length=8) == expected
-
-
-@pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: LengthSearch(top_k=0), "hypotheses must be at least 1"),
-        (lambda: LengthSearch(draws=0), "hypotheses must be at least 1"),
-        (lambda: LengthSearch(offsets=()), "at least one offset"),
         (lambda: top_lengths(LengthOutput(mean_BG=jnp.ones((1, 1))), 2), "use top_k=1 with offsets"),
         (
             lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4),
@@ -55,12 +45,10 @@ def test_wrong_choices(make, message):
 
 
 def test_affine_starts_as_the_length_of_the_source():
-    model, _ = tiny_model(length_head="affine")
-    _, params = tiny_model(length_head="affine")
+    model, params = tiny_model(length_head="affine")
     batch = rows_of([[pair] for pair in pairs([(4, 5), (6, 3)], length_token=False)], 8, 8)
     params["length_predictor"] = {"len_factor": jnp.ones(1), "len_bias": jnp.zeros(1)}
-    encoded = model.apply({"params": params}, batch.source_BS, batch.source_segment_BS, method="encode")
-    assert encoded.length.mean_BG.tolist() == [[5.0], [7.0]]  # EOS counts
+    assert encode(model, params, batch, 1).length.mean_BG.tolist() == [[5.0], [7.0]]  # EOS counts
 
 
 def test_fertility_sums_over_the_tokens_of_each_segment():
@@ -68,6 +56,6 @@ def test_fertility_sums_over_the_tokens_of_each_segment():
     head = params["length_predictor"]
     head["logits_dense"]["kernel"] = jnp.zeros_like(head["logits_dense"]["kernel"])
     batch = rows_of([pairs([(4, 5), (6, 3)], length_token=False)], 16, 12)
-    encoded = model.apply({"params": params}, batch.source_BS, batch.source_segment_BS, num_segments=3, method="encode")
+    encoded = encode(model, params, batch, 3)
     # Even odds over the changes -3 .. 2 make each token count 1 - 0.5; then comes the offset, which starts at 1.
     np.testing.assert_allclose(encoded.length.mean_BG, [[5 * 0.5 + 1, 7 * 0.5 + 1, 1.0]], rtol=1e-5)

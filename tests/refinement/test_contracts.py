@@ -1,12 +1,13 @@
 """What every corruption and every strategy must do, whatever else it does."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, LENGTHS, clean, judging, keys, moody, oracle, unseen
+from support.fakes import IDS, LENGTHS, clean, judging, keys, moods, moody, unseen
 
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
@@ -58,17 +59,46 @@ def canvas_of(case):
     return make
 
 
-REFINED = {}
+MOST_STEPS = 9
+
+
+def refined_by(strategy, key_B, canvas, num_steps, *, wish=0.0, seed=0, banned_ids=None, rows_at_once=None):
+    """All rows refined and traced, by a decoder that adds `wish`, [V] or [B, L, V], to its logits."""
+    wish_BLV = jnp.broadcast_to(jnp.asarray(wish, jnp.float32), (*canvas.tokens_BL.shape, IDS.vocab_size))
+    return _refined_by(strategy, banned_ids, rows_at_once, key_B, canvas, num_steps, wish_BLV, moods(seed))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _refined_by(strategy, banned_ids, rows_at_once, key_B, canvas, num_steps, wish_BLV, tables):
+    """One program for every number of steps, canvas, wish and seed of a shape."""
+    decoder = moody(canvas.segment_BL, tables=tables)
+
+    def wishful(*seen, rows=None):
+        return decoder(*seen, rows=rows) + (wish_BLV if rows is None else wish_BLV.at[rows].get(mode="clip"))
+
+    return refine(
+        key_B,
+        canvas,
+        judging(wishful),
+        strategy,
+        num_steps=num_steps,
+        banned_ids=banned_ids,
+        trace=MOST_STEPS,
+        part=Part(rows_at_once=rows_at_once),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="strategy")
+def refined_in_part(strategy, key_B, canvas, first, end, memory=None):
+    """Steps first .. end - 1 of five."""
+    part = Part(first, end, memory)
+    return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=part)
 
 
 @pytest.fixture
-def five_steps(case, strategy, canvas_of):
-    """All rows together, traced; refined once for all tests of a case."""
-    if case not in REFINED:
-        canvas = canvas_of(LENGTHS, 12)
-        decoder = judging(moody(canvas.segment_BL))
-        REFINED[case] = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True)
-    return REFINED[case]
+def five_steps(strategy, canvas_of):
+    """All rows together, traced."""
+    return refined_by(strategy, keys(4), canvas_of(LENGTHS, 12), 5)
 
 
 class TestCorruption:
@@ -145,14 +175,15 @@ class TestStrategy:
     @pytest.mark.parametrize("num_steps", [1, 7])
     def test_finds_the_answer_of_a_decoder_that_knows_it(self, strategy, canvas_of, num_steps):
         answer_BL, free_BL, _ = clean()
-        refined = refine(keys(4), canvas_of(LENGTHS, 12), judging(oracle(answer_BL)), strategy, num_steps=num_steps)
+        answer_BLV = 100.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)
+        refined = refined_by(strategy, keys(4), canvas_of(LENGTHS, 12), num_steps, wish=answer_BLV)
         np.testing.assert_array_equal(refined.tokens_BL, answer_BL)
         assert ((refined.canvas.score_BL > -1e-3) | ~free_BL).all()
 
     @pytest.mark.parametrize("num_steps", [1, 4])
     def test_leaves_padding_and_eos_and_no_hidden_position(self, strategy, canvas_of, num_steps):
         canvas = canvas_of(LENGTHS, 12)
-        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=num_steps, trace=True)
+        refined = refined_by(strategy, keys(4), canvas, num_steps)
         fixed_BL = ~np.asarray(canvas.free_BL)
         for tokens_BL in refined.tokens_TBL:
             np.testing.assert_array_equal(tokens_BL[fixed_BL], canvas.tokens_BL[fixed_BL])
@@ -162,46 +193,37 @@ class TestStrategy:
 
     def test_never_writes_forbidden_ids(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
-        wish = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
-        wishful = judging(lambda *seen: moody(canvas.segment_BL)(*seen) + wish)
-        refined = refine(keys(4), canvas, wishful, strategy, num_steps=3)
+        wish_V = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
         free = np.asarray(canvas.free_BL)
+        refined = refined_by(strategy, keys(4), canvas, 3, wish=wish_V)
         assert not np.isin(np.asarray(refined.tokens_BL)[free], IDS.special).any()
-        allowed = refine(keys(4), canvas, wishful, strategy, num_steps=3, banned_ids=())
+        allowed = refined_by(strategy, keys(4), canvas, 3, wish=wish_V, banned_ids=())
         assert np.isin(np.asarray(allowed.tokens_BL)[free], IDS.special).any()
 
     def test_is_the_same_jitted_and_depends_on_the_key_alone(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
-
-        def run(key_B):
-            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=4, trace=True)
-
         with jax.disable_jit():
-            plain = run(keys(4))
-        jitted = jax.jit(run)(keys(4))
-        np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL)
+            plain = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=3, trace=True)
+        jitted = refined_by(strategy, keys(4), canvas, 3)
+        np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL[:4])
         np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
         if getattr(strategy, "temperature", 0):
-            assert (run(keys(4, seed=1)).tokens_BL != plain.tokens_BL).any()
+            assert (refined_by(strategy, keys(4, seed=1), canvas, 3).tokens_BL != plain.tokens_BL).any()
 
     def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, five_steps):
-        def run(length_B, max_length, key_B):
-            canvas = canvas_of(length_B, max_length)
-            return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
-
-        together, wider = five_steps, run(LENGTHS, 20, keys(4))
+        together = five_steps
+        wider = refined_by(strategy, keys(4), canvas_of(LENGTHS, 20), 5)
         np.testing.assert_array_equal(wider.tokens_BL[:, :12], together.tokens_BL)
         np.testing.assert_array_equal(wider.passes_B, together.passes_B)
-        first = run(LENGTHS[:1], 12, keys(1))  # without the others, which halt later than it
+        first = refined_by(strategy, keys(1), canvas_of(LENGTHS[:1], 12), 5)  # it halts before the others
         np.testing.assert_array_equal(first.tokens_BL[0], together.tokens_BL[0])
         assert first.passes_B[0] == together.passes_B[0]
-        canvas = jax.tree.map(lambda x: x[::-1], canvas_of(LENGTHS, 12))  # each row in another slot
-        reverse = refine(keys(4)[::-1], canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5)
+        reverse = jax.tree.map(lambda x: x[::-1], canvas_of(LENGTHS, 12))  # each row in another slot
+        reverse = refined_by(strategy, keys(4)[::-1], reverse, 5)
         np.testing.assert_array_equal(reverse.tokens_BL[::-1], together.tokens_BL)
 
     def test_counts_passes_and_a_done_row_stays_as_it_is(self, strategy, canvas_of):
-        canvas = canvas_of(LENGTHS, 12)
-        refined = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=9, trace=True)
+        refined = refined_by(strategy, keys(4), canvas_of(LENGTHS, 12), 9)
         assert ((refined.passes_B >= 1) & (refined.passes_B <= 9)).all()
         for b, passes in enumerate(refined.passes_B):
             after = np.asarray(refined.tokens_TBL[passes:, b])
@@ -209,19 +231,15 @@ class TestStrategy:
             assert passes == 9 or refined.canvas.done_B[b]
 
     def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of, five_steps):
-        canvas = canvas_of(LENGTHS, 12)
-        decoder = judging(moody(canvas.segment_BL))
-        grouped = refine(keys(4), canvas, decoder, strategy, num_steps=5, trace=True, part=Part(rows_at_once=3))
+        grouped = refined_by(strategy, keys(4), canvas_of(LENGTHS, 12), 5, rows_at_once=3)
         np.testing.assert_array_equal(grouped.tokens_TBL, five_steps.tokens_TBL)
         np.testing.assert_array_equal(grouped.passes_B, five_steps.passes_B)
 
     def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of, five_steps):
-        canvas = canvas_of(LENGTHS, 12)
-        early = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=Part(end=2))
+        early = refined_in_part(strategy, keys(4), canvas_of(LENGTHS, 12), 0, 2)
         rows = jnp.array([3, 1])
         key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
-        part = Part(first=2, memory=memory)
-        late = refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=part)
+        late = refined_in_part(strategy, key_B, canvas, 2, 5, memory)
         np.testing.assert_array_equal(late.tokens_BL, five_steps.tokens_BL[rows])
         np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, five_steps.passes_B[rows])
 
@@ -248,13 +266,13 @@ class TestStrategy:
         def run(tokens_BL, free_BL, segment_BL):
             canvas = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
             canvas = unseen(canvas) if case[1] == "decontextualised" else canvas
-            return refine(keys(1), canvas, judging(moody(segment_BL, seed)), strategy, num_steps=5).tokens_BL
+            return refined_by(strategy, keys(1), canvas, 5, seed=seed).tokens_BL
 
         # A segment draws by its number, also alone in a row.
         each = [(tokens, free, n * segment) for n, tokens, (_, free, segment) in zip((1, 2), noisy, rows, strict=True)]
-        apart = [run(*row) for row in each]
+        alone = [run(*(jnp.pad(x, ((0, 0), (0, 9 - x.shape[1]))) for x in row)) for row in each]  # of the packed shape
         together = run(*(jnp.concatenate(parts, 1) for parts in zip(*each, strict=True)))
-        np.testing.assert_array_equal(jnp.concatenate(apart, 1), together)
+        np.testing.assert_array_equal(jnp.concatenate([alone[0][:, :3], alone[1][:, :6]], 1), together)
 
 
 def test_an_unknown_strategy_lists_the_known_ones():

@@ -35,14 +35,20 @@ def oracle(answer_BL):
     return lambda tokens_BL, visible_BLL=None: 20.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)
 
 
-def moody(segment_BL, seed=0):
+def moods(seed):
+    """Random logits for each token, left neighbour and place in the segment: the tables of `moody`."""
+    rng = np.random.RandomState(seed)
+    return tuple(jnp.asarray(rng.normal(size=(64, IDS.vocab_size)), jnp.float32) for _ in range(3))
+
+
+def moody(segment_BL, seed=0, tables=None):
     """A decoder whose logits change with each token, its left neighbour and its place in the segment.
 
     A position's logits depend on nothing else, so rows, buckets and segments cannot leak into each other through it.
-    Told which positions it sees, it is decontextualised: it does not look at its own token.
+    Told which positions it sees, it is decontextualised: it does not look at its own token. A jitted test gives the
+    tables themselves, so that another seed needs no other program.
     """
-    rng = np.random.RandomState(seed)
-    own_VV, left_VV, place_LV = (jnp.asarray(rng.normal(size=(n, IDS.vocab_size)), jnp.float32) for n in (64, 64, 64))
+    own_VV, left_VV, place_LV = moods(seed) if tables is None else tables
     position_BL = positions_in_segment(segment_BL)
 
     def logits_fn(tokens_BL, visible_BLL=None, rows=None):

@@ -1,5 +1,7 @@
 """A model of a few thousand parameters and batches for it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,12 +14,16 @@ from padir.training.loop import init_params
 
 
 def tiny_model(ids=IDS, **changes):
-    """A Transformer of width 16 and its parameters."""
+    """A Transformer of width 16 and its parameters, in a tree that the test may change."""
     settings = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=2, decoder_layers=2, max_length=32)
     model = Transformer(ModelConfig(**{**settings, **changes}), ids)
-    params = init_params(model, seed=0)
     # Untrained attention hardly tells positions apart: larger kernels make leaks visible.
-    return model, jax.tree.map(lambda x: 3.0 * x if x.ndim == 2 else x, params)
+    return model, jax.tree.map(lambda x: 3.0 * x if x.ndim == 2 else x, _initial(model))
+
+
+@functools.cache
+def _initial(model):
+    return init_params(model, seed=0)
 
 
 def pairs(lengths, seed=0, length_token=True):

@@ -18,9 +18,9 @@ from padir.training.loop import init_params
 TINY = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=24)
 
 
-def prepared_numbers(folder: Path) -> Path:
+def prepared_numbers(folder: Path, numbers: Numbers = Numbers()) -> Path:  # noqa: B008
     """The corpus of counted words, prepared with its vocabulary."""
-    prepare(Numbers(), small_tokenizer(folder / "vocab.model"), folder / "data", progress=False)
+    prepare(numbers, small_tokenizer(folder / "vocab.model"), folder / "data", progress=False)
     return folder / "data"
 
 

@@ -1,0 +1,67 @@
+"""`padir benchmark`: rows of trained models, of random weights, and of training steps."""
+
+import json
+import types
+
+from support.commands import TINY_GIN, corpus, refused, results, run
+
+
+def test_trained_models_are_timed_on_a_test_set(built, short, causal, tmp_path, capsys):
+    command = ["benchmark", "--model", f"refines={short}", f"writes={causal}"]
+    command += [*corpus(built, "validation"), "--split", "validation", "--num_steps", 1, "--beam", 1]
+    command += ["--sentences", 4, "--repeats", 1, "--batch_size", 1, 4, "--output", tmp_path / "x"]
+    status, out, errors = run(capsys, *command)
+    assert status == 0 and "milliseconds of each stage" in out and "sentences/s" in errors
+    found = json.loads((tmp_path / "x.json").read_text())
+    rows = found["rows"]
+    assert [(row["model"], row["batch_size"], row["num_steps"]) for row in rows] == [
+        (name, size, steps) for size in (1, 4) for name, steps in (("refines", 1), ("writes", None))
+    ]
+    assert rows[0]["scores"]["ratio"]["value"] == rows[2]["scores"]["ratio"]["value"] == 1
+    assert all(row["scores"]["bleu"]["signature"].startswith("nrefs:1") for row in rows)
+    assert found["environment"]["versions"]["jax"] and found["environment"]["cores"]
+    assert "refines" in (tmp_path / "x.md").read_text() and (tmp_path / "x.png").stat().st_size > 0
+
+
+def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
+    sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
+    lines = [f"ModelConfig.{name} = {size}" for name, size in sizes.items()]
+    (tmp_path / "small.gin").write_text("\n".join(lines))
+    (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
+    command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
+    command += ["--vocab_size", 400, "--tokens", 7, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
+    command += ["--precision", "int8", "--top_k", 2, "--beam", 1]
+    found, _ = results(capsys, tmp_path / "x.json", *command)
+    rows = [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
+    assert rows == [("ar, int8", None, 7), ("padir, int8", 2, 7)]
+    memory = [row["scores"].get("temporaries_mb", {"value": None})["value"] for row in found["rows"]]
+    assert memory[0] is None and memory[1] > 0
+
+
+def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
+    """`padir.benchmark.training` has tests of its own: here it gets the configuration, and its numbers are shown."""
+    calls = []
+
+    def measure(folders, **settings):
+        calls.append((folders, settings))
+        return types.SimpleNamespace(figures={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
+
+    monkeypatch.setattr("padir.benchmark.training.measure", measure)
+    gin = [word for word in TINY_GIN if "num_steps" not in word]
+    command = ["benchmark", "--train", 3, "--data", built / "data", *gin, "--output", tmp_path / "x"]
+    status, out, _ = run(capsys, *command)
+    assert status == 0 and "12,346" in out and "not known" in out
+    assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
+    ((folders, settings),) = calls
+    assert folders == (str(built / "data"),) and settings["steps"] == 3 and settings["model"].width == 16
+    assert settings["objective"].stage_weights == ("all",) and settings["batching"].row_length == 16
+
+
+def test_wrong_options_are_refused(built, capsys):
+    random = ["benchmark", "--random", "a=b.gin"]
+    assert "give either --random, or models" in refused(capsys, *random, "--model", built / "model")
+    assert "takes NAME=GIN" in refused(capsys, "benchmark", "--random", "b.gin")
+    assert "give its --gin_file" in refused(capsys, "benchmark", "--train", 3)
+    command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
+    assert "wants 64 sentences, got 20" in refused(capsys, *command)
+    assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)

@@ -1,0 +1,68 @@
+"""`padir vocab` and `padir prepare`: what they write, and which corpora they refuse."""
+
+import argparse
+import json
+
+import pytest
+from support.commands import corpus, refused, results
+
+from padir import config
+from padir.cli.corpora import folders_of
+
+
+def test_vocab_writes_a_vocabulary_of_both_sides(built, tmp_path, capsys):
+    command = ["vocab", *corpus(built, "train"), "--size", 301, "--output", tmp_path / "v.model"]
+    found, _ = results(capsys, tmp_path / "results.json", *command)
+    assert found["pieces"] == 301 and (tmp_path / "v.model").is_file()
+
+
+def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
+    command = ["prepare", *corpus(built, "train", "validation"), "--vocab", built / "vocab.model"]
+    found, out = results(capsys, tmp_path / "results.json", *command, "--output", tmp_path / "data")
+    assert "train" in out and "300" in out
+    assert found["splits"]["train"]["written"] == 300
+    assert json.loads((tmp_path / "data" / "manifest.json").read_text())["splits"].keys() == {"train", "validation"}
+
+
+def test_folders_come_from_the_option_or_from_gin():
+    config.clear()
+    config.parse([], ["DATASET=('a', 'b')"])
+    assert folders_of(argparse.Namespace(data=None)) == ("a", "b")
+    assert folders_of(argparse.Namespace(data=["c"])) == ("c",)
+    config.clear()
+
+
+def test_files_of_unequal_length_are_refused(built, tmp_path, capsys):
+    (tmp_path / "short.en").write_text("one\n")
+    files = ["--languages", "de-en", "--train", built / "train.de", tmp_path / "short.en"]
+    command = ["prepare", *files, "--vocab", built / "vocab.model", "--output", tmp_path / "data"]
+    assert "has 300 lines but" in refused(capsys, *command)
+    errors = refused(capsys, "vocab", *files, "--size", 300, "--output", tmp_path / "v.model")
+    assert "300 lines" in errors and "INTERNAL" not in errors  # SentencePiece's word for errors of its reader
+    assert [path.name for path in tmp_path.iterdir()] == ["short.en"]
+
+
+def test_a_missing_vocabulary_is_refused(built, tmp_path, capsys):
+    command = ["prepare", *corpus(built, "train"), "--vocab", tmp_path / "no.model", "--output", tmp_path / "data"]
+    assert "cannot read the vocabulary" in refused(capsys, *command)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "wmt99_de_en"], "unknown source 'wmt99_de_en': known are toy_de_en"),
+        (["--task", "multi30k_de_en", "--data_dir", "nowhere"], "neither nowhere"),
+        (["--task", "toy_de_en", "--size", -5], "--size must be at least 1, got -5"),
+        ([], "no corpus: give --task NAME"),
+        (["--gin.ModelConfig.width=8"], "no corpus: give --task NAME"),
+        (["--train", "a.tsv"], "files need --languages SRC-TGT"),
+        (["--train", "a.tsv", "--languages", "de"], "files need --languages SRC-TGT"),
+        (["--train", "a", "b", "c", "--languages", "de-en"], "takes one .tsv file or two"),
+        (["--train", "no_such.tsv", "--languages", "de-en"], "no file no_such.tsv"),
+        (["--train", "x.tsv", "--task", "toy_de_en"], "either --task or files"),
+    ],
+)
+def test_wrong_corpora_are_refused(tmp_path, capsys, arguments, message):
+    assert message in refused(capsys, "vocab", *arguments, "--output", tmp_path / "v.model")
+    assert not list(tmp_path.iterdir())

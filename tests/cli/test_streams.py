@@ -1,0 +1,47 @@
+"""Standard input and output that are closed, full, or read by somebody who goes away."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from padir.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_reader_that_goes_away_ends_the_process_quietly(short, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"eins zwei\n" * 1_500)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": ""}
+    command = f"{sys.executable} -m padir translate --model {short} --num_steps 1 < {tmp_path}/in.txt"
+    command += " | head -1; echo ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True)
+    assert done.stdout.splitlines()[1] == b"141" and done.stderr == b""
+
+
+@pytest.mark.parametrize("standing", ["full", "gone"])
+def test_output_that_fails_at_the_end_is_told_once(short, tmp_path, monkeypatch, capsys, standing):
+    """A few bytes stay in the buffer until the end of the process, where Python would print a traceback."""
+    for name in ("x.de", "x.en"):
+        (tmp_path / name).write_text("eins\n")
+    if standing == "full":
+        out = open("/dev/full", "w")
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        out = os.fdopen(writer, "w")
+    monkeypatch.setattr("sys.stdout", out)
+    files = ["--source", str(tmp_path / "x.de"), "--target", str(tmp_path / "x.en")]
+    status = main(["score", "--model", str(short), "--num_steps", "1", *files])
+    out.close()  # as at exit: nothing is left that fails
+    expected = (2, "padir: error: No space left on device\n") if standing == "full" else (141, "")
+    assert (status, capsys.readouterr().err) == expected
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout"])
+def test_a_closed_standard_stream_is_told(short, monkeypatch, capsys, closed):
+    monkeypatch.setattr(f"sys.{closed}", None)  # as Python starts with a descriptor that is closed
+    assert main(["translate", "--model", str(short)]) == 2
+    assert "standard input or output is closed" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""`padir distill`, `padir train` and `padir average`, and training options that are refused before any work."""
+
+import json
+import shutil
+
+from support.commands import TINY_GIN, refused, results, run
+
+
+def test_distill_train_average_and_evaluate(built, short, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    command = ["distill", "--model", short, "--data", built / "data", "--output", tmp_path / "distilled"]
+    found, out = results(capsys, path, *command, "--num_steps", 1, "--batch_size", 64)
+    assert "train" in out and "300" in out and "the teacher's BLEU on the validation split: " in out
+    assert found["distilled"]["decoding"]["num_steps"] == 1
+
+    longer = ["--gin.ModelConfig.max_length=24", "--gin.Batching.row_length=24"]  # random models write byte pieces
+    gin = [*TINY_GIN, *longer, "--gin.Intervals.checkpoint=1", "--gin.Intervals.evaluate=0"]
+    gin += ["--gin.train.averaging=@Averaging()", "--gin.Averaging.kind=ema"]
+    command = ["train", "--data", built / "data", tmp_path / "distilled", "--weights", 1, 0.5, *gin]
+    status, out, errors = run(capsys, *command, "--model_dir", tmp_path / "model", "--json", path)
+    assert status == 0 and out == "" and "train.num_steps = 2" in errors, errors
+    assert json.loads(path.read_text())["loss"] > 0
+    text = (tmp_path / "model" / "config.gin").read_text()
+    assert "Averaging.kind = 'ema'" in text and "train.num_steps = 2" in text
+    model = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert model["weights"] == {"kind": "ema", "steps": [2], "decay": 0.999}
+
+    command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean"]
+    found, _ = results(capsys, path, *command)
+    assert found == {"kind": "last", "steps": [1, 2], "decay": None}
+
+    command = ["evaluate", "--model", tmp_path / "mean", "--data", built / "data", "--split", "validation"]
+    rows, out = results(capsys, path, *command, "--num_steps", 1, 2, "--hypotheses", tmp_path / "out.txt")
+    assert "20 sentences" in out and "mean: mean of the last 2 checkpoints, steps 1, 2" in out
+    assert [row["num_steps"] for row in rows] == [1, 2] and rows[0]["scores"]["passes"]["value"] == 1.0
+    assert (tmp_path / "out.txt").read_text().count("\n") == 20
+
+
+def test_train_refuses_a_vocabulary_that_has_changed(built, tmp_path, capsys):
+    data = shutil.copytree(built / "data", tmp_path / "data")
+    content = bytearray((data / "vocab.model").read_bytes())
+    content[content.index(b"sieben")] ^= 1
+    (data / "vocab.model").write_bytes(content)
+    errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
+    assert "vocab.model was changed or damaged (its sha256 differs)" in errors
+    assert not (tmp_path / "model").exists()
+
+
+def test_train_refuses_missing_folders(built, capsys):
+    assert "no data: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
+    assert "no model_dir" in refused(capsys, "train", "--data", built / "data")
+    command = ["train", "--data", built / "data", built / "data", "--weights", 1, "--model_dir", built / "never"]
+    assert "2 folders need as many weights, got 1" in refused(capsys, *command)
+
+
+def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
+    command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN]
+    assert "rejecter needs a rejecter head" in refused(capsys, *command, "--strategy", "rejecter")
+    assert "--beam is for autoregressive models" in refused(capsys, *command, "--beam", 2)
+    assert "--gin.Mask.rate has no effect" in refused(capsys, *command, "--gin.Mask.rate=0.5")
+    gin = ["--gin.ModelConfig.causal=True", "--gin.train.objective=@TeacherForcing()"]
+    command = [word for word in command if "stage_weights" not in str(word)]
+    assert "--draws means nothing" in refused(capsys, *command, *gin, "--draws", 1)
+    assert not (tmp_path / "model" / "checkpoints").exists()

@@ -1,0 +1,230 @@
+"""`padir translate`: one line out for each line in, options, traces, and what is refused."""
+
+import gzip
+import json
+import os
+import shutil
+
+import pytest
+from support.commands import refused, run
+
+from padir.cli import main
+
+
+def translate(built, tmp_path, capsys, content, *arguments):
+    """Exit status, lines and stderr of `padir translate` for the bytes of a file."""
+    (tmp_path / "in.txt").write_bytes(content)
+    command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", "--num_steps", 2, *arguments]
+    status, _, errors = run(capsys, *command, "--output", tmp_path / "out.txt")
+    lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
+    assert lines.pop() == ""
+    return status, lines, errors
+
+
+class TestTranslate:
+    def test_one_line_out_for_every_line_in(self, built, tmp_path, capsys):
+        content = b"\n".join(
+            [
+                b"\xef\xbb\xbfeins zwei\r",
+                b"",
+                b"eins \xff\xfe zwei",
+                b"ein\x00s \x1b[31m",
+                b"<extra_id_0> </s>",
+                b"eins " * 60,
+                "eins\u2028zwei\u0085drei".encode(),
+                b"  \t",
+                b"eins zwei",
+                b"zwei drei",
+            ]
+        )
+        status, lines, errors = translate(built, tmp_path, capsys, content)
+        assert status == 0 and len(lines) == 10
+        assert [i for i, line in enumerate(lines) if line == ""] == [1, 7]
+        warnings = errors.splitlines()
+        assert len(warnings) == 5 and all(line.startswith("padir: warning: line ") for line in warnings)
+        assert "line 3 is not UTF-8 (byte 6)" in errors
+        assert r"line 4 holds '\x00'" in errors and "line 5 holds '<extra_id_0>'" in errors
+        assert r"line 7 holds '\x85'" in errors
+        assert "line 6 is longer than the model takes" in errors
+
+    def test_line_ends_a_byte_order_mark_and_gzip_change_nothing(self, built, tmp_path, capsys):
+        _, plain, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        _, windows, errors = translate(built, tmp_path, capsys, b"\xef\xbb\xbfeins zwei\r\ndrei\r\n")
+        assert windows == plain and errors == ""
+        (tmp_path / "in.gz").write_bytes(gzip.compress(b"eins zwei\ndrei\n"))
+        command = ["translate", "--model", built / "model", "--num_steps", 2, "--output", tmp_path / "out.txt"]
+        assert run(capsys, *command, "--input", tmp_path / "in.gz")[0] == 0
+        assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
+
+    def test_an_empty_file(self, built, tmp_path, capsys):
+        status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")
+        assert (status, lines, errors) == (0, [], "")
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        assert figures == {"translations": [], "lines": 0, "passes": 0.0}
+
+    def test_standard_input_to_standard_output(self, built, tmp_path, monkeypatch):
+        (tmp_path / "in.txt").write_bytes(b"eins\n\nzwei drei\n")
+        with (tmp_path / "in.txt").open() as source, (tmp_path / "out.txt").open("w", encoding="ascii") as out:
+            monkeypatch.setattr("sys.stdin", source)
+            monkeypatch.setattr("sys.stdout", out)
+            assert main(["translate", "--model", str(built / "model"), "--num_steps", "2"]) == 0
+        lines = (tmp_path / "out.txt").read_bytes().decode("utf-8").split("\n")
+        assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0]
+
+    def test_what_is_no_regular_file_is_written_to_and_not_replaced(self, built, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("eins\n")
+        (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
+        os.mkfifo(tmp_path / "pipe")
+        reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", "--num_steps", 2]
+        for name in ("link.txt", "pipe"):
+            assert run(capsys, *command, "--output", tmp_path / name)[0] == 0
+        assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "pipe").is_fifo()
+        assert os.read(reader, 1_000) == (tmp_path / "target.txt").read_bytes() != b""
+        os.close(reader)
+
+    def test_options_reach_the_decoder(self, built, tmp_path, capsys):
+        content = b"eins zwei drei\nvier\n"
+        figures = tmp_path / "figures.json"
+        options = ["--strategy", "threshold:tau=1", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
+        status, lines, _ = translate(built, tmp_path, capsys, content, *options, "--json", figures, "--batch_size", 1)
+        assert status == 0 and len(lines) == 2
+        read = json.loads(figures.read_text())
+        assert (read["lines"], read["passes"]) == (2, 2.0)
+        gin = ["--gin.Decoding.num_steps=3", "--gin.Decoding.strategy=@MaskPredict()"]
+        gin += ["--gin.Decoding.rerank=@OwnScore()", "--gin.OwnScore.brevity=0.5"]
+        (tmp_path / "in.txt").write_bytes(content)
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *gin, "--json", figures]
+        assert run(capsys, *command, "--output", tmp_path / "out.txt")[0] == 0
+        assert json.loads(figures.read_text())["passes"] == 3.0
+
+    def test_json_has_every_translation(self, built, tmp_path, capsys):
+        figures = tmp_path / "figures.json"
+        content = 'eins "zwei"\t\0\n\n👩‍👩‍👧‍👦 \u2028\n'.encode() + b"eins " * 60
+        status, lines, _ = translate(built, tmp_path, capsys, content, "--json", figures)
+        read = json.loads(figures.read_text())
+        assert status == 0 and [row["text"] for row in read["translations"]] == lines
+        assert [row["source"] for row in read["translations"]] == content.decode().split("\n")
+        assert [row["truncated"] for row in read["translations"]] == [False, False, True, True]
+        assert read["translations"][1] == {
+            **{"source": "", "score": 0.0, "text": "", "length": 1, "passes": 0, "hypotheses": 0, "truncated": False}
+        }
+        assert read["lines"] == 4 and read["passes"] == sum(row["passes"] for row in read["translations"]) / 4
+
+    def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
+        monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
+        content = b"eins\nzwei\ndrei\n"
+        _, lines, errors = translate(built, tmp_path, capsys, content, "--html", tmp_path / "page.html")
+        assert len(lines) == 3 and "page.html shows the first 2 translations" in errors
+        assert (tmp_path / "page.html").read_text().count("<article") == 2
+
+    def test_gin_of_one_call_does_not_reach_the_next(self, built, tmp_path, capsys):
+        translate(built, tmp_path, capsys, b"eins\n", "--gin.Decoding.batch_size=7")
+        refused(capsys, "translate", "--model", built / "model", "--gin.Decoding.num_steps=0")
+        assert translate(built, tmp_path, capsys, b"eins\n")[0] == 0
+
+    def test_trace_and_html(self, built, tmp_path, capsys):
+        page, figures = tmp_path / "page.html", tmp_path / "figures.json"
+        options = ["--trace", "--html", page, "--json", figures]
+        status, lines, errors = translate(built, tmp_path, capsys, b"eins <b> zwei\n\nvier\n", *options)
+        assert status == 0 and len(lines) == 3
+        assert "eins <b> zwei" in errors and "vier" in errors
+        html = page.read_text()
+        assert html.lower().startswith("<!doctype html>") and "eins &lt;b&gt; zwei" in html and "<b> zwei" not in html
+        assert json.loads(figures.read_text())["lines"] == 3
+
+
+class TestAutoregressive:
+    def test_translate(self, causal, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("eins zwei\n\ndrei\n")
+        command = ["translate", "--model", causal, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        assert run(capsys, *command, "--beam", 2)[0] == 0
+        lines = (tmp_path / "out.txt").read_text().split("\n")
+        assert len(lines) == 4 and lines[1] == lines[3] == "" and lines[0] and lines[2]
+        assert "no steps to trace" in refused(capsys, *command, "--trace")
+
+    @pytest.mark.parametrize(
+        "options", [["--num_steps", 4], ["--strategy", "padir"], ["--top_k", 1], ["--offsets", 0], ["--draws", 1]]
+    )
+    def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, capsys, options):
+        message = f"refines no draft, so that {options[0]} means nothing to it"
+        assert message in refused(capsys, "translate", "--model", causal, *options)
+        data = ["--data", built / "data", "--split", "validation"]
+        assert message in refused(capsys, "evaluate", "--model", causal, *data, *options)
+
+    @pytest.mark.parametrize("options", [["--beam", 5], ["--length_penalty", 0.6], ["--sample", 1.0]])
+    def test_options_of_searches_are_refused_by_models_that_refine(self, built, capsys, options):
+        message = f"the model refines drafts: {options[0]} is for autoregressive models"
+        assert message in refused(capsys, "translate", "--model", built / "model", *options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--beam", 0], "error: --beam must be at least 1, got 0"),
+            (["--sample", 0], "error: --sample must be above 0"),
+            (["--sample", "nan"], "--sample must be above 0 and finite, got nan"),
+            (["--length_penalty", "nan"], "--length_penalty must be at least 0 (0: no length penalty) and finite"),
+            (["--rerank", "mbr"], "refines no draft, so that --rerank means nothing to it"),
+            (["--sample", 1, "--beam", 5], "give either --sample or --beam"),
+        ],
+    )
+    def test_wrong_searches(self, causal, capsys, options, message):
+        assert message in refused(capsys, "translate", "--model", causal, *options)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--num_steps", 0], "--num_steps must be at least 1, got 0"),
+            (["--top_k", 0], "--top_k must be at least 1, got 0"),
+            (["--draws", 0], "--draws must be at least 1, got 0"),
+            (["--batch_size", 0], "batch_size must be at least 1"),
+            (["--strategy", "guess"], "no strategy is called 'guess': choose one of padir"),
+            (["--strategy", "threshold:tua=1"], "threshold has no hyperparameter 'tua': it has tau: float"),
+            (["--strategy", "easy_first"], "easy_first needs a decontextualised decoder"),
+            (["--gin.Decodign.num_steps=3"], "did you mean 'Decoding'?"),
+            (["--gin.Decoding.num_stepz=3"], "did you mean 'num_steps'?"),
+            (["--gin.Decoding.num_steps=0"], "num_steps must be at least 1, got 0"),
+            (["--gin.Decoding.num_steps"], "lacks a value"),
+            (["--gin_file", "no_such.gin"], "a gin file is missing"),
+            (["--gin_file", "configs"], "--gin_file configs: a gin file is missing"),
+            (["--gin_file", "README.md"], "--gin_file README.md cannot be read as gin configuration, line 3"),
+            (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
+            (["--input", "."], "cannot read --input . (Is a directory)"),
+            (["--keep", 0], "--keep must be at least 1 (hypotheses that go on), got 0"),
+            (["--num_steps", 2**31], "--num_steps must be below 2**31"),
+            (["--offsets", 500], "--offsets must be in -22 .. 22, as the model writes 24 tokens at most, got 500"),
+            (["--offsets", 0, -23], "got -23"),
+            (
+                ["--brevity", "nan"],
+                "--brevity must be at least 0 (1 is the mean per token, 0 the sum) and finite, got nan",
+            ),
+            (["--brevity", "inf"], "and finite, got inf"),
+            (["--length_weight", "nan"], "--length_weight must be at least 0 and finite, got nan"),
+            (["--rerank", "mbr"], "--rerank chooses among several hypotheses of a sentence, got one"),
+            (["--rerank", "mbr", "--offsets", 0, 0], "got one: give it more (--top_k, --offsets or --draws)"),
+            (["--gin.Decoding.canvas=@Mask()"], "has never seen its noise: leave the canvas out"),
+        ],
+    )
+    def test_options_of_translate(self, built, tmp_path, capsys, arguments, message):
+        (tmp_path / "in.txt").write_text("eins\n")
+        out, figures = tmp_path / "out" / "out.txt", tmp_path / "figures.json"
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *arguments]
+        assert message in refused(capsys, *command, "--output", out, "--json", figures)
+        assert not figures.exists() and not list(tmp_path.rglob("*out.txt*"))
+
+    def test_a_missing_gin_file_is_told_of_once(self, tmp_path, capsys, caplog):
+        (tmp_path / "mine.gin").write_text("include 'nowhere.gin'\n")
+        for name in ("nowhere.gin", tmp_path / "mine.gin"):
+            errors = refused(capsys, "translate", "--gin_file", name)
+            assert "nowhere.gin" in errors and errors.count("\n") == 1
+        assert not caplog.records  # gin would log every folder where the file is not
+
+    def test_a_model_directory_that_is_not_whole(self, built, tmp_path, capsys):
+        model = shutil.copytree(built / "model", tmp_path / "model")
+        (model / "manifest.json").unlink()
+        assert "has no manifest.json: it is incomplete" in refused(capsys, "translate", "--model", model)
+        (tmp_path / "w").write_text("weights?")
+        for name in (tmp_path / "w", tmp_path / "nowhere"):
+            assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)
