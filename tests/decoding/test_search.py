@@ -225,7 +225,7 @@ class TestSearch:
         (lambda: Sampling(0.0), "temperature must be above 0 and finite, got 0.0: search with Greedy"),
         (lambda: Sampling(top_k=-1), "top_k must be at least 0"),
         (lambda: Sampling(top_p=0.0), r"top_p in \(0, 1\]"),
-        (lambda: Sampling(size=0), "number of samples must be at least 1"),
+        (lambda: Sampling(size=0), "size must be at least 1, got 0"),
     ],
 )
 def test_wrong_numbers(make, message):
