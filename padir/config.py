@@ -24,7 +24,7 @@ import gin
 from gin.config import ConfigurableReference
 
 from padir.data import mixture, plan, sources
-from padir.decoding import lengths, rerank, rescorer
+from padir.decoding import lengths, rerank, rescoring
 from padir.decoding import options as decoding
 from padir.decoding import search as searches
 from padir.distributed import sharding
@@ -66,7 +66,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     trainer.Intervals,
     trainer.train,
     decoding.Decoding,
-    rescorer.rescorer,
+    rescoring.rescorer,
 )
 
 

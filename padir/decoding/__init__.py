@@ -8,7 +8,7 @@ autoregressive models, a `Shortlist` of the words to write with. The stages that
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank, Rescore
-from padir.decoding.rescorer import rescorer
+from padir.decoding.rescoring import rescorer
 from padir.decoding.scoring import PairScore, score_pairs
 from padir.decoding.search import Beam, Greedy, Sampling, Search
 from padir.decoding.shortlist import Shortlist

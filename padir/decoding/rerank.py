@@ -103,7 +103,7 @@ class OwnScore:
 class Rescore:
     """Another model's log-probability of the text / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.rescorer.rescorer` makes this rule of an autoregressive model's directory.
+    `padir.decoding.rescoring.rescorer` makes this rule of an autoregressive model's directory.
 
     Attributes:
       score_fn: the other model, (sources, targets) -> (log-probability, tokens) of each target.

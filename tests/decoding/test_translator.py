@@ -11,7 +11,7 @@ from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.rerank import OwnScore, Rescore
-from padir.decoding.rescorer import rescorer
+from padir.decoding.rescoring import rescorer
 from padir.decoding.text import one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
