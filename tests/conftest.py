@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from importlib.metadata import version
+from pathlib import Path
 
 # Before JAX is imported. Set JAX_PLATFORMS to run the tests on another device.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,7 +24,11 @@ import jax
 import jaxtyping
 import pytest
 
-jaxtyping.install_import_hook("padir", "beartype.beartype")
+ROOT = Path(__file__).parents[1] / "padir"
+# All but the toy corpus, whose grammar has no arrays and calls its functions a hundred thousand times.
+CHECKED = [f"padir.{path.stem}" for path in ROOT.iterdir() if path.stem != "data"]
+CHECKED += [f"padir.data.{path.stem}" for path in (ROOT / "data").iterdir() if path.stem != "toy"]
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,6 +36,15 @@ def few_programs():
     """Each compiled program holds memory maps, of which a process has 65,530; thousands of tests would use them up."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that another user can reach, which pytest's own are not."""
+    folder = Path(tempfile.mkdtemp(prefix="padir-tests-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 def pytest_unconfigure():

@@ -10,7 +10,7 @@ from padir.analysis.agreement import Agreement, measure_agreement, with_truth, w
 from padir.analysis.attention import Maps, attend
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.conditionals import Dependence, dependence
-from padir.analysis.refinement import Step, outcomes, steps
+from padir.analysis.refinement import StepMetrics, outcomes, steps
 from padir.analysis.stutter import Neighbours, neighbours
 from padir.analysis.truth import Joint, joints
 
@@ -21,7 +21,7 @@ __all__ = [
     "Maps",
     "Neighbours",
     "Reliability",
-    "Step",
+    "StepMetrics",
     "attend",
     "dependence",
     "joints",

@@ -101,7 +101,7 @@ class Agreement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentence:
+class AnalysedSentence:
     """A sentence to measure: its number in the test set, its target length with EOS, and its true distribution."""
 
     number: int
@@ -109,7 +109,7 @@ class Sentence:
     joint: Joint | None = None
 
 
-def with_truth(translator: Translator, test_set: TestSet) -> list[Sentence]:
+def with_truth(translator: Translator, test_set: TestSet) -> list[AnalysedSentence]:
     """Sentences with several right translations of one length; of several such lengths the likeliest.
 
     Raises:
@@ -120,17 +120,17 @@ def with_truth(translator: Translator, test_set: TestSet) -> list[Sentence]:
         right = {length: joint for length, joint in joints(source, translator.tokenizer).items() if length <= limit}
         if right:
             length = max(right, key=lambda n: right[n].share)
-            chosen.append(Sentence(number, length, right[length]))
+            chosen.append(AnalysedSentence(number, length, right[length]))
     if not chosen:
         raise PadirError("no sentence has several right translations of one length: give more sentences")
     return chosen
 
 
-def without_truth(translator: Translator, test_set: TestSet) -> list[Sentence]:
+def without_truth(translator: Translator, test_set: TestSet) -> list[AnalysedSentence]:
     """All non-empty sentences, at the lengths that the model thinks likeliest."""
     lengths = translator.predict_lengths(test_set.sources)
     return [
-        Sentence(number, length)
+        AnalysedSentence(number, length)
         for number, (text, (length, *_)) in enumerate(zip(test_set.sources, lengths, strict=True))
         if text.strip()
     ]
@@ -139,7 +139,7 @@ def without_truth(translator: Translator, test_set: TestSet) -> list[Sentence]:
 class _Canvas(NamedTuple):
     """Measures of all pairs on one canvas of each sentence; `sentences` in the order in which they were measured."""
 
-    sentences: list[Sentence]
+    sentences: list[AnalysedSentence]
     values: dict[str, Float[np.ndarray, " P"]]
     model: Dependence
     drafts: dict[int, Int[np.ndarray, " L"]]
@@ -149,7 +149,7 @@ def measure_agreement(
     translator: Translator,
     test_set: TestSet,
     decoding: Decoding,
-    sentences: Sequence[Sentence],
+    sentences: Sequence[AnalysedSentence],
     *,
     values: int = 4,
     canvases: int = 1,
@@ -197,7 +197,7 @@ def _measure_canvas(
     translator: Translator,
     test_set: TestSet,
     decoding: Decoding,
-    sentences: Sequence[Sentence],
+    sentences: Sequence[AnalysedSentence],
     values: int,
     given_draft: bool,
 ) -> _Canvas:
@@ -208,7 +208,7 @@ def _measure_canvas(
     )
     found: list[Dependence] = []
     drafts: dict[int, Any] = {}
-    order: list[Sentence] = []
+    order: list[AnalysedSentence] = []
     measured: dict[str, list[Any]] = collections.defaultdict(list)
     for one in refined(translator, part, decoding, [sentence.length for sentence in sentences]):
         maps = attention_of(translator, one, "writes")
@@ -229,7 +229,7 @@ def _measure_canvas(
     return _Canvas(order, joined, joined_dependence(found), drafts)
 
 
-def _known(sentence: Sentence) -> tuple[Any, Any, Any]:
+def _known(sentence: AnalysedSentence) -> tuple[Any, Any, Any]:
     """(distance, true mutual information, True where both positions vary) of each pair of a sentence."""
     i_P, j_P = pairs.every(sentence.length - 1).T
     if sentence.joint is None:

@@ -45,7 +45,7 @@ CORRECTORS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepMetrics:
     """One step of all sentences; shares are of 1.
 
     Attributes:
@@ -74,7 +74,7 @@ class Step:
         return found if self.right is None else found | {"right": self.right, "mixed": self.mixed}
 
 
-class Run(NamedTuple):
+class SentenceRun(NamedTuple):
     """One sentence through T steps.
 
     Attributes:
@@ -90,7 +90,7 @@ class Run(NamedTuple):
     verdict_T: Sequence[str] | None = None
 
 
-def tally(runs: Iterable[Run]) -> list[Step]:
+def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
     """What every step does, over all sentences.
 
     Raises:
@@ -108,7 +108,7 @@ def tally(runs: Iterable[Run]) -> list[Step]:
         written_P, right_P = np.concatenate(written), np.concatenate(right)
         verdicts = [run.verdict_T[t - 1] for run in runs if run.verdict_T is not None]
         found.append(
-            Step(
+            StepMetrics(
                 changed=float(np.concatenate(differs).mean()) if len(written_P) else 0.0,
                 settled=float(np.mean([not each_L.any() for each_L in differs])),
                 reliability=reliability(confidence_P[written_P], right_P[written_P]) if written_P.any() else None,
@@ -120,7 +120,7 @@ def tally(runs: Iterable[Run]) -> list[Step]:
     return found
 
 
-def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[Step]:
+def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[StepMetrics]:
     """What every step of `decoding` does, with the references' lengths.
 
     Raises:
@@ -147,7 +147,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
                 tokens_TL, score_TL = one.tokens_TBL[:, row, :length], one.score_TBL[:, row, :length]
                 after = zip(tokens_TL[1:], score_TL[1:], strict=True)
                 said_T = [verdict(number, *each) for each in after] if judged else None
-                yield Run(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
+                yield SentenceRun(tokens_TL, score_TL, np.array(targets[number][:length], int), said_T)
 
     return tally(runs())
 

@@ -9,7 +9,7 @@ from typing import Any
 from padir import checks
 from padir.analysis.attention import check_model
 from padir.analysis.passes import first_sentences
-from padir.analysis.subjects import Findings, Options, attention, dependency, refinement
+from padir.analysis.subjects import AnalysisOptions, Findings, attention, dependency, refinement
 from padir.analysis.subjects.study import Row, Tell
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
@@ -27,7 +27,7 @@ def run(
     translator: Translator,
     test_set: TestSet,
     decoding: Decoding,
-    options: Options,
+    options: AnalysisOptions,
     *,
     name: str = "",
     output: str | None = None,

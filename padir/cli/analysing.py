@@ -63,18 +63,18 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", choices=["attention", "dependency", "refinement"])
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"a model that refines drafts ({DEFAULT})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
-    setting(parser, analysis.Options, "sentences", "number of sentences, from the first on")
-    setting(parser, analysis.Options, "examples", "number of sentences that are shown")
+    setting(parser, analysis.AnalysisOptions, "sentences", "number of sentences, from the first on")
+    setting(parser, analysis.AnalysisOptions, "examples", "number of sentences that are shown")
     parser.add_argument(
         "--num_steps", type=int, help="attention, dependency: the pass to look at (1); refinement: steps (4)"
     )
-    setting(parser, analysis.Options, "values", "dependency: tokens tried at a position")
-    setting(parser, analysis.Options, "canvases", "dependency: number of starts to average the model's measure over")
-    setting(parser, analysis.Options, "given", "dependency: what is held fixed", choices=["source", "draft"])
+    setting(parser, analysis.AnalysisOptions, "values", "dependency: tokens tried at a position")
+    setting(parser, analysis.AnalysisOptions, "canvases", "dependency: number of first canvases to average over")
+    setting(parser, analysis.AnalysisOptions, "given", "dependency: what is held fixed", choices=["source", "draft"])
     parser.add_argument(
         "--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement: strategies (all)"
     )
-    setting(parser, analysis.Options, "passes", "refinement: steps of each strategy", type=int, nargs="+")
+    setting(parser, analysis.AnalysisOptions, "passes", "refinement: steps of each strategy", type=int, nargs="+")
     test_set_options(parser, "train", "validation", "test")
     decoding_options(parser)
     common_options(parser)
@@ -83,7 +83,7 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
 
 def _analyse(args: argparse.Namespace) -> dict[str, Any]:
     names = ("sentences", "examples", "values", "canvases", "given", "strategies", "passes")
-    options = analysis.Options(**given(args, *names))
+    options = analysis.AnalysisOptions(**given(args, *names))
     if args.num_steps is None and args.subject != "refinement":
         args.num_steps = 1
     decoding = decoding_of(args)

@@ -125,7 +125,7 @@ def _add_t5x_export(actions: Any) -> None:
 
 
 def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
-    described = exchange.described(args.checkpoint, args.step)
+    described = exchange.read_description(args.checkpoint, args.step)
     if args.vocab is None and described is not None:
         if args.gin or args.languages:
             raise PadirError(
@@ -167,6 +167,6 @@ def _t5x_card(args: argparse.Namespace) -> tuple[ModelCard, Tokenizer]:
 
 
 def _t5x_export(args: argparse.Namespace) -> dict[str, Any]:
-    folder = exchange.export_model(args.model, args.output)
+    folder = exchange.export_checkpoint(args.model, args.output)
     tell(str(folder))
     return {"checkpoint": str(folder)}

@@ -1,1 +1,25 @@
-"""Where text comes from and how it becomes batches: sources, the toy corpus, preparing, the loader, seqio Tasks."""
+"""Training data: sources of sentence pairs, prepared folders, mixtures of them, batching, and the toy corpus.
+
+`padir.data.prepare.prepare` writes a prepared folder, `padir.data.loader.make_loader` reads batches from it. These two
+modules import ArrayRecord and Grain, so their names are not repeated here.
+"""
+
+from padir.data.manifest import LengthLimits, PreparedManifest
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.prepared import load_manifest, load_tokenizer, read_text
+from padir.data.sources import SOURCES, ParallelText, Source, get_source
+
+__all__ = [
+    "SOURCES",
+    "Batching",
+    "LengthLimits",
+    "Mixture",
+    "ParallelText",
+    "PreparedManifest",
+    "Source",
+    "get_source",
+    "load_manifest",
+    "load_tokenizer",
+    "read_text",
+]

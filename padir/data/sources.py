@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: parallel text files, Multi30k, and the built-in grammar corpus."""
+"""Sources of sentence pairs: parallel text files, Multi30k, and the built-in grammar corpus."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SPLITS = ("train", "validation", "test")
 LONGEST_LINE = 1 << 24  # bytes: more is no sentence
 
 PathLike = str | os.PathLike[str]
-# A pair of files with as many lines each, or one file with two columns separated by a tab.
+# Two files with the same number of lines, or one file with two columns separated by a tab.
 SplitFiles = tuple[PathLike, PathLike] | PathLike
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A named parallel corpus. `pairs` gives (source sentence, target sentence), the same each time it is called.
+    """A named parallel corpus; `pairs` gives the same (source, target) sentences each time it is called.
 
-    Sentences hold no newline. Some may be empty: preparing drops those from the records and says so.
+    Sentences hold no newline. Empty sentences are allowed: preparing drops their pairs and reports how many.
     """
 
     @property
@@ -67,11 +67,11 @@ class ParallelText:
 
     def __post_init__(self):
         if not self.splits:
-            raise PadirError(f"{self.name} has no files: give train, validation or test files")
+            raise PadirError(f"{self.name} has no files", remedy="give train, validation or test files")
         for split in self.splits:
             for path in self._paths(split):
                 if not path.is_file():
-                    raise PadirError(f"{self.name} {split}: no file {path}: check the path")
+                    raise PadirError(f"{self.name} {split}: no file {path}", remedy="check the path")
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -93,30 +93,34 @@ class ParallelText:
         pairs = _columns(paths[0]) if len(paths) == 1 else _aligned(*paths)
         first = next(pairs, None)
         if first is None:
-            raise PadirError(f"{self.name} {split}: {paths[0]} is empty: give a file with at least one sentence")
+            raise PadirError(
+                f"{self.name} {split}: {paths[0]} is empty", remedy="give a file with at least one sentence"
+            )
         return itertools.chain([first], pairs)
 
 
 def read_lines(path: PathLike) -> Iterator[str]:
-    """Lines of a UTF-8 text file, plain or .gz, split at newlines only, without line ends and byte order mark.
+    """Yields the lines of a UTF-8 text file, plain or .gz, without line ends and byte order mark.
+
+    Only newlines end lines: U+2028 and the like are text.
 
     Raises:
-      PadirError: the file is missing, not UTF-8 or of endless lines (the line's number is given), or a damaged gzip
-        file.
+      PadirError: the file is missing or a damaged gzip file, or a line is too long or not UTF-8 (the message gives its
+        number).
     """
     with open_bytes(path) as file:
         for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
             if cut:
                 raise PadirError(
-                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no sentence is: give a text file"
-                    " with one sentence a line"
+                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no sentence is",
+                    remedy="give a text file with one sentence a line",
                 )
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise PadirError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line): convert"
-                    " the file with iconv"
+                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)",
+                    remedy="convert the file with iconv",
                 ) from None
 
 
@@ -128,7 +132,8 @@ def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
             rest = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
             counts = (number + rest, number) if target_line is None else (number, number + rest)
             raise PadirError(
-                f"{source} has {counts[0]} lines but {target} has {counts[1]}: line i of both must belong together"
+                f"{source} has {counts[0]} lines but {target} has {counts[1]}",
+                remedy="line i of both must belong together",
             )
         yield source_line, target_line
 
@@ -138,8 +143,8 @@ def _columns(path: Path) -> Iterator[tuple[str, str]]:
         columns = line.split("\t")
         if len(columns) != 2:
             raise PadirError(
-                f"{path}, line {number}: expected 2 columns separated by a tab, got {len(columns)}: cut the file to"
-                " source and target, or give two files"
+                f"{path}, line {number}: expected 2 columns separated by a tab, got {len(columns)}",
+                remedy="cut the file to source and target, or give two files",
             )
         yield columns[0], columns[1]
 
@@ -148,7 +153,7 @@ def multi30k(directory: PathLike, source_language: str = "de", target_language: 
     """Multi30k task 1 in the folder `directory`: {train,valid,test}.{language} with or without .gz.
 
     Raises:
-      PadirError: a file is missing; the message says where to get it.
+      PadirError: a file is missing; the message says how to get Multi30k.
     """
     name = f"multi30k_{source_language}_{target_language}"
 
@@ -159,8 +164,9 @@ def multi30k(directory: PathLike, source_language: str = "de", target_language: 
             if path.is_file():
                 return path
         raise PadirError(
-            f"{name}: neither {zipped} nor {plain} exists: take task 1, raw, from github.com/multi30k/dataset and name"
-            f" its files {{train,valid,test}}.{{{source_language},{target_language}}}.gz (test is test_2016_flickr)"
+            f"{name}: neither {zipped} nor {plain} exists",
+            remedy="take task 1, raw, from github.com/multi30k/dataset and name its files"
+            f" {{train,valid,test}}.{{{source_language},{target_language}}}.gz (test is test_2016_flickr)",
         )
 
     def files(stem: str) -> tuple[Path, Path]:
@@ -184,7 +190,7 @@ def _multi30k(source_language: str, target_language: str) -> Callable[[PathLike 
     return make
 
 
-# Name -> what makes the source from the folder that holds its data (None: the current folder).
+# Name -> function that makes the source from the folder of its data (None: the current folder).
 SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
     "toy_de_en": _toy,
     "multi30k_de_en": _multi30k("de", "en"),
@@ -193,11 +199,14 @@ SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
 
 
 def get_source(name: str, data_dir: PathLike | None = None) -> Source:
-    """The source `name`, its files (if it has any) in `data_dir`.
+    """The source of that name, whose files (if it has any) are in `data_dir`.
+
+    >>> get_source("toy_de_en").splits
+    ('train', 'validation', 'test')
 
     Raises:
-      PadirError: unknown name (the known ones are listed), or files are missing (where to get them is said).
+      PadirError: the name is unknown (the message lists the known ones), or files are missing.
     """
     if name not in SOURCES:
-        raise PadirError(f"unknown source {name!r}: known are {', '.join(SOURCES)}; or give text files")
+        raise PadirError(f"unknown source {name!r}", remedy=f"known are {', '.join(SOURCES)}; or give text files")
     return SOURCES[name](data_dir)

@@ -1,1 +1,18 @@
-"""Devices and processes: sharding, and agreement between hosts."""
+"""Many devices and processes: sharding of parameters and batches, and what processes tell each other."""
+
+from padir.distributed.processes import Vote, agreed, arrays_from_first, from_first, gathered, is_first, join
+from padir.distributed.sharding import Sharding, of_state, on_host, process_rows
+
+__all__ = [
+    "Sharding",
+    "Vote",
+    "agreed",
+    "arrays_from_first",
+    "from_first",
+    "gathered",
+    "is_first",
+    "join",
+    "of_state",
+    "on_host",
+    "process_rows",
+]

@@ -1,8 +1,8 @@
-"""Several processes that train one model together, one on each host: joining them, and what only the first one does.
+"""Processes that train one model together, one on each host: joining, agreeing, and sending from the first process.
 
-All processes run the same program on their part of the data (`jax.distributed`). The first one alone has the model
-directory: it writes and reads checkpoints, logs and the model, and tells the others what they need of it. So hosts
-need not share that folder; the data must be there on each of them.
+All processes run the same program on their part of the data (`jax.distributed`). The first process alone has the model
+directory: it writes and reads checkpoints, logs and the model, and sends their contents to the others. So hosts need
+not share that folder; the training data must be on each host.
 """
 
 from __future__ import annotations
@@ -19,36 +19,40 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from padir.distributed.sharding import all_devices, on_host, settle
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 
 T = TypeVar("T")
 
 AUTO = "auto"
-_SHUTDOWN_SECONDS = 60  # how long a process that ends waits for the others
+_SHUTDOWN_SECONDS = 60  # that a process waits at its end for the others
 
 
 def join(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Joins the processes of a training; to be called before anything is on a device.
+    """Joins the processes of a training run; to be called before JAX uses a device.
 
     Args:
-      coordinator: HOST:PORT of the first process, at which the others find it; "auto" asks the environment, which on
-        TPU, SLURM, Open MPI and Kubernetes knows all three (`jax.distributed.initialize`).
-      num_processes, process_id: how many there are, and which of them this one is, from 0.
+      coordinator: HOST:PORT of the first process; "auto" takes all three arguments from the environment, which works on
+        TPU, SLURM, Open MPI and Kubernetes (`jax.distributed.initialize`).
+      num_processes: number of processes.
+      process_id: number of this process, from 0.
 
     Raises:
-      PadirError: the three do not make sense, or the environment says nothing.
+      PadirError: an argument is missing or out of range, or the processes do not find each other.
     """
     numbers = (num_processes, process_id)
     if coordinator == AUTO:
         if numbers != (None, None):
-            raise PadirError("--coordinator auto takes the processes from the environment: leave their numbers out")
+            raise PadirError(
+                "--coordinator auto takes the processes from the environment",
+                remedy="leave out --num_processes and --process_id",
+            )
     elif num_processes is None or process_id is None:
-        raise PadirError("--coordinator HOST:PORT needs --num_processes N and --process_id I, or be `auto`")
+        raise PadirError("--coordinator HOST:PORT needs --num_processes N and --process_id I", remedy="or use `auto`")
     elif not 0 <= process_id < num_processes:
-        raise PadirError(f"--process_id must lie in 0 .. {num_processes - 1}, got {process_id}")
+        raise PadirError("--process_id", f"in [0, {num_processes - 1}]", process_id)
     elif not coordinator.rpartition(":")[0] or not coordinator.rpartition(":")[2].isdigit():
-        raise PadirError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got {coordinator!r}")
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from the trainer
+        raise PadirError("--coordinator", "HOST:PORT, such as 10.0.0.1:1234, or `auto`", coordinator)
+    jax.config.update("jax_enable_preemption_service", False)  # this service would take SIGTERM from the trainer
     try:
         jax.distributed.initialize(
             None if coordinator == AUTO else coordinator,
@@ -57,24 +61,25 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
         )
     except (ValueError, RuntimeError) as error:
         raise PadirError(
-            f"the processes did not join: {str(error).splitlines()[0]} (is the first one running, are the numbers"
-            " right, and does the environment know them where the coordinator is `auto`?)"
+            f"the processes did not join ({first_line(error)})",
+            remedy="check that the first process is running, that the numbers are right, and that the environment has"
+            " them if the coordinator is `auto`",
         ) from error
 
 
 def is_first() -> bool:
-    """Whether this is the process that has the model directory; the only one is."""
+    """True in the process that has the model directory, also if it is the only process."""
     return jax.process_index() == 0
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` gives in the first process, in all of them; of several processes, what it is as JSON.
+    """Calls `make` in the first process and returns its result in all; with several processes as JSON restores it.
 
-    All processes must call it.
+    All processes must call this function.
 
     Raises:
-      PadirError: what the first one met, in the others.
-      Exception: what `make` raised, in the first.
+      Exception: in the first process, the error of `make`.
+      PadirError: in the other processes, the message of that error.
     """
     if jax.process_count() == 1:
         return make()
@@ -82,7 +87,7 @@ def from_first(make: Callable[[], Any]) -> Any:
     if is_first():
         try:
             text = json.dumps({"value": make()})
-        except Exception as raised:  # whatever it is: the others wait for an answer
+        except Exception as raised:  # any error, because the others wait for an answer
             text, error = json.dumps({"error": str(raised)}), raised
     size = int(_told(np.array(len(text.encode()), np.int32)))
     letters = np.zeros(size, np.uint8)
@@ -97,17 +102,18 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> T:
-    """What `make` gives, made by each process for itself; all must call it.
+    """Calls `make` in every process, checks that all results are the same, and returns the process's own.
 
-    Processes that go on with different things compute nonsense, or wait for each other for ever.
+    All processes must call this function. Processes with different data or options would compute nonsense, or wait for
+    each other forever.
 
     Args:
-      what: it is, for the message.
-      say: gives a text that must be the same in all processes.
+      what: name of the results in the message.
+      say: the text of a result that must be the same in all processes.
 
     Raises:
-      PadirError: it is not, or `make` raised an error in another process.
-      Exception: what `make` raised in this one.
+      Exception: the error of `make` in this process.
+      PadirError: the results differ, or `make` failed in another process.
     """
     if jax.process_count() == 1:
         return make()
@@ -115,7 +121,7 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     try:
         made = make()
         said = hashlib.sha256(re.sub(r" at 0x\w+", "", say(made)).encode()).digest()
-    except Exception as raised:  # whatever it is: the others wait for an answer
+    except Exception as raised:  # any error, because the others wait for an answer
         error = raised
     every = [each.tobytes() for each in _from_all(np.frombuffer(said, np.uint8))]
     if error is not None:
@@ -125,18 +131,19 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     for number, each in enumerate(every):
         if each != every[0]:
             raise PadirError(
-                f"{what} must be the same in all processes, got others in process {number} than in process 0: give"
-                " both the same options and the same data"
+                f"{what} must be the same in all processes, got others in process {number} than in process 0",
+                remedy="give both the same options and the same data",
             )
     return cast(T, made)
 
 
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
-    """The first process's arrays, placed in all of them, one after the other.
+    """Sends a tree of arrays from the first process to all, one array at a time, and places them on devices.
 
     Args:
-      tree: arrays; of the other processes, anything of their shapes and dtypes.
-      place: given an array and its entry in `where`, which is a tree like it.
+      tree: arrays; in the other processes, anything with their shapes and dtypes.
+      place: function of an array and its entry in `where`.
+      where: a tree of the same structure, of shardings for example.
     """
     if jax.process_count() == 1:
         return jax.tree.map(place, tree, where)
@@ -149,28 +156,29 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
 
 
 def gathered(tree: Any) -> Any:
-    """Arrays on the first process's host, where several have parts of them; of one process as they are.
+    """Gathers arrays that lie on the devices of several processes on the host of the first process.
 
-    All processes must call it; the others get None for each array. One array at a time is whole on the devices.
+    All processes must call this function; the others get None for each array. One process gets its arrays unchanged.
+    Only one array at a time is whole on the devices.
     """
     if jax.process_count() == 1:
         return tree
 
     def told(leaf):
         whole = on_host(leaf)
-        return whole if is_first() else None  # which would fill every host's memory
+        return whole if is_first() else None  # or every host's memory would fill
 
     return jax.tree.map(told, tree)
 
 
 def _told(mine: np.ndarray) -> np.ndarray:
-    """The first process's array; those of the others have its shape and dtype."""
+    """The first process's array in all processes; `mine` has the same shape and dtype in all."""
     arrays = _by_process(mine)
     return jax.device_get(settle(_first(arrays.sharding.mesh)(arrays)))
 
 
 def _from_all(mine: np.ndarray) -> np.ndarray:
-    """The arrays of all processes [process, ...], which are of one shape and dtype."""
+    """The arrays of all processes [process, ...]; `mine` has the same shape and dtype in all."""
     return on_host(_by_process(mine))
 
 
@@ -187,9 +195,10 @@ def _first(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 class Vote:
-    """Whether any process wants to stop, the same answer in all of them.
+    """Tells every process if any process wants to stop; all get the same answer.
 
-    With several processes the answer is that of the call before, so that none waits for the step that has just begun.
+    With several processes the answer is that of the previous call, so that no process waits for the step that has just
+    begun.
     """
 
     def __init__(self):

@@ -1,14 +1,14 @@
-"""Where arrays lie on many devices: rules from the names of a parameter's axes to the axes of a device mesh.
+"""Sharding of parameters and batches: rules from the names of a parameter's axes to the axes of a device mesh.
 
 A mesh has two axes. Rows of a batch are split over "data"; "model" splits the work on each row. Every parameter names
 its axes ("vocab", "embed", "mlp", ...), and a rule says over which mesh axis a name is split:
 
     data parallel      every device holds all parameters and works on its rows
-    FSDP               `shard_parameters`: each holds a part of the parameters and of the optimizer's state, and gets
-                       the rest from the others when its turn comes
+    FSDP               `shard_parameters`: every device holds a part of the parameters and of the optimizer's state, and
+                       gets the other parts when it needs them
     tensor parallel    `model_parallel` = N: N devices share the heads, the MLP and the vocabulary of the same rows
 
-XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); what is computed is the same.
+XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); the computation stays the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from padir import checks
 from padir.errors import PadirError
 
 DATA, MODEL = "data", "model"
@@ -31,17 +32,17 @@ RULES = (("vocab", MODEL), ("mlp", MODEL), ("heads", MODEL), ("joined_kv", MODEL
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """How a model and its batches are spread over devices; the default is data parallel.
+    """The distribution of a model and its batches over devices; the default is data parallel.
 
     Attributes:
-      model_parallel: devices that share the work on a row; the others share the rows.
-      shard_parameters: whether the devices that share the rows share parameters and optimizer state, too.
-      rules: (axis of a parameter, mesh axis), the first that applies wins: an axis whose size is no multiple of the
-        devices stays whole, and so does one whose mesh axis another axis of the parameter has taken.
+      model_parallel: number of devices that share the work on a row; groups of this size share the rows.
+      shard_parameters: True lets the devices that share the rows share parameters and optimizer state, too.
+      rules: (axis of a parameter, mesh axis); the first rule that applies wins. An axis whose size is no multiple of
+        the devices stays whole, as does one whose mesh axis is taken by another axis of the parameter.
         `shard_parameters` adds ("embed", "data") at the end.
 
     Raises:
-      PadirError: a number or a name that makes no sense.
+      PadirError: model_parallel is below 1, or a rule has an unknown name.
     """
 
     model_parallel: int = 1
@@ -50,26 +51,25 @@ class Sharding:
 
     def __post_init__(self):
         object.__setattr__(self, "rules", tuple((name, axis) for name, axis in self.rules))
-        if self.model_parallel < 1:
-            raise PadirError(f"Sharding.model_parallel must be at least 1, got {self.model_parallel}")
+        checks.at_least(1, **checks.fields_of(self, "model_parallel"))
         for name, axis in self.rules:
-            if name not in AXES:
-                raise PadirError(f"Sharding.rules name axes of parameters, {', '.join(AXES)}, got {name!r}")
-            if axis not in (DATA, MODEL):
-                raise PadirError(f"Sharding.rules map to {DATA!r} or {MODEL!r}, got {axis!r} for {name!r}")
+            checks.one_of(AXES, **{"the axis of a parameter in Sharding.rules": name})
+            checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """The mesh [data, model] of these devices, or of all: neighbours in their order share the work on a row.
+        """The mesh [data, model] of the given devices, or of all; neighbours share the work on a row.
 
         Raises:
-          PadirError: their number is no multiple of model_parallel, or the devices of a process do not go together.
+          PadirError: the number of devices is no multiple of model_parallel, or a row would be shared by parts of
+            several processes.
         """
         devices = all_devices() if devices is None else list(devices)
         if len(devices) % self.model_parallel:
             divisors = [str(n) for n in range(1, len(devices) + 1) if len(devices) % n == 0]
             raise PadirError(
-                f"Sharding.model_parallel must divide the number of devices, {len(devices)}, got"
-                f" {self.model_parallel}: choose one of {', '.join(divisors)}"
+                f"Sharding.model_parallel must divide the number of devices, {len(devices)}",
+                got=self.model_parallel,
+                remedy=f"choose one of {', '.join(divisors)}",
             )
         grid = np.array(devices).reshape(-1, self.model_parallel)
         mesh = Mesh(grid, (DATA, MODEL), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -77,34 +77,35 @@ class Sharding:
         return mesh
 
     def check(self, mesh: Mesh | AbstractMesh, model: Any, rows: int | None = None) -> None:
-        """Checks that a model and batches divide.
+        """Checks that the sizes of a model and its batches can be divided among the devices.
 
         Args:
           model: a `ModelConfig`.
-          rows: of a batch, over all devices; None: whatever is needed.
+          rows: rows of a batch over all devices; None is not checked.
 
         Raises:
-          PadirError: they do not.
+          PadirError: a size is no multiple of its number of devices.
         """
         data, parallel = mesh.shape[DATA], mesh.shape[MODEL]
         if rows is not None and rows % data:
             raise PadirError(
-                f"Batching.rows must be a multiple of the devices that share them, {data} (of {mesh.size}, with"
-                f" Sharding.model_parallel {parallel}), got {rows}"
+                "Batching.rows",
+                f"a multiple of the devices that share them, {data} (of {mesh.size}, with Sharding.model_parallel"
+                f" {parallel})",
+                rows,
             )
         for name, size in (("heads", model.heads), ("mlp", model.mlp)):
             if size % parallel:
-                raise PadirError(
-                    f"ModelConfig.{name} must be a multiple of Sharding.model_parallel, {parallel}, got {size}"
-                )
+                raise PadirError(f"ModelConfig.{name}", f"a multiple of Sharding.model_parallel, {parallel}", size)
         if self.shard_parameters and model.width % data:
             raise PadirError(
-                f"with Sharding.shard_parameters ModelConfig.width must be a multiple of the devices that share"
-                f" parameters, {data}, got {model.width}"
+                "with Sharding.shard_parameters ModelConfig.width",
+                f"a multiple of the devices that share parameters, {data}",
+                model.width,
             )
 
     def spec(self, axes: Sequence[str], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-        """Over which mesh axes an array of these named axes is split.
+        """The `PartitionSpec` of an array with these named axes.
 
         >>> mesh = AbstractMesh((2, 4), ("data", "model"))
         >>> tuple(Sharding(4, shard_parameters=True).spec(("vocab", "embed"), (32, 8), mesh))
@@ -127,7 +128,7 @@ class Sharding:
         """The sharding of every parameter.
 
         Args:
-          axes: a tree of the names of each one's axes (`padir.models.params.param_axes`).
+          axes: a tree of the axis names of each parameter (`padir.models.params.param_axes`).
           params: the parameters, or their shapes.
         """
         return jax.tree.map(
@@ -138,12 +139,12 @@ class Sharding:
 def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The sharding of every array of a state that mirrors the parameters, such as an optimizer's.
 
-    What has a parameter's shape lies where it does. What lacks one of its axes (Adafactor's row and column means) lies
-    as the rest of it. All else is on every device.
+    Arrays with a parameter's shape have its sharding. Arrays that lack one of its axes (Adafactor's row and column
+    means) are sharded along the remaining axes. All other arrays are on every device.
 
     Args:
-      state, params: arrays, or their shapes; the state has trees like that of the parameters somewhere in it.
-      shardings: of the parameters.
+      state, params: arrays, or their shapes; the state contains trees with the structure of the parameters.
+      shardings: the parameters' shardings.
     """
     shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
@@ -162,7 +163,7 @@ def _fields(path) -> list[str]:
 
 
 def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> PartitionSpec:
-    """The part of a parameter's spec that an array of its shape, or of that less one axis, goes by."""
+    """The spec of an array with a parameter's shape, or with that shape less one axis."""
     if shape == whole_shape:
         return spec
     lacking = [i for i in range(len(whole_shape)) if whole_shape[:i] + whole_shape[i + 1 :] == shape]
@@ -175,10 +176,10 @@ def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> Partiti
 
 
 def process_rows(mesh: Mesh) -> tuple[int, int]:
-    """This process's share of a batch's rows: (number, how many shares), as `make_loader` takes it.
+    """This process's share of a batch's rows: (number of the share, number of shares), as `make_loader` takes it.
 
     Raises:
-      PadirError: a row would be shared by a part of a process's devices and other processes.
+      PadirError: a row would be shared by some devices of this process and by other processes.
     """
     here = jax.process_index()
     held = [i for i, row in enumerate(mesh.devices) if any(device.process_index == here for device in row)]
@@ -186,21 +187,24 @@ def process_rows(mesh: Mesh) -> tuple[int, int]:
     if rest or held != list(range(held[0], held[0] + len(held))) or held[0] % len(held):
         local = sum(device.process_index == here for device in mesh.devices.flat)
         raise PadirError(
-            f"Sharding.model_parallel must divide the devices of a process, {local}, or be a multiple of them, got"
-            f" {mesh.shape[MODEL]}"
+            f"Sharding.model_parallel must divide the devices of a process, {local}, or be a multiple of them",
+            got=mesh.shape[MODEL],
         )
     return held[0] // len(held), shares
 
 
 def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """An array that every process has, on the devices of all of them."""
+    """Places an array that every process has on the devices of all processes."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def on_host(tree: Any) -> Any:
-    """Arrays as NumPy's; of those that lie on several processes' devices, every process gets all and must call it."""
+    """Copies arrays to the host as NumPy arrays.
+
+    If an array lies on the devices of several processes, all processes must call this function; each gets the whole.
+    """
     if all(_is_whole_here(leaf) for leaf in jax.tree.leaves(tree)):
         return jax.device_get(tree)
     leaves, structure = jax.tree.flatten(tree)
@@ -210,15 +214,15 @@ def on_host(tree: Any) -> Any:
 
 
 def _is_whole_here(leaf: Any) -> bool:
-    """Whether this process's devices have all of an array, so that it need not ask the others."""
+    """True if this process's own devices have all of an array."""
     return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
 def settle(tree: Any) -> Any:
-    """Arrays as they are; where the devices are CPUs of several processes, when every device is done with them.
+    """Returns the arrays unchanged; on CPUs of several processes it first waits until they are computed.
 
-    Programs share a few threads there, and one that waits for another process holds its thread. So several programs at
-    once may take all threads of two processes and wait for each other, for ever (docs/devices.md shows it).
+    On CPUs programs share a few threads, and a program that waits for another process holds its thread. So several
+    programs at once may take all threads of two processes and wait for each other forever (docs/devices.md).
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.block_until_ready(tree)
@@ -231,9 +235,9 @@ def _replicate(everywhere: NamedSharding) -> Callable[[list[jax.Array]], list[ja
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
-    """An array [B, ...] whose rows are to stay split over "data", on the mesh of `jax.set_mesh`, if there is one.
+    """Keeps the rows of an array [B, ...] split over "data" on the mesh of `jax.set_mesh`, if there is one.
 
-    Left to itself, XLA may gather the rows and split vectors instead, where parameters are split along them.
+    Otherwise XLA may gather the rows and split vectors instead, where parameters are split along them.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = [name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto]
@@ -243,12 +247,12 @@ def keep_rows(x: jax.Array) -> jax.Array:
 
 
 def all_devices() -> list[Any]:
-    """The devices of all processes, those of a process together: on a TPU pod their ids follow its topology."""
+    """The devices of all processes, grouped by process: on a TPU pod the ids alone follow its topology."""
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
 def mesh_of(tree: Any) -> Mesh | None:
-    """The mesh of several devices that arrays lie on; None where they are on one, or on the host."""
+    """The mesh of the devices that hold a tree of arrays; None if they are on one device or on the host."""
     for leaf in jax.tree.leaves(tree):
         sharding = getattr(leaf, "sharding", None)
         if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and DATA in sharding.mesh.axis_names:
@@ -258,7 +262,7 @@ def mesh_of(tree: Any) -> Mesh | None:
 
 
 def part_held(shardings: Any, shapes: Any) -> float:
-    """The share of all numbers of a tree that one device holds."""
+    """The share of a tree's numbers that one device holds."""
     sizes = [
         (np.prod(sharding.shard_shape(leaf.shape)), np.prod(leaf.shape))
         for sharding, leaf in zip(jax.tree.leaves(shardings), jax.tree.leaves(shapes), strict=True)

@@ -1,1 +1,21 @@
-"""Exchange with other libraries."""
+"""Exchange with other programs: StableHLO programs, Hugging Face's names of weights, seqio Tasks, T5X.
+
+`export_model` writes a model as programs, which `Exported` (module `standalone`, copied into every export) runs without
+padir. `write_weights` and `read_weights` use the names of Hugging Face's T5. `seqio_tasks` registers padir's sources as
+seqio Tasks and reads the sets of TensorFlow Datasets (extra `data`); `t5x` reads and writes T5X checkpoints, and its
+`adapter` runs padir's models under T5X.
+"""
+
+from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
+from padir.interop.stablehlo import Lengths, export_model
+from padir.interop.standalone import Exported, ExportError
+
+__all__ = [
+    "ExportError",
+    "Exported",
+    "Lengths",
+    "export_model",
+    "hugging_face_name",
+    "read_weights",
+    "write_weights",
+]

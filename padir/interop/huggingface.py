@@ -1,11 +1,11 @@
-"""A model's weights under the names of Hugging Face's T5, for other frameworks, and back.
+"""Export of weights under the names of Hugging Face's T5, for other frameworks, and import of such a folder.
 
-padir names parameters as T5X does. Where T5 has the same part, it has another name in Hugging Face's models and, if it
-is the kernel of a linear map, the other order of axes (`hugging_face_name`). The parts that T5 lacks keep padir's name
-after "padir.", with dots, and their axes: positional attention, the position table, the length and rejecter heads.
+padir names parameters as T5X does. Parts that T5 also has get their name in Hugging Face's models and, if they are
+kernels of linear maps, the other order of axes (`hugging_face_name`). Parts that T5 lacks (positional attention, the
+position table, the length and rejecter heads) keep their axes and padir's name, with dots and after "padir.".
 
-An autoregressive model of padir is a T5, for which the folder has a config.json. The others lack nothing that T5 has,
-but their decoder reads in both directions, which T5's does not.
+An autoregressive model of padir is a T5, for which the folder has a config.json. The other models have all of T5's
+parts, but a bidirectional decoder, which T5 lacks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WEIGHTS, NAMES, CARD, VOCABULARY, T5_CONFIG = (
 _PREFIX = "padir."
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(\w+)/(.+)")
 _PROJECTIONS = {"query/kernel": "q", "key/kernel": "k", "value/kernel": "v", "out/kernel": "o"}
-_BLOCKS = {  # of a layer: which of its sublayers this is, and what it is called there
+_BLOCKS = {  # (number of the sublayer within its layer, Hugging Face's name)
     ("encoder", "attention"): (0, "SelfAttention"),
     ("encoder", "mlp"): (1, "DenseReluDense"),
     ("decoder", "self_attention"): (0, "SelfAttention"),
@@ -56,7 +56,7 @@ _NORMS = {
     ("decoder", "pre_cross_attention_layer_norm"): 1,
     ("decoder", "pre_mlp_layer_norm"): 2,
 }
-_OTHERS = {  # (name, whether the axes change places)
+_OTHERS = {  # (name, True if the axes are swapped)
     "token_embedder/embedding": ("shared.weight", False),
     "encoder/encoder_norm/scale": ("encoder.final_layer_norm.weight", False),
     "decoder/decoder_norm/scale": ("decoder.final_layer_norm.weight", False),
@@ -72,7 +72,7 @@ _OTHERS = {  # (name, whether the axes change places)
 
 
 def hugging_face_name(name: str) -> tuple[str, bool]:
-    """What a parameter is called there, and whether its axes change places.
+    """(Hugging Face's name of a parameter, True if its axes are swapped).
 
     >>> hugging_face_name("decoder/layers_3/encoder_decoder_attention/query/kernel")
     ('decoder.block.3.layer.1.EncDecAttention.q.weight', True)
@@ -95,17 +95,17 @@ def hugging_face_name(name: str) -> tuple[str, bool]:
 
 
 def write_weights(translator: Translator, folder: str | PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
-    """Writes the weights under those names, with the vocabulary, the model's card and the map of names.
+    """Writes the weights under Hugging Face's names, with the vocabulary, the model card and the map of names.
 
     Args:
-      folder: to write, whole or not at all.
-      overwrite: whether weights that were written there before may be replaced.
+      folder: the folder to write, whole or not at all.
+      overwrite: replace weights that were written there before.
 
     Returns:
-      The figures that `padir export --weights` prints.
+      The metrics that `padir export --weights` prints.
 
     Raises:
-      PadirError: the folder holds something else, or the weights are of 8 bits.
+      PadirError: the folder holds something else, or the weights are 8-bit integers.
     """
     if translator.loaded.as_integers:
         raise PadirError("other frameworks know no weights of padir's 8 bits: export them as float32")
@@ -128,7 +128,7 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
 
 
 def read_weights(folder: str | PathLike[str]) -> Translator:
-    """The model that `write_weights` wrote, every file compared with the manifest.
+    """Reads the model of a folder that `write_weights` wrote; every file is compared with the manifest.
 
     Raises:
       PadirError: it is no such folder, a file is damaged, or the arrays are not those of the model.
@@ -150,7 +150,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
 
 
 def t5_config(card: ModelCard) -> dict[str, Any]:
-    """The sizes as Hugging Face's T5Config says them, for the parts that T5 has."""
+    """The sizes as fields of Hugging Face's T5Config, for the parts that T5 has."""
     c = card.config
     gated = len(c.mlp_activations) > 1
     plain = {"gelu": "gelu_new"}.get(c.mlp_activations[0], c.mlp_activations[0])  # JAX's is the approximation

@@ -1,9 +1,8 @@
-"""The sources as seqio Tasks, and the WMT sets of TensorFlow Datasets, which are read through seqio.
+"""seqio Tasks of padir's sources, and the WMT sets of TensorFlow Datasets (TFDS), which are read through seqio.
 
-The only file in `padir.data` that imports TensorFlow. A Task gives {"inputs", "targets"} as the int32 ids that
-`padir prepare` writes, EOS included, and the untokenised "inputs_pretokenized", "targets_pretokenized". Its metrics are
-those of `padir evaluate`. One difference is seqio's: its vocabulary turns text such as `<extra_id_0>` into a sentinel,
-where padir's tokenizer spells it out.
+A Task gives {"inputs", "targets"} as the int32 ids that `padir prepare` writes, EOS included, and the untokenised
+"inputs_pretokenized" and "targets_pretokenized". Its metrics are those of `padir evaluate`. Ids differ in one case:
+seqio's vocabulary turns text such as `<extra_id_0>` into a sentinel, and padir's tokenizer spells it out.
 """
 
 from __future__ import annotations
@@ -38,17 +37,19 @@ _VERSION = "1.*.*"  # seqio wants one; TFDS counts the first number up when exam
 class TfdsText:
     """A translation set of TensorFlow Datasets as a `Source`: read from its files, never downloaded.
 
-    The text is TFDS's, untouched, but for a newline within a sentence, which becomes a space. The order is that of the
-    files; TFDS has shuffled them when it built the set.
+    The text is that of TFDS, except that a newline within a sentence becomes a space. Sentences come in the order of
+    the files, which TFDS shuffled when it built the set.
 
     >>> from padir.interop.seqio_tasks import TfdsText
     >>> TfdsText("wmt14_en_de", "wmt14_translate/de-en", "en", "de").build_command
     'tfds build wmt14_translate/de-en'
 
     Attributes:
+      name: the source's name.
       dataset: the set's name in TFDS, with its configuration.
-      source_language, target_language: what TFDS calls the two texts of an example.
-      data_dir: where `tfds build` has put it; None is TFDS's own folder (TFDS_DATA_DIR, or ~/tensorflow_datasets).
+      source_language, target_language: keys of the two texts in an example of TFDS.
+      data_dir: the folder of `tfds build`; None: TFDS's own folder (TFDS_DATA_DIR, or ~/tensorflow_datasets).
+      splits: names of the splits.
     """
 
     name: str
@@ -60,11 +61,11 @@ class TfdsText:
 
     @property
     def build_command(self) -> str:
-        """What makes the set's files: downloads and converts them."""
+        """The command that downloads and converts the set's files."""
         return f"tfds build {self.dataset}" + ("" if self.data_dir is None else f" --data_dir {self.data_dir}")
 
     def data_source(self) -> Any:
-        """The seqio data source; read only, since seqio would otherwise download gigabytes unasked.
+        """The seqio data source, read-only: seqio would otherwise download gigabytes unasked.
 
         Raises:
           PadirError: seqio is not installed.
@@ -74,7 +75,7 @@ class TfdsText:
         return seqio.TfdsDataSource(f"{self.dataset}:{_VERSION}", folder, splits=self.splits, read_only=True)
 
     def preprocess(self, dataset: Any) -> Any:
-        """A tf.data.Dataset of TFDS's examples as {"inputs", "targets"}."""
+        """Maps a tf.data.Dataset of TFDS's examples to {"inputs", "targets"}."""
         _, tf = _import()
 
         def pair(example: dict[str, Any]) -> dict[str, Any]:
@@ -87,19 +88,19 @@ class TfdsText:
         """Sentence pairs of a split, one by one.
 
         Raises:
-          PadirError: an unknown split, seqio is not installed, or TFDS has not built the set or cannot read it; the
-            command that builds it is given.
+          PadirError: an unknown split, seqio is not installed, or TFDS has not built the set or cannot read it (the
+            message has the command that builds it).
         """
         if split not in self.splits:
             raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
         _, tf = _import()
-        with contextlib.suppress(RuntimeError):  # TensorFlow has begun to use them
-            # It only reads here, and would take the memory of the accelerators that JAX computes on.
+        with contextlib.suppress(RuntimeError):  # TensorFlow already uses the devices
+            # TensorFlow only reads data here: the accelerators' memory is left to JAX.
             tf.config.set_visible_devices([], "GPU")
         source = self.data_source()
         try:
             dataset = self.preprocess(source.get_dataset(split, shuffle=False))
-        except AssertionError:  # TFDS's word for files that are not there
+        except AssertionError:  # raised by TFDS for missing files
             where = "TFDS's own folder" if self.data_dir is None else self.data_dir
             raise PadirError(
                 f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that"
@@ -129,7 +130,7 @@ def get_source(name: str, data_dir: PathLike | None = None) -> Source:
     """The source `name`: one of `padir.data.sources`, or a set of TFDS.
 
     Raises:
-      PadirError: as `padir.data.sources.get_source`; what a set of TFDS lacks is told when it is read.
+      PadirError: as `padir.data.sources.get_source`. Missing files of a TFDS set raise when the set is read.
     """
     if name in TFDS_SETS:
         return TfdsText(name, *TFDS_SETS[name], data_dir)
@@ -142,17 +143,17 @@ def get_source(name: str, data_dir: PathLike | None = None) -> Source:
 def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sentinels: int = 100) -> tuple[str, ...]:
     """Registers every source as a seqio Task of the same name, and returns the names.
 
-    A corpus's files are looked for when its Task is read, so that one may be missing. Registering again replaces the
-    Tasks. The Tasks of TFDS's sets are native ones: seqio shuffles their files and shards them over hosts.
+    Files of a corpus are opened when its Task is read; they may be missing until then. Registering again replaces the
+    Tasks. Tasks of TFDS sets are native to seqio, which shuffles their files and shards them over hosts.
 
-    >>> from padir.data import tasks  # doctest: +SKIP
-    >>> tasks.register("vocab.model", data_dir="multi30k")[:3]  # doctest: +SKIP
+    >>> from padir.interop import seqio_tasks  # doctest: +SKIP
+    >>> seqio_tasks.register("vocab.model", data_dir="multi30k")[:3]  # doctest: +SKIP
     ('toy_de_en', 'multi30k_de_en', 'multi30k_en_de')
 
     Args:
       vocab_path: a vocabulary of `padir vocab`.
       data_dir: the folder with the files of the sources that have files.
-      num_sentinels: ids on top of the pieces, as extra ids.
+      num_sentinels: number of ids above the pieces, seqio's extra ids.
 
     Raises:
       PadirError: seqio is not installed, or the vocabulary is not one that padir can use.
@@ -178,11 +179,12 @@ def register_source(
     """Registers any source, such as your own `ParallelText`, as the seqio Task `name`.
 
     Args:
-      make_source: called when a split is read.
-      splits: those that the source has.
+      make_source: makes the source when a split is read.
+      num_sentinels: as in `register`.
+      splits: names of the source's splits.
 
     Raises:
-      PadirError: as `register`.
+      PadirError: as in `register`.
     """
     seqio, tf = _import()
 
@@ -207,16 +209,16 @@ def _add_task(
     vocab_path: PathLike,
     num_sentinels: int,
 ) -> None:
-    """Adds a Task, in place of an earlier one of that name; the preprocessors make {"inputs", "targets"} as text."""
+    """Adds or replaces a Task; its preprocessors give {"inputs", "targets"} as text."""
     seqio, tf = _import()
-    Tokenizer.load(vocab_path, num_sentinels)  # seqio would fail later, and with less to say
+    Tokenizer.load(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
     vocabulary = seqio.SentencePieceVocabulary(str(Path(vocab_path).absolute()), extra_ids=num_sentinels)
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
     def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:
         if not is_target or example is None:
             return text
-        # The untokenised target: a reference is not what a vocabulary makes of it.
+        # The untokenised target is the reference: decoding its ids may change it.
         source, target = (example[f"{side}_pretokenized"] for side in ("inputs", "targets"))
         return {"source": _text(source), "target": _text(target)}
 

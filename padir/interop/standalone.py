@@ -1,12 +1,13 @@
-"""Translates with a folder that `padir export` wrote, without padir: JAX, NumPy, SentencePiece and safetensors do.
+"""Translation with a folder that `padir export` wrote, without padir.
 
     python exported.py FOLDER < de.txt > en.txt
 
     from exported import Exported
     Exported.load("FOLDER")(["Wo ist der Bahnhof?"])
 
-A copy of this file lies in every such folder. (jax.export reads its programs with the package `flatbuffers`, which pip
-does not install with JAX.) The translations are those of `padir.Translator`, token for token.
+It needs JAX, NumPy, SentencePiece, safetensors and flatbuffers (with which jax.export reads programs; pip does not
+install it with JAX). A copy of this file lies in every such folder. The translations are those of `padir.Translator`,
+token for token.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PADDING, _EOS, _UNK = 0, 1, 2
 
 
 class ExportError(ValueError):
-    """The folder, or what it is asked for, cannot be used; the message says why."""
+    """An unusable folder or a bad argument; the message says what is wrong."""
 
 
 class Translated(NamedTuple):
@@ -45,10 +46,10 @@ class Translated(NamedTuple):
 
     Attributes:
       tokens: target ids without EOS, as the model wrote them.
-      score: of a model that refines drafts the mean log-probability per token (unless exported with another rule), of
-        an autoregressive one what its search gave.
-      passes: decoder passes that the sentence took; 0 for an empty one.
-      truncated: whether the source was cut.
+      score: mean log-probability per token (unless exported with another rule); of an autoregressive model, the score
+        of its search.
+      passes: decoder passes of this sentence; 0 for an empty one.
+      truncated: True if the source was cut.
     """
 
     tokens: tuple[int, ...] = ()
@@ -58,17 +59,18 @@ class Translated(NamedTuple):
 
 
 def program_file(stage: str, length: int) -> str:
-    """The file that holds a stage's program for rows of a length."""
+    """Name of the file that holds a stage's program for rows of a length."""
     return f"{stage}_{length}.jax_export"
 
 
 class Exported:
-    """A loaded folder. A program is read when a batch needs its length for the first time, and compiled once a shape.
+    """A loaded export. Programs are read when a batch first needs their length, and compiled once for each shape.
 
     Attributes:
-      description: what export.json says.
+      folder: the export's folder.
+      description: the content of export.json.
       params: the weights by name, on the device.
-      files: names of those that were compared with the manifest; no others are read.
+      files: names of the files that were compared with the manifest; no others are read.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class Exported:
 
     @classmethod
     def load(cls, folder: str | PathLike[str]) -> Exported:
-        """Reads a folder; every file is compared with the manifest.
+        """Loads an export; every file is compared with the manifest.
 
         Raises:
           ExportError: it is no such folder, a file is missing or damaged, or its programs are not for this device.
@@ -122,7 +124,7 @@ class Exported:
             raise ExportError(f"{folder} holds weights or a vocabulary that cannot be read: {error}") from error
 
     def __call__(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """Translations of sentences, one for each; those of empty ones are empty. Options are those of `translate`."""
+        """Translations of sentences, one for each ("" for an empty one). Options are those of `translate_tokens`."""
         return [self.text(result.tokens) for result in self.translate(texts, **options)]
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[Translated]:
@@ -146,12 +148,11 @@ class Exported:
         """Translates token ids.
 
         Args:
-          sources: the ids of each sentence, without EOS; one without any gives none.
+          sources: the ids of each sentence, without EOS; no ids give an empty translation.
           truncate: cut sources that are too long instead of raising.
-          first_number: the number of the first sentence, which its random draft is made from, where the sentences are a
-            part of a longer input.
-          options: in place of those in export.json: batch_size, seed and, of models that refine drafts, num_steps
-            (decoder passes at most), top_k (lengths tried), offsets (added to each), draws (drafts of each length).
+          first_number: number of the first sentence within a longer input; random drafts depend on these numbers.
+          options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (most
+            decoder passes), top_k (lengths tried), offsets (added to each length), draws (drafts of each length).
 
         Raises:
           ExportError: a source is longer than any program takes, or an option is unknown or out of its range.
@@ -183,7 +184,7 @@ class Exported:
         return results
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What target ids say, on one line; without repeated tokens where the model's strategy asks for that."""
+        """The text of target ids, on one line; repeated tokens are dropped if the model's strategy asks for it."""
         if self.description["drop_repeats"]:
             pairs = zip(tokens, [None, *tokens], strict=False)
             tokens = [token for token, left in pairs if token != left or token in self._copied]
@@ -192,7 +193,7 @@ class Exported:
 
     @functools.cached_property
     def _copied(self) -> frozenset[int]:
-        """Ids whose repetition is no slip: digits and bytes."""
+        """Ids that may be repeated: digits and bytes."""
         piece = self._processor.id_to_piece
         ids = range(self._processor.get_piece_size())
         return frozenset(i for i in ids if self._processor.is_byte(i) or piece(i).strip("▁").isdigit())
@@ -213,7 +214,7 @@ class Exported:
         return chosen
 
     def _bucket(self, side: str, length: int) -> int:
-        """The least length of `side` that there is a program for and that is at least `length`."""
+        """The shortest row length of `side` that has a program and is at least `length`."""
         buckets = self.description[f"{side}_buckets"]
         for bucket in buckets:
             if bucket >= length:
@@ -223,21 +224,21 @@ class Exported:
         )
 
     def _run(self, stage: str, length: int, *arguments: Any) -> Any:
-        """What a stage's program for rows of a length gives."""
+        """Runs a stage's program for rows of a length."""
         name = program_file(stage, length)
         if name not in self._programs:
             if name not in self.files:
                 raise ExportError(f"there is no program {name} in {self.folder}: export that length")
             try:
                 program = jax.export.deserialize(bytearray((self.folder / name).read_bytes()))
-            except Exception as error:  # flatbuffers raises what it happens upon
+            except Exception as error:  # flatbuffers raises errors of many types
                 made = f"it was made by JAX {self.description['jax']}, this is {jax.__version__}"
                 raise ExportError(f"{self.folder / name} cannot be read ({made}): {error}") from error
             self._programs[name] = jax.jit(program.call)
         return self._programs[name](self.params, *arguments)
 
     def _lengths(self, length_BM: np.ndarray, chosen: dict[str, Any]) -> list[list[int]]:
-        """The lengths that are tried of each sentence, EOS included, without duplicates."""
+        """The target lengths to try for each sentence, EOS included, without duplicates."""
         most = self.description["max_length"]
         if self.description["length_head"] == "token":  # log-probabilities of 1 .. M
             if chosen["top_k"] > length_BM.shape[1]:
@@ -254,13 +255,13 @@ class Exported:
         return [list(dict.fromkeys(row)) for row in tried]
 
     def _refine(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
-        """A batch of a model that refines drafts: encode, choose lengths, refine every draft, keep the best one."""
+        """Translates a batch by refinement: encode, choose lengths, refine every draft, keep the best."""
         length_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
         log_prob_BM = np.asarray(length_BM)
         lengths = self._lengths(log_prob_BM[:sentences], chosen)
         tried = [list(itertools.product(row, range(chosen["draws"]))) for row in lengths]
         most = max(map(len, tried))
-        # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
+        # A sentence with fewer candidates repeats its first; padding rows repeat the first sentence.
         filled = [row + [row[0]] * (most - len(row)) for row in tried]
         filled += [filled[0]] * (len(source_BS) - sentences)
         length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
@@ -280,10 +281,10 @@ class Exported:
         return results
 
     def _search(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
-        """A batch of an autoregressive model, which one program writes."""
-        factor, extra = self.description["length_limit"]  # most target tokens, by those of the source
+        """Translates a batch with an autoregressive model: one program encodes and searches."""
+        factor, extra = self.description["length_limit"]  # most target tokens, from the number of source tokens
         limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
-        limit_B[sentences:] = 2  # rows that fill the batch up end at once
+        limit_B[sentences:] = 2  # padding rows end at once
         arguments = (source_BS, number_B, limit_B.astype(np.int32), np.int32(chosen["seed"]))
         written = self._run("search", source_BS.shape[1], *arguments)
         tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(written)
@@ -295,7 +296,7 @@ class Exported:
 
 
 def _check(folder: Path) -> frozenset[str]:
-    """Compares every file with the manifest, and gives their names."""
+    """Compares every file with the manifest and returns their names."""
     try:
         entries = json.loads((folder / MANIFEST).read_text())["files"]
         sums = {name: entry["sha256"] for name, entry in entries.items()}
@@ -319,7 +320,7 @@ def _check(folder: Path) -> frozenset[str]:
 
 
 def _is_inside(folder: Path, name: str) -> bool:
-    """Whether a file is the folder's own, or a blob that a snapshot in a cache of Hugging Face's hub links to."""
+    """True if a file lies in the folder, or is a blob that a snapshot in a cache of Hugging Face's hub links to."""
     path, home = folder / name, folder.resolve()
     file, repository = path.resolve(), home.parent.parent
     is_snapshot = home.parent.name == "snapshots" and repository.name.startswith("models--")
@@ -328,11 +329,11 @@ def _is_inside(folder: Path, name: str) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """One line out for each line in."""
+    """Translates standard input line by line; returns the exit status."""
     parser = argparse.ArgumentParser(description="Translates the lines of standard input with an exported model.")
     parser.add_argument("folder", help="from `padir export`")
     for name in ("num_steps", "top_k", "batch_size", "seed"):
-        parser.add_argument(f"--{name}", type=int, help="in place of the folder's")
+        parser.add_argument(f"--{name}", type=int, help="overrides the folder's option")
     options = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not None}
     try:
         exported = Exported.load(options.pop("folder"))
@@ -341,15 +342,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             results = exported.translate(chunk, truncate=True, first_number=first, **options)
             for number, result in enumerate(results, first + 1):
                 if result.truncated:
-                    print(f"line {number} is longer than the programs take: its end is left out", file=sys.stderr)
+                    print(f"line {number} is longer than the programs take: its end was cut off", file=sys.stderr)
             sys.stdout.buffer.write("".join(exported.text(r.tokens) + "\n" for r in results).encode())
             sys.stdout.buffer.flush()
             first += len(chunk)
     except ExportError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # who reads has gone, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written at the end
+    except BrokenPipeError:  # the reader has closed the pipe, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 141
     return 0
 

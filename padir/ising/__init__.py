@@ -6,7 +6,7 @@
 """
 
 from padir.ising.cliques import Clique
-from padir.ising.experiments import Learning, Sampling, learning_curves, sampling_times
+from padir.ising.experiments import LearningSizes, SamplingSizes, learning_curves, sampling_times
 from padir.ising.masks import Masks
 from padir.ising.model import Ising, clique, distribution
 from padir.ising.statement import Finding, Statement
@@ -17,9 +17,9 @@ __all__ = [
     "Clique",
     "Finding",
     "Ising",
-    "Learning",
+    "LearningSizes",
     "Masks",
-    "Sampling",
+    "SamplingSizes",
     "Statement",
     "check_all",
     "clique",

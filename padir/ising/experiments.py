@@ -37,7 +37,7 @@ def peaky_truth(num_spins: int) -> Ising:
 
 
 @dataclasses.dataclass(frozen=True)
-class Learning:
+class LearningSizes:
     """Sizes of figures 1 and 2.
 
     Attributes:
@@ -63,7 +63,7 @@ class Learning:
             raise PadirError(f"data sets of {self.num_spins} spins have at most {most:,} samples, got {self.samples}")
 
 
-def learning_curves(truth: Ising, sizes: Learning, seed: int, progress: Progress = _quiet) -> list[Row]:
+def learning_curves(truth: Ising, sizes: LearningSizes, seed: int, progress: Progress = _quiet) -> list[Row]:
     """Squared error of fitted parameters for every k and data set size, with one mask a sample and with all masks.
 
     `expected` is the theory's value, tr Γ / samples. Where a data set leaves a fit without a minimum (see
@@ -105,7 +105,7 @@ def _summary(value_R: np.ndarray) -> Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
+class SamplingSizes:
     """Sizes of figure 3.
 
     Attributes:
@@ -132,7 +132,7 @@ class Sampling:
                 Clique(self.num_spins, self.clique, coupling, field)
 
 
-def sampling_times(sizes: Sampling, seed: int, progress: Progress = _quiet) -> list[Row]:
+def sampling_times(sizes: SamplingSizes, seed: int, progress: Progress = _quiet) -> list[Row]:
     """Steps from the smaller mode to the larger one, simulated and exact, for every k and for independent parallel.
 
     `exact` is the expected number without a budget, None where it is beyond float64. The simulated mean is None where

@@ -10,7 +10,7 @@ from typing import Any
 
 from padir.errors import PadirError
 from padir.ising import experiments, figures, theory
-from padir.ising.experiments import Learning, Row, Sampling
+from padir.ising.experiments import LearningSizes, Row, SamplingSizes
 from padir.reporting.plots import require_matplotlib
 from padir.storage.files import atomic_file, check_writable, write_json
 
@@ -33,8 +33,8 @@ def run(
       seed: seed of all random draws, 32 bits.
       output: NAME of NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
       tell: receives a line of text for every row.
-      sizes: fields of `Learning` (fig1, fig2), of `Sampling` (fig3), or `models`, `num_spins` and `only` (theorems);
-        None keeps a default.
+      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), or `models`, `num_spins` and `only`
+        (theorems); None keeps a default.
 
     Returns:
       The content of NAME.json: the sizes, and "rows".
@@ -45,7 +45,7 @@ def run(
     if not 0 <= seed < 1 << 32:  # JAX would drop the other bits
         raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
-    known = {"fig3": Sampling, "theorems": None}.get(subject, Learning)
+    known = {"fig3": SamplingSizes, "theorems": None}.get(subject, LearningSizes)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
@@ -68,13 +68,13 @@ def _figure(
 ) -> tuple[dict[str, Any], list[Row], Callable[[Any], None]]:
     """(facts, rows, drawing function) of a figure."""
     if subject == "fig3":
-        sizes = Sampling(**given)
+        sizes = SamplingSizes(**given)
         rows = experiments.sampling_times(sizes, seed, progress)
         about = {"separations": experiments.separations(0.1, (10, 1_000, 100_000))}
         title = f"From the smaller mode to the larger: {sizes.num_spins} spins, {sizes.clique} of them a clique"
         draw = functools.partial(figures.draw_sampling, rows=rows, title=title)
     else:
-        sizes = Learning(**given)
+        sizes = LearningSizes(**given)
         flat = subject == "fig1"
         truth = experiments.flat_truth(sizes.num_spins) if flat else experiments.peaky_truth(sizes.num_spins)
         rows = experiments.learning_curves(truth, sizes, seed, progress)

@@ -1,12 +1,11 @@
 """BLEURT (Sellam et al., ACL 2020; Pu et al., EMNLP 2021) from a checkpoint folder on disk.
 
-A checkpoint is a TensorFlow SavedModel and `bleurt_config.json`. Its graph takes ids; the text is tokenised here:
+A checkpoint is a TensorFlow SavedModel with `bleurt_config.json`. Its graph takes token ids, made here from text:
 
     [CLS] reference [SEP] candidate [SEP]      segment 0 up to the first [SEP], 1 from there on, zeros as padding
 
-The older checkpoints (bleurt-base-128 and its like) read BERT's WordPiece, BLEURT-20 and its distilled ones
-SentencePiece. Where a pair is longer than the graph takes, the longer side is cut, the candidate if they are equal.
-This file and `data/tasks.py` alone may import TensorFlow.
+The older checkpoints (such as bleurt-base-128) read BERT's word pieces; BLEURT-20 and its distilled checkpoints read
+SentencePiece. Where a pair is longer than the graph takes, the longer side is cut, or the candidate if they are equal.
 """
 
 from __future__ import annotations
@@ -25,21 +24,22 @@ from padir.metrics.scores import Score
 from padir.metrics.wordpiece import load_word_pieces
 
 _CONFIG = "bleurt_config.json"
+_WHOLE = "take a whole checkpoint"
 
 
 class MissingPackage(PadirError):
-    """TensorFlow is not installed: the metric is skipped, and the caller says so."""
+    """TensorFlow or `tokenizers` is not installed: callers skip the metric and say so."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """How a checkpoint reads text.
+    """The tokenisation of a checkpoint.
 
     Attributes:
       encode: text -> ids, without [CLS] and [SEP].
-      cls, sep: their ids.
-      max_length: ids of a pair at most, [CLS] and both [SEP] included.
-      dynamic: whether the graph takes shorter rows; otherwise all have max_length.
+      cls, sep: ids of [CLS] and [SEP].
+      max_length: most ids of a pair, [CLS] and both [SEP] included.
+      dynamic: True if the graph takes shorter rows; otherwise all rows have max_length.
     """
 
     encode: Callable[[str], list[int]]
@@ -49,7 +49,7 @@ class Pieces:
     dynamic: bool = False
 
     def pair(self, reference: str, candidate: str) -> tuple[list[int], list[int]]:
-        """Ids and segments of one pair, without padding."""
+        """Token ids and segment numbers of one pair, without padding."""
         a, b = self.encode(reference), self.encode(candidate)
         while len(a) + len(b) > self.max_length - 3:
             (a if len(a) > len(b) else b).pop()
@@ -68,10 +68,11 @@ class Pieces:
 
 
 def read_config(folder: str | Path) -> tuple[str, Pieces]:
-    """The name of a checkpoint and how it reads text; needs no TensorFlow.
+    """The name and tokenisation of a checkpoint; needs no TensorFlow.
 
     Raises:
-      PadirError: not a BLEURT checkpoint, or a file that its configuration names is missing or something else.
+      MissingPackage: `tokenizers` is needed and not installed.
+      PadirError: the folder is no BLEURT checkpoint, or its vocabulary is missing or of another kind.
     """
     folder = Path(folder)
     try:
@@ -80,7 +81,7 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
     except OSError:
         raise PadirError(f"{folder} is no BLEURT checkpoint: it has no {_CONFIG}") from None
     except (ValueError, KeyError, TypeError):
-        raise PadirError(f"{folder / _CONFIG} must give name and max_seq_length: take a whole checkpoint") from None
+        raise PadirError(f"{folder / _CONFIG} must give name and max_seq_length", remedy=_WHOLE) from None
     if config.get("vocab_file"):
         try:
             words = load_word_pieces(folder / config["vocab_file"], bool(config.get("do_lower_case")))
@@ -92,7 +93,7 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
 
         return name, Pieces(encode, words.token_to_id("[CLS]"), words.token_to_id("[SEP]"), max_length)
     if not config.get("sp_model"):
-        raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model: take a whole checkpoint")
+        raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model", remedy=_WHOLE)
     processor = _sentencepiece(folder / f"{config['sp_model']}.model")
     cls, sep = processor.piece_to_id("[CLS]"), processor.piece_to_id("[SEP]")
     if processor.unk_id() in (cls, sep):
@@ -107,14 +108,14 @@ def _sentencepiece(path: Path) -> Any:
     try:
         processor.LoadFromSerializedProto(path.read_bytes())
     except OSError as error:
-        raise PadirError(f"cannot read {path} ({error.strerror}): take a whole checkpoint") from None
+        raise PadirError(f"cannot read {path} ({error.strerror})", remedy=_WHOLE) from None
     except RuntimeError:
-        raise PadirError(f"{path} is not a SentencePiece model: take a whole checkpoint") from None
+        raise PadirError(f"{path} is not a SentencePiece model", remedy=_WHOLE) from None
     return processor
 
 
 class Bleurt:
-    """A loaded checkpoint: `scores` gives one number a pair, a call their mean times 100 (as the paper's Table 3).
+    """A loaded checkpoint: `scores` gives one score a pair, a call gives their mean times 100 (as the paper's Table 3).
 
     >>> bleurt = Bleurt.load("BLEURT-20-D6")  # doctest: +SKIP
     >>> bleurt.scores(["The dog sleeps."], ["The dog is sleeping."])  # doctest: +SKIP
@@ -138,7 +139,7 @@ class Bleurt:
         return cls(name, pieces, _load_graph(Path(folder)), batch_size)
 
     def scores(self, references: Sequence[str], candidates: Sequence[str]) -> list[float]:
-        """One score a pair, about 0 (bad) to 1 (good); pairs of like length are scored together."""
+        """One score a pair, about 0 (bad) to 1 (good); pairs of similar length are scored together."""
         order = sorted(range(len(references)), key=lambda i: len(references[i]) + len(candidates[i]))
         results = [0.0] * len(order)
         for begin in range(0, len(order), self.batch_size):
@@ -164,7 +165,7 @@ class Bleurt:
 
 @dataclasses.dataclass(frozen=True)
 class _Graph:
-    """A SavedModel's signature as a function of arrays; holds the model, whose variables go with it."""
+    """A SavedModel's signature as a function of arrays; holds the model, which its variables need to live."""
 
     model: Any
     constant: Callable[[np.ndarray], Any]
@@ -175,14 +176,14 @@ class _Graph:
 
 
 def _load_graph(folder: Path) -> _Graph:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # its start-up notes are no news to those who score
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides its start-up messages
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise MissingPackage("BLEURT needs TensorFlow: pip install 'padir[bleurt]'") from None
+        raise MissingPackage("BLEURT needs TensorFlow", remedy="pip install 'padir[bleurt]'") from None
     if not any((folder / "variables").glob("variables.data-*")):
-        raise PadirError(f"{folder} has no weights (variables/variables.data-*): take a whole checkpoint")
-    for device in tf.config.list_physical_devices("GPU"):  # or it takes the memory that JAX decodes in
+        raise PadirError(f"{folder} has no weights (variables/variables.data-*)", remedy=_WHOLE)
+    for device in tf.config.list_physical_devices("GPU"):  # or TensorFlow takes the memory that JAX needs
         tf.config.experimental.set_memory_growth(device, True)
     try:
         model = tf.saved_model.load(str(folder))

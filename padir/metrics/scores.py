@@ -1,6 +1,6 @@
 """Scores of a translated test set: BLEU, chrF, word-level stutter, length ratio, exact match, and the toy corpus's own.
 
-Every score carries a signature that says how it was computed, so that two numbers are only compared when they may be.
+Every score carries a signature of how it was computed: scores are comparable only if their signatures are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # A word is a run of letters and digits, joined inside by apostrophes or hyphens; every other sign stands alone.
 _WORDS = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
-# Han and kana are taken one by one; a number or a word in another script stays whole in the midst of them.
+# Han and kana are single words; a number or a word in another script stays whole among them.
 _HAN_OR_KANA = r"\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CHARACTERS = re.compile(rf"[{_HAN_OR_KANA}]|[^\W{_HAN_OR_KANA}]+|[^\w\s]")
 _WRITTEN_WITHOUT_SPACES = ("zh", "ja")
@@ -27,7 +27,7 @@ _WRITTEN_WITHOUT_SPACES = ("zh", "ja")
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A figure, its name, and the settings it was computed with."""
+    """A metric's name and value, and the signature of how it was computed."""
 
     name: str
     value: float
@@ -38,10 +38,10 @@ class Score:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
-    """Corpus BLEU, 0 to 100, by SacreBLEU with the tokenizer that it recommends for the target language.
+    """Corpus BLEU, 0 to 100, by SacreBLEU with the tokenizer that SacreBLEU recommends for the target language.
 
-    Japanese and Korean need MeCab (sacrebleu[ja], sacrebleu[ko]) and are scored by character without it; the signature
-    tells (tok:char).
+    Japanese and Korean need MeCab (sacrebleu[ja], sacrebleu[ko]); without MeCab they are scored by character, and the
+    signature has tok:char.
 
     Raises:
       PadirError: no sentences, or not as many hypotheses as references.
@@ -69,9 +69,9 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 def stutter(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
     """Word-level stutter: words that follow themselves in the output more often than in the reference, per 1,000 words.
 
-    Case is ignored, punctuation is no word but separates two ("no, no" is no stutter). A word that its reference
-    repeats as well is forgiven as often as the reference repeats it. In Chinese and Japanese the unit is the character.
-    After section 3.3 of the paper, which gives the idea but no normalisation.
+    Case is ignored. Punctuation is no word but separates words ("no, no" is no stutter). Repetitions that the reference
+    has, too, are not counted. In Chinese and Japanese the unit is the character. The metric follows section 3.3 of the
+    paper (Li et al., ICML 2024), which does not say how to normalise.
 
     >>> stutter(["the dog was walking walking home"], ["the dog was walking home"], "en").value  # 1 of 6 words
     166.66666666666666
@@ -84,7 +84,7 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         output = _words(hypothesis, by_character)
-        # Counter subtraction keeps positive counts only: what the reference repeats more often is no credit elsewhere.
+        # Counter subtraction keeps positive counts only: no credit for words that the reference repeats more often.
         repeats += (_repeats(output) - _repeats(_words(reference, by_character))).total()
         num_words += sum(map(_is_word, output))
     value = 1000 * repeats / num_words if num_words else 0.0
@@ -103,12 +103,12 @@ def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_la
         sum(len(metric.tokenizer(line).split()) for line in lines) for lines in (hypotheses, references)
     )
     if num_reference == 0:
-        raise PadirError("all references are empty: there is nothing to compare the outputs with; check the file")
+        raise PadirError("all references are empty", remedy="check the file: there is nothing to compare with")
     return Score("length_ratio", num_output / num_reference, f"nrefs:1|tok:{metric.tokenizer_signature}")
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Per cent of the outputs that equal their reference, but for white space at either end.
+    """Percentage of outputs that equal their reference, but for white space at either end.
 
     Raises:
       PadirError: no sentences, or not as many hypotheses as references.
@@ -119,9 +119,9 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def toy_scores(sources: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Score]:
-    """Per cent of the outputs that are right (any right translation), mixed (parts of several right ones), or wrong.
+    """Percentages of outputs that are right, mixed (parts of several right translations), or wrong.
 
-    Sources are sentences of the corpus toy_de_en; the three figures, toy_right, toy_mixed and toy_wrong, add up to 100.
+    Sources are sentences of the corpus toy_de_en; the scores toy_right, toy_mixed and toy_wrong add up to 100.
 
     Raises:
       PadirError: no sentences, not as many hypotheses as sources, or a source that is not of the grammar.
@@ -146,8 +146,8 @@ def score_all(
 ) -> dict[str, Score]:
     """Every score by its name: bleu, chrf, stutter, length_ratio, exact_match, and toy_* for the task toy_de_en.
 
-    The toy corpus's grammar lists the translations from German only, so that the other direction gets no toy_* scores.
-    Empty outputs count like any other; they are not left out.
+    The grammar of the toy corpus translates from German only, so the other direction gets no toy_* scores. Empty
+    outputs count as well.
 
     Raises:
       PadirError: no sentences, sources, hypotheses and references differ in number, or all references are empty.
@@ -160,14 +160,14 @@ def score_all(
         length_ratio(hypotheses, references, target_language),
         exact_match(hypotheses, references),
     ]
-    figures = {score.name: score for score in scores}
+    by_name = {score.name: score for score in scores}
     if (task, source_language, target_language) == ("toy_de_en", "de", "en"):
-        figures |= toy_scores(sources, hypotheses)
-    return figures
+        by_name |= toy_scores(sources, hypotheses)
+    return by_name
 
 
 def count_words(text: str, language: str) -> int:
-    """Words of a text as `stutter` counts them, punctuation left out; in Chinese and Japanese characters.
+    """The number of words as `stutter` counts them, without punctuation; characters in Chinese and Japanese.
 
     >>> count_words("Ein Mann, 3 Hunde.", "de")
     4
@@ -183,13 +183,15 @@ def _check_lengths(**lines: Sequence[str]) -> None:
     counts = {name: len(texts) for name, texts in lines.items()}
     if len(set(counts.values())) > 1:
         got = " and ".join(f"{count} {name}" for name, count in counts.items())
-        raise PadirError(f"expected one line for each sentence in all files, got {got}: check that none was dropped")
+        raise PadirError(
+            f"expected one line for each sentence in all files, got {got}", remedy="check that none was dropped"
+        )
     if not any(counts.values()):
-        raise PadirError("expected at least one sentence to score, got none: check the files or the split")
+        raise PadirError("expected at least one sentence to score, got none", remedy="check the files or the split")
 
 
 def _primary_language(language: str) -> str:
-    """The language of a code with a region or script: zh of zh-CN or zh_Hans."""
+    """The language in a code with a region or script: zh of zh-CN or zh_Hans."""
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
@@ -201,8 +203,8 @@ def sentence_metric(name: str, target_language: str) -> Metric:
 
 
 def bleu_metric(target_language: str, effective_order: bool = False) -> BLEU:
-    """SacreBLEU's BLEU with the tokenizer that it recommends for the language, or by character without MeCab."""
-    # Imported here: SacreBLEU is only wanted by those who score.
+    """SacreBLEU's BLEU with its recommended tokenizer for the language, or by character where MeCab is missing."""
+    # Imported here, as only scoring needs SacreBLEU.
     from sacrebleu.metrics.bleu import BLEU
 
     language = _primary_language(target_language)
@@ -221,6 +223,6 @@ def _is_word(word: str) -> bool:
 
 
 def _repeats(words: list[str]) -> collections.Counter[str]:
-    """How often each word directly follows itself."""
+    """The number of times that each word directly follows itself."""
     pairs = zip(words, words[1:], strict=False)
     return collections.Counter(word for word, following in pairs if word == following and _is_word(word))

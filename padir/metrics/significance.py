@@ -1,4 +1,4 @@
-"""Is one system better than another? Paired bootstrap resampling (Koehn, EMNLP 2004), by SacreBLEU."""
+"""Significance tests between systems: paired bootstrap resampling (Koehn, EMNLP 2004), by SacreBLEU."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from padir import checks
 from padir.errors import PadirError
 from padir.metrics.scores import bleu_metric
 
 
 @dataclasses.dataclass(frozen=True)
-class Compared:
-    """One system's figure in one metric.
+class SystemScore:
+    """The score of one system in one metric, with its confidence interval and p-value.
 
     Attributes:
-      system, metric: their names.
+      system, metric: names.
       score: of the test set as it is.
-      mean, interval: of the resampled test sets: mean, and half the width of the 95 % confidence interval.
-      p_value: how probable a difference to the baseline at least as large would be if the systems were equally good;
-        None for the baseline itself.
-      signature: SacreBLEU's, with the number of resamples and the seed.
+      mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
+      p_value: probability of a difference to the baseline at least as large if the systems were equally good; None for
+        the baseline.
+      signature: SacreBLEU's signature, with the number of resamples and the seed.
     """
 
     system: str
@@ -37,17 +38,17 @@ def compare(
     systems: Sequence[tuple[str, Sequence[str]]],
     target_language: str,
     samples: int = 1_000,
-) -> list[Compared]:
-    """BLEU and chrF of every system, tested against the first one, the baseline.
+) -> list[SystemScore]:
+    """BLEU and chrF of every system, tested against the baseline, which is the first system.
 
-    Every system is scored on the same `samples` resamples of the test set, so that the result is the same each time
-    (SACREBLEU_SEED in the environment gives other resamples).
+    Every system is scored on the same `samples` resamples of the test set, so that the result is the same each time;
+    SACREBLEU_SEED in the environment gives other resamples.
 
     Args:
-      systems: (name, hypotheses) pairs, at least two, with a line for each reference.
+      systems: (name, hypotheses) pairs, at least two, with one hypothesis for each reference.
 
     Raises:
-      PadirError: fewer than two systems, two of one name, too few samples, or a file of another length.
+      PadirError: fewer than two systems, two of one name, fewer than 100 samples, or unequal numbers of lines.
     """
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
@@ -57,10 +58,9 @@ def compare(
         raise PadirError(f"a comparison needs a baseline and at least one other system, got {len(systems)}")
     if len(set(names)) < len(names):
         raise PadirError(f"every system needs a name of its own, got {', '.join(names)}")
-    if samples < 100:
-        raise PadirError(f"samples must be at least 100 (1000 is usual), got {samples}")
+    checks.at_least(100, "1000 is usual", samples=samples)
     if not references:
-        raise PadirError("expected at least one reference, got none: check the file")
+        raise PadirError("expected at least one reference, got none", remedy="check the file")
     for name, hypotheses in systems:
         if len(hypotheses) != len(references):
             raise PadirError(f"{name} has {len(hypotheses)} lines but there are {len(references)} references")
@@ -80,8 +80,8 @@ def compare(
     ]
 
 
-def _compared(system: str, metric: str, signature: str, result: Any, baseline: Any) -> Compared:
+def _compared(system: str, metric: str, signature: str, result: Any, baseline: Any) -> SystemScore:
     p_value = None if result.p_value is None else float(result.p_value)
     if p_value is not None and result.score == baseline.score:
-        p_value = 1.0  # SacreBLEU counts only larger differences, so that equal systems would get the least
-    return Compared(system, metric, float(result.score), float(result.mean), float(result.ci), p_value, signature)
+        p_value = 1.0  # SacreBLEU counts only larger differences, which gives equal systems the smallest p
+    return SystemScore(system, metric, float(result.score), float(result.mean), float(result.ci), p_value, signature)

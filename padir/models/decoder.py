@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from padir.distributed.sharding import keep_rows
+from padir.errors import PadirError
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
+from padir.refinement.segments import same_segment
 from padir.text.ids import positions_in_segment
 
 
@@ -151,6 +153,25 @@ def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> 
     """
     left_BL = jnp.pad(target_BL, ((0, 0), (1, 0)))[:, :-1]
     return jnp.where(positions_in_segment(segment_BL) == 0, 0, left_BL)
+
+
+def draft_mask(
+    segment_BL: Int[Array, "R L"], visible_BLL: Bool[Array, "R L L"] | None, decontextualised: bool
+) -> Bool[Array, "R L L"]:
+    """Self-attention mask of a draft: a position sees its segment, in a decontextualised decoder without itself.
+
+    Raises:
+      PadirError: visible_BLL is given to a decoder that is not decontextualised.
+    """
+    mask_BLL = same_segment(segment_BL)
+    if not decontextualised:
+        if visible_BLL is not None:
+            raise PadirError(
+                "visible_BLL needs a decontextualised decoder: in another one hidden positions leak through others"
+            )
+        return mask_BLL
+    mask_BLL &= ~jnp.eye(segment_BL.shape[1], dtype=bool)
+    return mask_BLL if visible_BLL is None else mask_BLL & visible_BLL
 
 
 def cross_mask(segment_BL: Int[Array, "R L"], source_segment_BS: Int[Array, "B S"]) -> Bool[Array, "_ _ S"]:

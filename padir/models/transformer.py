@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir.errors import PadirError
 from padir.models.config import DTYPES, ModelConfig
-from padir.models.decoder import Decoder, RejecterHead, cross_mask, shift_right
+from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Embed
 from padir.models.length import get_length_head
@@ -93,11 +93,9 @@ class Transformer(nn.Module):
     ) -> Output:
         """Logits of every target position, float32, and keep logits if the model has a rejecter.
 
-        Arguments and errors are those of `draft_states`, and:
-
-        Args:
-          find_best: also find the best tokens. Above `MOST_LOGITS` logits they are found block by block of the
-            vocabulary, so that inside jit the logits are never in memory unless something else reads them.
+        Arguments and errors are those of `draft_states`. With `find_best`, above `MOST_LOGITS` logits, the best tokens
+        are also found block by block of the vocabulary, so that inside jit the logits are never in memory unless
+        something else reads them.
         """
         states_BLD = self.draft_states(
             tokens_BL,
@@ -108,11 +106,9 @@ class Transformer(nn.Module):
             visible_BLL=visible_BLL,
             deterministic=deterministic,
         )
-        found_BL = None
-        if find_best and not at_most(tokens_BL.size * self.ids.num_embeddings, MOST_LOGITS):
-            found_BL = best_by_block(
-                lambda *only: self.logits(states_BLD, only), self.ids.num_embeddings, self.ids.special
-            )
+        found_BL, size = None, self.ids.num_embeddings
+        if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
+            found_BL = best_by_block(lambda *only: self.logits(states_BLD, only), size, self.ids.special)
         return Output(self.logits(states_BLD), self.keep_logits(states_BLD), found_BL)
 
     def draft_states(
@@ -132,8 +128,8 @@ class Transformer(nn.Module):
           tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
-          position_BL: index of each position in its segment; None for rows of one segment, whose positional attention
-            logits are then computed once for all rows.
+          position_BL: index of each position in its segment; None for rows of one segment, which share the positional
+            attention's logits.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that it sees all others.
 
@@ -150,24 +146,14 @@ class Transformer(nn.Module):
         if position_BL is None:
             position_BL = jnp.arange(length)[None]
             if length > self.config.max_length:
+                most = f"at most the model's max_length of {self.config.max_length}"
                 raise PadirError(
-                    "target positions",
-                    f"at most the model's max_length of {self.config.max_length}",
-                    length,
-                    "shorten the rows or train with a larger ModelConfig.max_length",
+                    "target positions", most, length, "shorten the rows, or train with a larger max_length"
                 )
-        x = self.token_embedder(tokens_BL)
-        mask_BLL = same_segment(segment_BL)
-        if self.config.decontextualised:
-            mask_BLL &= ~jnp.eye(length, dtype=bool)
-        if visible_BLL is not None:
-            if not self.config.decontextualised:
-                raise PadirError(
-                    "visible_BLL needs a decontextualised decoder: in another one hidden positions leak through others"
-                )
-            mask_BLL &= visible_BLL
+        mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
+        cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
         return self.decoder(
-            x, cross_kv, position_BL, mask_BLL, cross_mask(segment_BL, source_segment_BS), deterministic
+            self.token_embedder(tokens_BL), cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic
         )
 
     def teacher_force(

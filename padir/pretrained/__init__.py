@@ -1,9 +1,11 @@
-"""The models that come with padir: model directories beside this file, each with its card, README.md."""
+"""Pretrained models: the model directories that come with padir, each with its card, README.md."""
 
 from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
+
+__all__ = ["DEFAULT", "PRETRAINED", "model_folder"]
 
 DEFAULT = "de_en"
 PRETRAINED = {
@@ -13,9 +15,9 @@ PRETRAINED = {
 
 
 def model_folder(model: str | PathLike[str]) -> Path:
-    """The folder of a model: the one at that path, or else the one that comes with padir under that name.
+    """The folder of a model, given as a path or as the name of a model that comes with padir.
 
-    `padir export --output de_en` leaves a folder of a model's name that is none; it hides no model.
+    A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder).
 
     >>> model_folder("de_en").parent.name
     'pretrained'

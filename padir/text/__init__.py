@@ -1,1 +1,7 @@
-"""Text: ids, tokenizers, lines of files."""
+"""Text and its ids: special ids and axis letters, SentencePiece vocabularies, lines of files."""
+
+from padir.text.ids import EOS, PADDING, UNK, Ids
+from padir.text.lines import byte_lines, open_bytes
+from padir.text.tokenizer import Tokenizer, train
+
+__all__ = ["EOS", "PADDING", "UNK", "Ids", "Tokenizer", "byte_lines", "open_bytes", "train"]

@@ -1,7 +1,7 @@
 """Token ids, the letters of the axes, and conversions between lengths, segments and masks.
 
 Letters, everywhere in padir: B batch (rows), S source length, L target length, V vocabulary, D model width, H heads,
-K head width, F MLP width, T steps, N hypotheses, R = B*N rows of hypotheses, G segments (sentence pairs of one row).
+K head width, F MLP width, T steps, N hypotheses, R = B*N rows of hypotheses, G segments (sentence pairs in a row).
 `tokens_BL` is an array [batch, target length].
 """
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from padir import checks
 from padir.errors import PadirError
 
 PADDING = 0
@@ -27,11 +28,13 @@ NUM_BYTES = 256  # SentencePiece's byte pieces follow UNK when byte fallback is 
 
 @dataclasses.dataclass(frozen=True)
 class Ids:
-    """The special ids of a vocabulary, laid out as T5 does: sentinels at the top, counted downwards.
+    """The special ids of a vocabulary, laid out as in T5: sentinels at the top, counted downwards.
+
+    V-1 is the mask, V-2 is reserved for BOS, V-3 is the length token, and mask_range begins at V-4.
 
     Attributes:
-      vocab_size: V, pieces and sentinels together; ids from V on belong to no token.
-      num_sentinels: how many of the last ids are sentinels (T5's extra ids).
+      vocab_size: V, pieces and sentinels together; ids from V on are outside the vocabulary.
+      num_sentinels: number of sentinels, the last ids (T5's extra ids).
       first_regular: the first id that is neither padding, EOS, unk nor a byte piece.
       num_embeddings: rows of the embedding table, at least V (0 means V): rows above V are padding for sharding.
 
@@ -48,14 +51,14 @@ class Ids:
         if self.num_embeddings == 0:
             object.__setattr__(self, "num_embeddings", self.vocab_size)
         if self.num_sentinels < 3:
-            raise PadirError(f"num_sentinels must be at least 3 (mask, BOS, length), got {self.num_sentinels}")
+            raise PadirError("num_sentinels", "at least 3 (mask, BOS, length)", self.num_sentinels)
         if not UNK < self.first_regular < self.end_regular:
             raise PadirError(
                 f"a vocabulary of {self.vocab_size} ids with {self.num_sentinels} sentinels and regular pieces from"
-                f" {self.first_regular} on has no regular piece: use a larger vocabulary"
+                f" {self.first_regular} on has no regular piece",
+                remedy="use a larger vocabulary",
             )
-        if self.num_embeddings < self.vocab_size:
-            raise PadirError(f"num_embeddings must be at least {self.vocab_size}, got {self.num_embeddings}")
+        checks.at_least(self.vocab_size, num_embeddings=self.num_embeddings)
 
     @property
     def padding(self) -> int:
@@ -91,13 +94,14 @@ class Ids:
         if self.num_sentinels < length + 3:
             raise PadirError(
                 f"mask_range needs a sentinel for each of {length} positions and 3 more, got {self.num_sentinels}"
-                f" sentinels: train the vocabulary with --num_sentinels {length + 3} or shorten the rows"
+                " sentinels",
+                remedy=f"train the vocabulary with --num_sentinels {length + 3} or shorten the rows",
             )
         return range(self.vocab_size - 4, self.vocab_size - 4 - length, -1)
 
     @functools.cached_property
     def special(self) -> tuple[int, ...]:
-        """Ids that are never written: padding, EOS, unk, sentinels and rows above V. Bytes may be written."""
+        """Ids that decoding never writes: padding, EOS, unk, sentinels and ids above V. Bytes may be written."""
         return (PADDING, EOS, UNK, *range(self.end_regular, self.num_embeddings))
 
 
@@ -123,7 +127,7 @@ def positions_in_segment(segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
 
 
 def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Array, "B G"]:
-    """How many positions each of the segments 1 .. num_segments has; 0 where there is none.
+    """The number of positions of each of the segments 1 .. num_segments; 0 for absent segments.
 
     >>> segment_lengths(jnp.array([[1, 1, 2, 0]]), 3).tolist()
     [[2, 1, 0]]
@@ -132,12 +136,16 @@ def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Arr
 
 
 def round_up(length: int, multiple: int) -> int:
-    """The least multiple of `multiple` that is at least `length`: buckets keep the number of compiled shapes small."""
+    """Rounds a length up to a multiple, as buckets do to keep the number of compiled shapes small.
+
+    >>> round_up(9, 8)
+    16
+    """
     return -(-length // multiple) * multiple
 
 
 def at_most(size: Any, limit: int) -> bool:
-    """Whether a size is known to be no more than a limit; one that an exported program leaves open is not.
+    """True if a size is known to be at most a limit; a size that an exported program leaves open is not known.
 
     >>> at_most(3, 4), at_most(jax.export.symbolic_shape("b")[0], 4)
     (True, False)
@@ -154,6 +162,6 @@ def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) ->
     out = np.full((num_rows or len(rows), length), PADDING, np.int32)
     for i, row in enumerate(rows):
         if len(row) > length:
-            raise PadirError(f"a row of {len(row)} tokens does not fit into {length}: shorten it first")
+            raise PadirError(f"a row of {len(row)} tokens does not fit into {length}", remedy="shorten it first")
         out[i, : len(row)] = row
     return out

@@ -1,7 +1,6 @@
-"""Lines of bytes, from plain and gzip files and from pipes: split at newlines only, and never more than one in memory.
+"""Lines of bytes from plain files, gzip files and pipes: split at newlines only, one in memory at a time.
 
-A line that no newline ends would be as long as the input is, and a small gzip file can hold a large one: what reads
-lines says how many bytes of one it wants at most.
+Every reader limits the bytes of a line: input without newlines is one line, and a small gzip file can hold a huge one.
 """
 
 from __future__ import annotations
@@ -21,42 +20,45 @@ _MARK = b"\xef\xbb\xbf"  # a byte order mark
 
 @runtime_checkable
 class ByteReader(Protocol):
-    """A binary file, as far as it is needed."""
+    """The one method of a binary file that `byte_lines` needs."""
 
     def readline(self, size: int, /) -> bytes: ...
 
 
 class Line(NamedTuple):
-    """A line without its end (LF or CRLF), without a byte order mark if it is the first; `cut` if it went on."""
+    """A line without its end (LF or CRLF) and byte order mark; `cut` if it was longer than the limit."""
 
     content: bytes
     cut: bool
 
 
 def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBase:
-    """A file to read, unzipped if it is called .gz.
+    """Opens a file for reading, unzipped if its name ends in .gz.
 
     Args:
-      name: of the file in messages, such as the option that gave it; "" is its path.
+      name: the file's name in messages, such as the option that gave it; "" is its path.
 
     Raises:
-      PadirError: it cannot be opened.
+      PadirError: the file cannot be opened.
     """
     try:
         return gzip.GzipFile(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")
     except OSError as error:
-        raise PadirError(f"cannot read {name or path} ({error.strerror or error}): check the path") from None
+        raise PadirError(f"cannot read {name or path} ({error.strerror or error})", remedy="check the path") from None
 
 
 def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
-    """The lines of a file.
+    """Yields the lines of a file.
+
+    >>> [line.content for line in byte_lines(io.BytesIO(b"one\\r\\ntwo"), "memory", longest=100)]
+    [b'one', b'two']
 
     Args:
-      name: of the file, for messages.
-      longest: how many bytes of a line are kept; the rest of it is read and dropped.
+      name: the file's name in messages.
+      longest: bytes of a line that are kept; the bytes beyond them are read and dropped.
 
     Raises:
-      PadirError: it cannot be read to its end, as a damaged gzip file.
+      PadirError: the file cannot be read to its end, such as a damaged gzip file.
     """
     try:
         most = longest + len(_MARK) + len(b"\r\n")
@@ -68,6 +70,6 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
                 raw = file.readline(most)
             yield Line(line[:longest], len(line) > longest)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PadirError(f"{name} is not a whole gzip file ({error}): fetch it again") from None
+        raise PadirError(f"{name} is not a whole gzip file ({error})", remedy="fetch it again") from None
     except OSError as error:
-        raise PadirError(f"cannot read {name} ({error.strerror or error}): check the path") from None
+        raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None

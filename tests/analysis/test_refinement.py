@@ -65,7 +65,7 @@ def test_steps_of_a_model_that_knows_the_joint_distribution():
     tokens_TL, score_TL = (np.asarray(x)[:, 0, :3] for x in (out.tokens_TBL, out.scores_TBL))
     references = [s for s in itertools.product(range(2), repeat=3) for _ in range(int(joint_VVV[s]))]
     first, second = refinement.tally(
-        refinement.Run(tokens_TL, score_TL, FIRST + np.array(s), ["right", "mixed"]) for s in references
+        refinement.SentenceRun(tokens_TL, score_TL, FIRST + np.array(s), ["right", "mixed"]) for s in references
     )
     # Step 1: 0 is the likelier everywhere, by 7:3, 6:4 and 7:3. The schedule hides the least certain position.
     assert np.isnan(score_TL[1]).tolist() == [False, True, False]
@@ -86,7 +86,7 @@ def test_steps_of_a_model_that_knows_the_joint_distribution():
 def test_a_step_that_wrote_nothing_has_no_calibration():
     """And a sentence that does not change is settled."""
     tokens_TL = np.array([[5, 6], [5, 6]])
-    (step,) = refinement.tally([refinement.Run(tokens_TL, np.full((2, 2), np.nan), np.array([5, 6]))])
+    (step,) = refinement.tally([refinement.SentenceRun(tokens_TL, np.full((2, 2), np.nan), np.array([5, 6]))])
     assert step.reliability is None and step.settled == 1.0 and step.equal == 0.0 and step.right is None
     assert "calibration_error" not in step.row()
     with pytest.raises(PadirError, match="no sentences"):
@@ -236,9 +236,9 @@ def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, c
 def test_matplotlib_is_asked_for_before_the_work(numbers, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PadirError, match="padir\\[plot\\]"):
-        commands.run("refinement", numbers[0], numbers[2], Decoding(), commands.Options())
+        commands.run("refinement", numbers[0], numbers[2], Decoding(), commands.AnalysisOptions())
     with pytest.raises(PadirError, match="attention, dependency, refinement"):
-        commands.run("colour", numbers[0], numbers[2], Decoding(), commands.Options())
+        commands.run("colour", numbers[0], numbers[2], Decoding(), commands.AnalysisOptions())
 
 
 def test_an_autoregressive_model_is_refused(numbers):
@@ -246,7 +246,7 @@ def test_an_autoregressive_model_is_refused(numbers):
     translator = random_translator(numbers[0].tokenizer, causal=True)
     for subject in commands.SUBJECTS:
         with pytest.raises(PadirError, match="autoregressive"):
-            commands.run(subject, translator, numbers[2], Decoding(), commands.Options())
+            commands.run(subject, translator, numbers[2], Decoding(), commands.AnalysisOptions())
 
 
 def test_what_is_undefined_is_no_number():

@@ -83,13 +83,13 @@ def padir_losses(run, vocabulary, batches, start, steps):
     """The losses of padir's own objective and optimizer from a checkpoint's weights on, with T5X's keys."""
     from padir.interop.t5x import checkpoint as t5x_checkpoint
     from padir.interop.t5x.adapter.refinement_model import to_batch
-    from padir.interop.t5x.exchange import described
+    from padir.interop.t5x.exchange import read_description
     from padir.models.transformer import Transformer
     from padir.refinement.corruption import Uniform
     from padir.training.objective import Objective
     from padir.training.optimizer import Adafactor, Cosine
 
-    card, _ = described(run)
+    card, _ = read_description(run)
     model = Transformer(card.config, card.ids)
     flat = t5x_checkpoint.read(run, start).params
     params = jax.tree.map(jnp.asarray, flax.traverse_util.unflatten_dict(flat, sep="/"))
@@ -125,9 +125,9 @@ def test_the_loss_curve_of_t5x_train_is_padirs(run, vocabulary):
 
     from padir.interop import seqio_tasks as tasks
     from padir.interop.t5x.adapter.features import RefinementFeatureConverter
-    from padir.interop.t5x.exchange import described
+    from padir.interop.t5x.exchange import read_description
 
-    card, _ = described(run)
+    card, _ = read_description(run)
     tasks.register(vocabulary)
     batches = seqio.get_dataset(
         mixture_or_task_name="toy_de_en",

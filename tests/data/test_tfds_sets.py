@@ -158,7 +158,7 @@ def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
 
 
 def test_pairs_are_read_one_by_one():
-    """Of a split that no memory could hold."""
+    """The split is larger than any memory."""
     import tensorflow_datasets as tfds
 
     with tfds.testing.mock_data(num_examples=10**12):

@@ -125,7 +125,7 @@ class TestJoining:
         ("arguments", "message"),
         [
             (("localhost:1234",), "needs --num_processes N and --process_id I"),
-            (("localhost:1234", 2, 2), r"--process_id must lie in 0 .. 1, got 2"),
+            (("localhost:1234", 2, 2), r"--process_id must be in .0, 1., got 2"),
             (("localhost", 2, 0), "must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got 'localhost'"),
             (("auto", 2, 0), "takes the processes from the environment"),
         ],
@@ -142,10 +142,10 @@ class TestJoining:
 
 
 class TestAgreeing:
-    """Of two processes one is played by what `_from_all` is made to give."""
+    """One of two processes is simulated: `_from_all` returns its part, too."""
 
     def agreed(self, monkeypatch, make, other):
-        """What process 0 comes to, where process 1 says something or fails (None)."""
+        """The result of process 0, where process 1 has `other` or fails (None)."""
         said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(

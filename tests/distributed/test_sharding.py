@@ -156,8 +156,14 @@ class TestWhatDoesNotDivide:
         ("wrong", "message"),
         [
             ({"model_parallel": 0}, "model_parallel must be at least 1, got 0"),
-            ({"rules": (("vocabulary", "model"),)}, "name axes of parameters, .*vocab, got 'vocabulary'"),
-            ({"rules": (("vocab", "rows"),)}, "map to 'data' or 'model', got 'rows' for 'vocab'"),
+            (
+                {"rules": (("vocabulary", "model"),)},
+                "axis of a parameter in Sharding.rules must be one of .*vocab, got 'vocabulary'",
+            ),
+            (
+                {"rules": (("vocab", "rows"),)},
+                "mesh axis of 'vocab' in Sharding.rules must be one of data, model, got 'rows'",
+            ),
         ],
     )
     def test_values(self, wrong, message):

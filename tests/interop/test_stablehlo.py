@@ -23,6 +23,7 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import stablehlo as export
 from padir.interop import standalone as exported
+from padir.interop import traced_programs
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
 from padir.models.directory import save_model
@@ -216,9 +217,11 @@ class TestPrograms:
         """More rows than a group are taken in groups on a CPU, and at once elsewhere."""
         (b,) = jax.export.symbolic_shape("b")
         shape = jax.ShapeDtypeStruct((b,), np.int32)
-        chosen = jax.export.export(jax.jit(lambda x: export._in_groups(x.size, 4)), platforms=("cpu", "cuda"))(shape)
+        chosen = jax.export.export(jax.jit(lambda x: traced_programs._in_groups(x.size, 4)), platforms=("cpu", "cuda"))(
+            shape
+        )
         assert [bool(chosen.call(np.zeros(rows, np.int32))) for rows in (4, 5)] == [False, True]
-        only = jax.export.export(jax.jit(lambda x: export._in_groups(x.size, 4)), platforms=("cuda",))(shape)
+        only = jax.export.export(jax.jit(lambda x: traced_programs._in_groups(x.size, 4)), platforms=("cuda",))(shape)
         assert " GT, " in chosen.mlir_module() and " GT, " not in only.mlir_module()
 
 
@@ -330,7 +333,7 @@ class TestRefuses:
         [
             (Decoding(prune=Prune()), "prune cannot be exported"),
             (Decoding(n_best=2), "n_best cannot be exported"),
-            (Decoding(rerank=MinimumBayesRisk()), "only the model's own score can choose"),
+            (Decoding(rerank=MinimumBayesRisk()), "only the model's own score can rerank"),
             (Decoding(search=Beam(2)), "search applies only to autoregressive models"),
         ],
     )
@@ -349,7 +352,7 @@ class TestRefuses:
             ({"source": (8, 8)}, "the source lengths must increase"),
             ({"target": (32,)}, "the model writes at most 24 tokens, got a length of 32"),
             ({"source": (40,)}, "the model reads at most 25 source tokens, got a length of 40"),
-            ({"step": 0}, "the step between lengths must be at least 1"),
+            ({"step": 0}, "step must be at least 1"),
         ],
     )
     def test_lengths_that_cannot_be(self, translator, tmp_path, lengths, message):
@@ -371,7 +374,7 @@ class TestRefuses:
     def test_and_leaves_nothing_half_written(self, translator, copy, tmp_path, monkeypatch):
         """An export that fails takes nothing away; one that succeeds takes the earlier one's place."""
         before = sorted(path.name for path in copy.iterdir())
-        monkeypatch.setattr(export, "_serialised", lambda *arguments: b"")
+        monkeypatch.setattr(traced_programs, "serialise", lambda *arguments: b"")
         with monkeypatch.context() as patched:
             patched.setattr(export, "save_weights", lambda path, arrays: (_ for _ in ()).throw(OSError("disk full")))
             with pytest.raises(OSError, match="disk full"):

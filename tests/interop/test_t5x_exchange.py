@@ -14,7 +14,7 @@ from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write
-from padir.interop.t5x.exchange import describe, export_model, fits, import_model, take
+from padir.interop.t5x.exchange import check_fits, export_checkpoint, import_model, take, write_description
 from padir.models.card import Weights
 from padir.models.directory import load_model
 from padir.models.params import param_shapes
@@ -39,7 +39,7 @@ def t5_checkpoint(folder, tokenizer, rows=0, step=1_000_000, **sizes):
 
 def test_a_model_goes_to_t5x_and_back(tmp_path):
     model_dir = random_model_dir(tmp_path / "random")
-    folder = export_model(model_dir, tmp_path / "run")
+    folder = export_checkpoint(model_dir, tmp_path / "run")
     assert folder.name == "checkpoint_7"
     assert main(["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]) == 0
     before, after = load_model(model_dir), load_model(tmp_path / "back")
@@ -53,7 +53,7 @@ def test_a_model_goes_to_t5x_and_back(tmp_path):
 
 
 def test_a_checkpoint_of_a_described_model_needs_no_arguments_and_takes_none(tmp_path, capsys):
-    export_model(random_model_dir(tmp_path / "random"), tmp_path / "run")
+    export_checkpoint(random_model_dir(tmp_path / "random"), tmp_path / "run")
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     assert main([*command, "--languages", "de-en"]) == 2
     assert "padir.json beside the checkpoint says what model it is" in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_nothing_fits(tmp_path):
 def test_fits_names_what_differs(tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
     params = flat(translator.params)
-    fits(params, translator.model, tmp_path)
+    check_fits(params, translator.model, tmp_path)
     shapes = param_shapes(translator.card.config, translator.card.ids)
     assert shapes == {name: value.shape for name, value in params.items()}
     del params["encoder/encoder_norm/scale"]
@@ -163,14 +163,14 @@ def test_fits_names_what_differs(tmp_path):
     with pytest.raises(
         PadirError, match=r"encoder_norm/scale: expected \(16,\), got none; encoder/more: expected none, got \(3,\)"
     ):
-        fits(params, translator.model, tmp_path)
+        check_fits(params, translator.model, tmp_path)
 
 
 def test_a_description_goes_with_every_checkpoint_of_a_run(tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
     for step in (10, 20):
         write(tmp_path / "run", translator.params, step)
-    describe(tmp_path / "run", translator.card, translator.tokenizer)
+    write_description(tmp_path / "run", translator.card, translator.tokenizer)
     for arguments, step in (([str(tmp_path / "run")], 20), ([str(tmp_path / "run" / "checkpoint_10")], 10)):
         assert main(["t5x", "import", *arguments, "--output", str(tmp_path / str(step))]) == 0
         assert load_model(tmp_path / str(step))[1].step == step

@@ -19,7 +19,7 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import Decoding
+from padir.decoding.options import Decoding, resolve
 from padir.decoding.rerank import Rescore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.translation import Translation
@@ -60,6 +60,9 @@ class Dictionary(Translator):
             task="words",
             weights="of step 3",
         )
+
+    def resolved(self, decoding):
+        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
 
     def translate(self, texts, decoding, *, target_lengths=None, truncate=False, first_number=0):
         assert truncate

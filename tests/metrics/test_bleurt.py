@@ -1,4 +1,4 @@
-"""What goes into a BLEURT graph, what comes out of one, and what is refused."""
+"""BLEURT: the input of its graph, its scores, and refused checkpoints."""
 
 import json
 import os

@@ -14,7 +14,7 @@ REFERENCE = "the cat sat on the mat"
 
 
 def test_bleu_of_one_wrong_word():
-    """Of 6 words, 5 pairs, 4 triples and 3 quadruples, 5, 3, 2 and 1 occur in the reference, which is as long."""
+    """Of 6 words, 5 pairs, 4 triples and 3 quadruples, 5, 3, 2 and 1 are in the reference; lengths are equal."""
     score = metrics.bleu(["the cat sat on a mat"], [REFERENCE], "en")
     assert score.value == pytest.approx(100 * math.exp(sum(map(math.log, (5 / 6, 3 / 5, 2 / 4, 1 / 3))) / 4))
 

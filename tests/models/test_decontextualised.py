@@ -59,7 +59,7 @@ def test_no_output_depends_on_its_own_token(visibility):
     np.testing.assert_array_equal(same_LL[segment_L > 0].T, ~sees_LL[:, segment_L > 0])
 
 
-def test_the_ordinary_decoder_would_fail_that_test():
+def test_an_ordinary_decoder_depends_on_its_own_token():
     model, params = tiny_model(positional_attention=False)
     changed_BL = PACKED.target_BL.at[0, 1].add(1)
     before, after = (decode(model, params, PACKED, t, packed=True) for t in (PACKED.target_BL, changed_BL))
@@ -94,7 +94,7 @@ def test_a_packed_row_gives_what_its_pairs_give_alone():
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_with_every_strategy_what_is_seen_was_written(name):
+def test_every_strategy_shows_only_written_positions(name):
     start = draft(keys(3), jnp.array([7, 4, 2]), 8, Mask(), IDS)
     canvas, strategy = veil(start, start.free_BL), get_strategy(name)
     logits_BLV = moody(canvas.segment_BL)(canvas.tokens_BL).at[:, :, 20].add(6.0)  # most of them stutter
@@ -112,7 +112,7 @@ def test_with_every_strategy_what_is_seen_was_written(name):
     assert not (canvas.tokens_BL == IDS.mask).any()
 
 
-def test_translates_and_the_steps_see_what_was_written(tmp_path):
+def test_translation_steps_see_the_tokens_written_before(tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "v"), corruption=Mask(rate=0.0), decontextualised=True)
     one, many = (
         translator.translate(["1 2 3"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12])[0]
@@ -122,13 +122,13 @@ def test_translates_and_the_steps_see_what_was_written(tmp_path):
     assert one.text != many.text
 
 
-def test_it_has_no_positional_attention_and_no_rejecter():
+def test_the_config_has_no_positional_attention_and_no_rejecter():
     assert not ModelConfig(decontextualised=True, positional_attention=True).positional_attention
     with pytest.raises(PadirError, match="decontextualised=True excludes rejecter=True"):
         ModelConfig(decontextualised=True, rejecter=True)
 
 
-def test_visibility_is_for_it_alone():
+def test_visibility_is_refused_by_an_ordinary_decoder():
     model, params = tiny_model()
     with pytest.raises(PadirError, match="needs a decontextualised decoder"):
         decode(model, params, PACKED, PACKED.target_BL, jnp.ones((1, 20, 20), bool), packed=True)

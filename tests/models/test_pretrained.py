@@ -14,7 +14,7 @@ MOST_BYTES = 12_000_000
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
-def test_is_whole_and_small_and_has_a_card(name):
+def test_the_model_is_complete_and_small_and_has_a_card(name):
     folder = model_folder(name)
     assert sum(path.stat().st_size for path in folder.iterdir()) <= MOST_BYTES
     _, card, _ = load_model(name)
@@ -23,30 +23,30 @@ def test_is_whole_and_small_and_has_a_card(name):
     assert text.startswith(f"# {name}\n") and all(word in text for word in ("CC-BY", "CC0", "public domain", "BLEU"))
 
 
-def test_no_model_named_is_the_refining_one():
+def test_the_default_model_is_the_refining_one():
     assert DEFAULT == "de_en"
     translator = Translator.load()
     assert not translator.card.config.causal
     assert translator.translate(["Ich liebe dich."])[0].text == "I love you."
 
 
-def test_the_autoregressive_one_translates():
+def test_the_autoregressive_model_translates():
     assert Translator.load("de_en_ar").translate(["Guten Morgen!"])[0].text == "Good morning!"
 
 
-def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
+def test_a_folder_of_the_same_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "de_en").mkdir()
     with pytest.raises(PadirError, match="de_en has no manifest.json"):
         Translator.load("de_en")
 
 
-def test_an_unknown_name_lists_them():
+def test_an_unknown_name_lists_the_known_models():
     with pytest.raises(PadirError, match=r"no model directory en_de: .*\(de_en, de_en_ar\)"):
         Translator.load("en_de")
 
 
-def test_the_command_needs_no_model(tmp_path):
+def test_the_translate_command_needs_no_model_option(tmp_path):
     (tmp_path / "de.txt").write_text("Guten Morgen!\n\n")
     files = ["--input", str(tmp_path / "de.txt"), "--output", str(tmp_path / "en.txt")]
     assert main(["translate", "--rerank", "de_en_ar", "--top_k", "2", *files]) == 0
@@ -54,7 +54,7 @@ def test_the_command_needs_no_model(tmp_path):
     assert lines[0].startswith("Good morning") and lines[1:] == [""]
 
 
-def test_an_export_of_its_name_does_not_hide_a_model(tmp_path, monkeypatch):
+def test_an_export_of_the_same_name_does_not_hide_a_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("de_en").mkdir()
     assert model_folder("de_en") == Path("de_en")  # such as a training that has not finished

@@ -19,7 +19,7 @@ TOKENS = RNG.randint(3, 60, (4, 12))
 TEXTS = [source for source, _ in Numbers().pairs("validation")][:3]
 
 
-def test_what_integers_can_say_comes_back_exactly():
+def test_integer_weights_are_quantised_exactly():
     kernel = jnp.array([[127.0, 2.0], [-5.0, -254.0]])
     quantised = quantise({"kernel": kernel})
     np.testing.assert_array_equal(quantised["kernel"], [[127, 1], [-5, -127]])
@@ -28,7 +28,7 @@ def test_what_integers_can_say_comes_back_exactly():
     np.testing.assert_allclose(int8_dot(x, quantised["kernel"], quantised["kernel_scale"]), x @ kernel)
 
 
-def test_an_error_is_that_of_rounding_to_255_levels():
+def test_the_error_is_at_most_that_of_rounding_to_255_levels():
     x, kernel = jnp.asarray(RNG.randn(9, 64), jnp.float32), jnp.asarray(RNG.randn(64, 32), jnp.float32)
     quantised = quantise({"kernel": kernel})
     error = np.abs(int8_dot(x, quantised["kernel"], quantised["kernel_scale"]) - x @ kernel)

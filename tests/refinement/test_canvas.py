@@ -32,7 +32,7 @@ def test_write_and_hide_touch_free_positions_only():
     assert hidden.score_BL.tolist() == [[-0.5, 0.0, -0.5, 0.0, 0.0]]
 
 
-def test_a_written_position_is_seen_by_all_others_of_its_segment_and_a_hidden_one_by_none():
+def test_written_positions_are_visible_in_their_segment_hidden_ones_not():
     canvas = veil(row(), row().free_BL)  # three free positions, EOS, padding
     seen = canvas.visible_BLL[0].astype(int).tolist()
     assert seen == [[0, 0, 0, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
@@ -54,7 +54,7 @@ def test_a_written_position_is_seen_by_all_others_of_its_segment_and_a_hidden_on
     assert back.visible_BLL[0].sum(0).tolist() == [3, 0, 0, 3, 0]
 
 
-def test_other_canvases_know_no_visibility():
+def test_canvases_of_other_decoders_have_no_visibility():
     everywhere = jnp.ones((1, 5), bool)
     written = write(row(), everywhere, jnp.full((1, 5), 20), jnp.full((1, 5), -0.5))
     assert written.visible_BLL is None and hide(written, everywhere).visible_BLL is None
@@ -75,7 +75,7 @@ def test_worst_counts_within_each_segment():
     assert count_in_segment(among_BL, segment_BL).tolist() == [[3, 3, 3, 2, 2, 2]]
 
 
-def test_best_tokens_are_normalised_over_what_is_allowed():
+def test_best_tokens_are_normalised_over_the_allowed_ids():
     logits_BLV = jnp.log(jnp.array([[[0.5, 0.3, 0.2]]]))
     token_BL, score_BL = best_tokens(forbid(logits_BLV, (0,)))
     assert token_BL.tolist() == [[1]]
@@ -96,7 +96,7 @@ def test_the_best_tokens_by_block_are_the_best_tokens(block):
     np.testing.assert_allclose(score_BL, expected_score_BL, atol=1e-6)
 
 
-def test_a_certain_token_by_block_has_a_score_below_0():
+def test_a_certain_token_found_by_block_has_a_score_below_0():
     """0 says: not written."""
     logits_BLV = jnp.array([[[0.0, 200.0, 0.0]]])
     _, score_BL = best_by_block(

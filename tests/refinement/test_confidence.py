@@ -34,14 +34,14 @@ def first_step(strategy, out, free, num_steps=3, step=0):
 
 
 class TestThreshold:
-    def test_writes_what_is_above_it(self):
+    def test_writes_tokens_above_the_threshold(self):
         out = spread(1, 2, 4)  # probabilities 1, 1/2 and 1/4
         assert first_step(Threshold(0.6), out, 3) == ([20, MASK, MASK], False)
         assert first_step(Threshold(0.4), out, 3) == ([20, 21, MASK], False)
         assert first_step(Threshold(0.2), out, 3) == ([20, 21, 22], True)
         assert first_step(Threshold(0.5), out, 3) == ([20, MASK, MASK], False)  # not more than 1/2
 
-    def test_writes_the_best_if_none_is_above_it(self):
+    def test_writes_the_best_token_if_none_is_above_the_threshold(self):
         assert first_step(Threshold(0.9), spread(4, 2, 3), 3) == ([MASK, 21, MASK], False)
         assert first_step(Threshold(1.0), spread(2, 2, 2), 3) == ([20, MASK, MASK], False)
 
@@ -82,7 +82,7 @@ class TestEntropyBound:
     def test_writes_the_largest_set_within_the_bound(self, gamma, expected):
         assert first_step(EntropyBound(gamma), spread(2, 4, 2, 8), 4)[0] == expected
 
-    def test_what_is_certain_costs_nothing(self):
+    def test_certain_tokens_use_up_none_of_the_bound(self):
         assert first_step(EntropyBound(0.0), spread(1, 1, 3, 1), 4)[0] == [20, 21, 22, 23]  # 0 before the last of them
         assert first_step(EntropyBound(0.0), spread(3, 1, 3, 1), 4)[0] == [20, 21, MASK, 23]
 

@@ -65,7 +65,7 @@ def chi_squared(counts):
     return np.square(counts - expected).sum() / expected
 
 
-def test_cmlm_masks_each_number_of_positions_equally_often_and_each_position():
+def test_cmlm_masks_each_number_of_positions_and_each_position_equally():
     rows = jnp.full((4_000, 4), 7)
     noisy_BL, chosen_BL = Cmlm()(keys(4_000), rows, rows > 0, jnp.ones_like(rows), ids=IDS)
     np.testing.assert_array_equal(noisy_BL == IDS.mask, chosen_BL)
@@ -87,7 +87,7 @@ def test_cmlm_masks_a_lone_position_and_counts_each_segment():
     assert set(np.asarray(chosen_BL[:, 1:].sum(-1)).tolist()) == {1, 2, 3, 4, 5}
 
 
-def test_uniform_rate_replaces_every_number_of_positions_equally_often():
+def test_uniform_rate_replaces_each_number_of_positions_equally_often():
     noisy_BL, chosen_BL = corrupt(UniformRate())
     assert (np.asarray(noisy_BL)[np.asarray(chosen_BL)] < IDS.end_regular).all()
     # With the rate from U(0, 1), the number replaced is uniform over 0 .. 20.

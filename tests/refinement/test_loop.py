@@ -1,8 +1,10 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, keys, moody, oracle
+from support.fakes import IDS, keys, moods, moody, oracle
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, Uniform
@@ -18,7 +20,7 @@ def start(corruption=None):
     return draft(keys(2), LENGTHS, 9, corruption or Uniform(), IDS)
 
 
-def test_one_pass_finds_the_answer_and_a_second_sees_that_nothing_changes():
+def test_the_first_pass_finds_the_answer_and_the_second_halts():
     canvas = start()
     answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
     refined = refine(keys(2), canvas, oracle(answer_BL), Padir(), num_steps=10)
@@ -58,7 +60,7 @@ def test_rows_that_are_done_are_left_out_of_the_groups():
     assert decoded == 2 * [[0, 1], [2, 3], [4, 5]] + 2 * [[1, 0]]  # 5: there is no such row
 
 
-def test_tokens_found_without_logits_are_taken_unless_other_ids_are_banned():
+def test_found_tokens_are_used_unless_other_ids_are_banned():
     canvas = start()
     answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
 
@@ -95,12 +97,14 @@ def test_halting_gives_what_all_steps_would_have_given(remask):
             canvas, memory = super().step(key_B, canvas, output, memory, step=step, num_steps=num_steps)
             return canvas.replace(done_B=jnp.zeros_like(canvas.done_B)), memory
 
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(strategy, canvas, tables):
+        return refine(keys(6), canvas, moody(canvas.segment_BL, tables=tables), strategy, num_steps=12)
+
     halted = 0
     for seed in range(4):
         canvas = draft(keys(6, seed), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
-        logits_fn = moody(canvas.segment_BL, seed)
-        one = refine(keys(6), canvas, logits_fn, Padir(remask), num_steps=12)
-        two = refine(keys(6), canvas, logits_fn, Restless(remask), num_steps=12)
+        one, two = (run(strategy, canvas, moods(seed)) for strategy in (Padir(remask), Restless(remask)))
         np.testing.assert_array_equal(one.tokens_BL, two.tokens_BL)
         halted += int((one.passes_B < 12).sum())
     assert halted > 0
@@ -177,6 +181,6 @@ def test_a_part_of_the_steps_is_not_traced(part):
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])
-def test_no_step_is_refused(num_steps):
+def test_zero_steps_are_refused(num_steps):
     with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):
         refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=num_steps)

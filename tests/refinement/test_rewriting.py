@@ -156,7 +156,7 @@ class TestConstant:
         assert self.steps(Constant(count=1), one, two).tokens_BL.tolist() == [[63, 31, 22, EOS]]
 
     @pytest.mark.parametrize(("remask", "token"), [("start", 9), ("previous", 20), ("logits", 30)])
-    def test_what_a_taken_back_position_gets(self, remask, token):
+    def test_remask_chooses_the_token_of_a_taken_back_position(self, remask, token):
         strategy = Constant(count=1, remask=remask)
         one, two = output([20, 21, 22], [6.0, 3.0, 9.0]), output([30, 31, 32], [8.0, 9.0, 1.0])
         after = self.steps(strategy, one, two, start=(9, 9, 9))
@@ -201,7 +201,7 @@ class TestRejecter:
         after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], [5.0, 5.0, -5.0], 0)
         assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]] and after.done_B.tolist() == [False]
 
-    def test_later_ones_write_what_is_rejected(self):
+    def test_later_steps_write_the_rejected_positions(self):
         # Probabilities to keep: 0.62, 0.50, 0.38.
         after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], [0.5, 0.0, -0.5], 1)
         assert after.tokens_BL.tolist() == [[10, 11, 22, EOS]] and after.done_B.tolist() == [False]

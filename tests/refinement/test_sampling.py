@@ -62,7 +62,7 @@ def after_a_sweep(before_VVV):
 NOISE = 0.065
 
 
-def test_the_joint_of_these_tests_is_far_from_what_it_must_be_told_from():
+def test_the_joint_is_far_from_the_distributions_of_wrong_samplers():
     assert distance(JOINT_VVV, product_of_marginals(JOINT_VVV)) > 0.2
     assert distance(after_a_sweep(product_of_marginals(JOINT_VVV)), JOINT_VVV) > 0.1
     assert distance(after_a_sweep(product_of_marginals(JOINT_VVV)), product_of_marginals(JOINT_VVV)) > 0.1
@@ -79,7 +79,7 @@ class TestSampleTokens:
             np.testing.assert_allclose(share, expected, atol=4 * np.sqrt(0.25 / ROWS))
             np.testing.assert_allclose(jnp.exp(score_BL), prob[np.asarray(token_BL)], rtol=1e-5)
 
-    def test_temperature_0_is_the_argmax_and_what_is_forbidden_is_never_drawn(self):
+    def test_temperature_0_is_the_argmax_and_forbidden_ids_are_never_drawn(self):
         logits_BLV = jnp.broadcast_to(jnp.array([1.0, 2.0, -jnp.inf]), (ROWS, 1, 3))
         segment_BL = jnp.ones((ROWS, 1), int)
         assert (sample_tokens(keys(ROWS), logits_BLV, segment_BL, 0.0)[0] == 1).all()
@@ -119,7 +119,7 @@ class TestSundaeSampling:
         refined = refine(keys(3), start, logits_fn, SundaeSampling(share=1.0, temperature=0.0), num_steps=3)
         np.testing.assert_array_equal(refined.tokens_BL, tokens_BL)
 
-    def test_the_uncertain_share_is_what_was_written_with_the_lowest_probability(self):
+    def test_order_uncertain_rewrites_the_tokens_of_lowest_probability(self):
         before = write(
             canvas([10] * 4),
             jnp.ones((1, 5), bool),
@@ -154,11 +154,11 @@ class TestBlockGibbs:
         assert distance(self.run(BlockGibbs(), 1), product_of_marginals(JOINT_VVV)) < NOISE
 
     @pytest.mark.parametrize(("block", "num_steps"), [(1, 41), (2, 21), (3, 4)])
-    def test_one_after_the_other_its_distribution_is_the_joint(self, block, num_steps):
+    def test_sequential_draws_have_the_joint_distribution(self, block, num_steps):
         """A chain that forgets its start and ends in the joint leaves it invariant."""
         assert distance(self.run(BlockGibbs(block=block), num_steps), JOINT_VVV) < NOISE
 
-    def test_the_parallel_block_is_an_approximation(self):
+    def test_parallel_draws_only_approximate_the_joint(self):
         drawn_VVV = self.run(BlockGibbs(block=3, parallel=True), 4)
         assert distance(drawn_VVV, product_of_marginals(JOINT_VVV)) < NOISE  # so it is at every step
         assert distance(self.run(BlockGibbs(block=2, parallel=True), 15), JOINT_VVV) > 2 * NOISE
@@ -177,7 +177,7 @@ class TestBlockGibbs:
         # Each pass writes one; after the second of a block the next one is hidden, without the positions of this one.
         assert seen == [[20, MASK, 22, MASK], [20, 31, 22, MASK], [MASK, 31, MASK, 43]]
 
-    def test_what_is_hidden_at_the_last_step_gets_the_argmax(self):
+    def test_hidden_positions_get_the_argmax_at_the_last_step(self):
         strategy = BlockGibbs(block=3)
         before = canvas([MASK, 21, MASK, MASK])
         hidden_BL = jnp.array([[True, False, True, True, False]])

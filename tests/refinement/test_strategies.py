@@ -1,5 +1,7 @@
+import functools
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,20 +35,25 @@ DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
 JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def refined_by(strategy, start, num_steps):
+    """Tokens and their scores; one program for every number of steps."""
+    decoder = moody(start.segment_BL)
+    if isinstance(strategy, EasyFirst):  # told what each position sees, the decoder takes no notice
+        start = unseen(start)
+        start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
+    logits_fn = judging(lambda tokens_BL, *visible_BLL: decoder(tokens_BL))
+    refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
+    return refined.tokens_BL, refined.canvas.score_BL
+
+
 class TestEquivalences:
     """Strategies that must agree where their differences have no effect."""
 
-    def tokens(self, strategy, corruption, num_steps):
-        start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS)
-        if isinstance(strategy, EasyFirst):
-            start = unseen(start)
-            start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
-            contextualised = moody(start.segment_BL)
-            logits_fn = judging(lambda tokens_BL, visible_BLL: contextualised(tokens_BL))
-        else:
-            logits_fn = judging(moody(start.segment_BL))
-        refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
-        return refined.tokens_BL, refined.canvas.score_BL
+    @staticmethod
+    @functools.cache
+    def tokens(strategy, corruption, num_steps):
+        return refined_by(strategy, draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS), num_steps)
 
     @pytest.mark.parametrize(
         "strategy",
@@ -64,7 +71,7 @@ class TestEquivalences:
         ids=lambda strategy: type(strategy).__name__,
     )
     @pytest.mark.parametrize("corruption", [Uniform(), Mask()], ids=["uniform", "mask"])
-    def test_one_step_is_the_argmax_of_the_draft_for_all(self, strategy, corruption):
+    def test_one_step_of_any_strategy_is_the_argmax_of_the_draft(self, strategy, corruption):
         expected = self.tokens(Padir(), corruption, 1)
         for got, wanted in zip(self.tokens(strategy, corruption, 1), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
@@ -79,7 +86,7 @@ class TestEquivalences:
         ],
         ids=lambda strategy: type(strategy).__name__,
     )
-    def test_some_are_one_shot_at_the_end_of_their_range(self, strategy):
+    def test_extreme_hyperparameters_are_one_shot_decoding(self, strategy):
         one_shot_BL, _ = self.tokens(Padir(), Uniform(), 1)
         np.testing.assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
 
@@ -127,7 +134,7 @@ class TestCommandLine:
             ("threshold:tau=2.0", "Threshold.tau must be in"),
         ],
     )
-    def test_what_is_wrong_is_told(self, text, message):
+    def test_wrong_strategies_are_refused(self, text, message):
         with pytest.raises(PadirError, match=message):
             parse_strategy(text)
 
@@ -140,7 +147,7 @@ class TestNeeds:
         check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
 
     @pytest.mark.parametrize("name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound"])
-    def test_most_run_on_all(self, name):
+    def test_most_strategies_run_on_all_models(self, name):
         for trained in (Uniform(), Mask(), MaskRange(), Mixed()):
             self.check(name, trained=trained)
 
@@ -163,7 +170,7 @@ class TestNeeds:
             with pytest.raises(PadirError, match="easy_first needs a decontextualised decoder"):
                 self.check("easy_first", trained=Mask(), config=config)
 
-    def test_rejecter_needs_its_head(self):
+    def test_rejecter_needs_a_rejecter_head(self):
         self.check("rejecter", config=JUDGING)
         for config in (ORDINARY, DISCO):
             with pytest.raises(PadirError, match="rejecter needs a rejecter head"):
@@ -178,7 +185,7 @@ class TestNeeds:
         with pytest.raises(PadirError, match="Own needs a rejecter head"):
             check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
 
-    def test_every_need_is_one_that_is_checked(self):
+    def test_every_need_is_checked(self):
         assert all(
             getattr(cls, "needs", set()) <= {"mask", "rejecter", "decontextualised"} for cls in STRATEGIES.values()
         )

@@ -1,1 +1,1 @@
-"""What tests share: fake decoders, tiny models, corpora, faults, servers."""
+"""Support of several tests: fake decoders, tiny models, corpora, faults, servers."""

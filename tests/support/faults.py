@@ -1,13 +1,9 @@
-"""What goes wrong with disks, for tests: damaged files, a full disk, a folder that nobody may write to."""
+"""Faults of disks: damaged files, a full disk, a folder that nobody may write to."""
 
 import contextlib
 import os
 import resource
-import shutil
-import tempfile
 from pathlib import Path
-
-import pytest
 
 _NOBODY = 65534
 
@@ -27,12 +23,12 @@ DAMAGES = [truncate, flip_a_bit]
 
 
 def files_in(folder):
-    """All files that hold something, those of inner folders, too."""
+    """All files that are not empty, also in inner folders."""
     return sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.stat().st_size)
 
 
 def damaged(folder, damage):
-    """Each file of a folder in turn, damaged; it is whole again afterwards."""
+    """Yields each file of a folder damaged; the file is restored afterwards."""
     for path in files_in(folder):
         content = path.read_bytes()
         damage(path)
@@ -49,15 +45,6 @@ def full_disk(most_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that another user can reach, which pytest's own are not."""
-    folder = Path(tempfile.mkdtemp(prefix="padir-tests-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the tests of many devices run in processes of their own: `python many_devices.py WHAT ...`."""
+"""Training and translating in a process with many devices: `python -m support.many_devices train|translate ...`."""
 
 import dataclasses
 import json

@@ -195,7 +195,7 @@ class TestModelDirectory:
 
     def test_without_a_manifest_it_is_half_written(self, model_dir):
         (model_dir / MANIFEST).unlink()
-        with pytest.raises(PadirError, match="it is not whole"):
+        with pytest.raises(PadirError, match="it is incomplete"):
             load_model(model_dir)
         (model_dir / "checkpoints").mkdir()
         with pytest.raises(PadirError, match="its training run has not finished, run the same"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.faults import DAMAGES, damaged, files_in, flip_a_bit, full_disk, open_folder, read_only  # noqa: F401
+from support.faults import DAMAGES, damaged, files_in, flip_a_bit, full_disk, read_only
 from support.small_corpus import Numbers, number_lines, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir, random_translator
 from support.training import SETTINGS, assert_equal, assert_same_params, save_all, state_at
@@ -159,7 +159,7 @@ class TestFullDisk:
         assert checkpoints.steps() == [1, 2]
 
     @ORBAX_LEAVES_COROUTINES
-    def test_training_goes_on_when_there_is_room(self, data, straight, finished):  # noqa: F811
+    def test_training_goes_on_when_there_is_room(self, data, straight, finished):
         shutil.rmtree(finished / "checkpoints" / "6")
         (finished / MANIFEST).unlink()
         with full_disk(20_000), pytest.raises(PadirError, match="step 6 could not be written: .*File too large"):
@@ -200,36 +200,36 @@ class TestFullDisk:
 
 
 class TestReadOnlyFolder:
-    def test_vocabulary(self, open_folder):  # noqa: F811
+    def test_vocabulary(self, open_folder):
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
             train_vocabulary(number_lines(), open_folder / "vocab.model", size=301)
 
-    def test_exported_folder(self, open_folder):  # noqa: F811
+    def test_exported_folder(self, open_folder):
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*out .*: give a folder that you"):
             with atomic_folder(open_folder / "out"):
                 pass
 
-    def test_prepared_folder(self, open_folder):  # noqa: F811
+    def test_prepared_folder(self, open_folder):
         tokenizer = small_tokenizer(open_folder / "vocab.model")
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*data.*: give a folder"):
             prepare(Numbers(), tokenizer, open_folder / "data", progress=False)
         assert [path.name for path in open_folder.iterdir()] == ["vocab.model"]
 
     @pytest.mark.parametrize("name", ["model", "."])
-    def test_training(self, open_folder, name):  # noqa: F811
-        data = prepared_numbers(open_folder)  # noqa: F811
+    def test_training(self, open_folder, name):
+        data = prepared_numbers(open_folder)
         before = files_in(open_folder)
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
             train(str(data), str(open_folder / name), **SETTINGS)
         assert files_in(open_folder) == before
 
-    def test_checkpoint(self, open_folder):  # noqa: F811
+    def test_checkpoint(self, open_folder):
         save_all(Checkpoints(open_folder), 1)
         with read_only(open_folder), pytest.raises(PadirError, match="step 2 could not be written: .*give a folder"):
             save_all(Checkpoints(open_folder), 2)
         assert [path.name for path in open_folder.iterdir()] == ["1"]
 
-    def test_model_directory(self, open_folder):  # noqa: F811
+    def test_model_directory(self, open_folder):
         folder = random_model_dir(open_folder)
         params, card, tokenizer = load_model(folder)
         with read_only(folder):
@@ -239,7 +239,7 @@ class TestReadOnlyFolder:
 
 
 class TestOneTrainerAFolder:
-    def test_a_second_one_is_refused_and_changes_nothing(self, data, finished, capsys):  # noqa: F811
+    def test_a_second_one_is_refused_and_changes_nothing(self, data, finished, capsys):
         before = {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK}
         with folder_lock(finished, "trained in"):
             with pytest.raises(PadirError, match=rf"by one process at a time, got process {os.getpid()} of .*: wait"):
@@ -329,7 +329,7 @@ class TestCompileCache:
 
 
 class TestModelOfAFinishedTraining:
-    def test_is_written_again_from_the_checkpoint_if_it_is_damaged(self, data, straight, finished, capsys):  # noqa: F811
+    def test_is_written_again_from_the_checkpoint_if_it_is_damaged(self, data, straight, finished, capsys):
         flip_a_bit(finished / "weights.safetensors")
         train(data, str(finished), **SETTINGS)
         assert "writing the model again from the last checkpoint: " in capsys.readouterr().err

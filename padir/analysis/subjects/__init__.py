@@ -1,9 +1,9 @@
 """The subjects of `padir analyse`, one module each, from a model and a test set to rows, pictures and page sections.
 
 `attention`, `dependency` and `refinement` each have a function `study` and the `COLUMNS` of their table; `study` holds
-the `Options` that they take and the `Findings` that they return.
+the `AnalysisOptions` that they take and the `Findings` that they return.
 """
 
-from padir.analysis.subjects.study import Findings, Options
+from padir.analysis.subjects.study import AnalysisOptions, Findings
 
-__all__ = ["Findings", "Options"]
+__all__ = ["AnalysisOptions", "Findings"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from padir.analysis import figures, pairs, refinement, stutter
 from padir.analysis.passes import Pass, pieces
-from padir.analysis.subjects.study import Findings, Options, Row, Tell
+from padir.analysis.subjects.study import AnalysisOptions, Findings, Row, Tell
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
@@ -18,7 +18,9 @@ from padir.reporting.page import Section
 COLUMNS = ("pass", "measure", "stutter_mean", "stutter_sd", "other_mean", "other_sd", "auc", "auc_within")
 
 
-def study(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Findings:
+def study(
+    translator: Translator, test_set: TestSet, decoding: Decoding, options: AnalysisOptions, tell: Tell
+) -> Findings:
     """Measures the attention of neighbours in the pass that writes a draft and in the pass that reads it."""
     rows: list[Row] = []
     sections, counts = [], {}

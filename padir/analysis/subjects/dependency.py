@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from padir.analysis import agreement, figures, pairs, refinement
-from padir.analysis.agreement import Agreement, Sentence
+from padir.analysis.agreement import Agreement, AnalysedSentence
 from padir.analysis.association import auc, roc
 from padir.analysis.passes import pieces
-from padir.analysis.subjects.study import Findings, Options, Tell
+from padir.analysis.subjects.study import AnalysisOptions, Findings, Tell
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
@@ -22,7 +22,9 @@ _LABELS = {f"{kind}_avg": label for kind, label in pairs.LABELS.items()} | {"mod
 _SHOWN = ("self_avg", "positional_avg", "tv_avg", "cosine_avg", "model", "distance")
 
 
-def study(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Findings:
+def study(
+    translator: Translator, test_set: TestSet, decoding: Decoding, options: AnalysisOptions, tell: Tell
+) -> Findings:
     """Compares measures of all pairs of positions with their true mutual information, where it is known."""
     known = test_set.task == refinement.TOY and options.given == "source"
     choose = agreement.with_truth if known else agreement.without_truth
@@ -84,7 +86,7 @@ def _roc(found: Agreement) -> dict[str, bytes]:
 
 
 def _matrices(
-    translator: Translator, sentences: Sequence[Sentence], found: Agreement, examples: int
+    translator: Translator, sentences: Sequence[AnalysedSentence], found: Agreement, examples: int
 ) -> dict[str, bytes]:
     """Pictures of the sentences with the most dependency: truth (where known), model, similarity and attention."""
     target_P = found.values[agreement.MODEL] if found.truth_P is None else found.truth_P

@@ -8,8 +8,8 @@ import numpy as np
 
 from padir.analysis import figures, refinement
 from padir.analysis.passes import pieces
-from padir.analysis.refinement import Step
-from padir.analysis.subjects.study import Findings, Options, Row, Tell
+from padir.analysis.refinement import StepMetrics
+from padir.analysis.subjects.study import AnalysisOptions, Findings, Row, Tell
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
@@ -25,7 +25,9 @@ _OUTCOMES = {
 }
 
 
-def study(translator: Translator, test_set: TestSet, decoding: Decoding, options: Options, tell: Tell) -> Findings:
+def study(
+    translator: Translator, test_set: TestSet, decoding: Decoding, options: AnalysisOptions, tell: Tell
+) -> Findings:
     """Measures refinement step by step, then every strategy step by step, then every strategy by number of passes."""
     decodings, refused = _decodings(translator, decoding, options)
     for name, why in refused.items():
@@ -48,7 +50,7 @@ def study(translator: Translator, test_set: TestSet, decoding: Decoding, options
 
 
 def _decodings(
-    translator: Translator, decoding: Decoding, options: Options
+    translator: Translator, decoding: Decoding, options: AnalysisOptions
 ) -> tuple[dict[str, Decoding], dict[str, str]]:
     """Decoding options by strategy, and why the model cannot run other strategies. An unknown name fails here."""
     names, refused = refinement.runnable(translator, decoding)
@@ -59,11 +61,11 @@ def _decodings(
     return {name: refinement.with_strategy(translator, decoding, parse_strategy(name)) for name in names}, refused
 
 
-def _rows(steps: Sequence[Step]) -> list[Row]:
+def _rows(steps: Sequence[StepMetrics]) -> list[Row]:
     return [{"step": number, **step.row()} for number, step in enumerate(steps, 1)]
 
 
-def _steps_section(steps: Sequence[Step], by_step: list[Row]) -> Section:
+def _steps_section(steps: Sequence[StepMetrics], by_step: list[Row]) -> Section:
     shown = {1, 2, 4, 8, len(steps)}  # more curves would hide each other
     curves = {f"step {n}": step.reliability for n, step in enumerate(steps, 1) if step.reliability and n in shown}
     errors = [float("nan") if step.reliability is None else step.reliability.error for step in steps]

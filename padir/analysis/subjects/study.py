@@ -1,4 +1,4 @@
-"""Options and findings that all subjects of `padir analyse` share."""
+"""AnalysisOptions and findings that all subjects of `padir analyse` share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tell = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class AnalysisOptions:
     """Extent of an analysis.
 
     Attributes:

@@ -1,15 +1,15 @@
-"""`toy_de_en`: a German-English corpus from a grammar, which knows all right translations of each sentence.
+"""The corpus `toy_de_en`: German-English sentences from a grammar, which gives all right translations of each sentence.
 
-No other corpus can tell a wrong translation from a mixture of two right ones; see `references` and `judge`.
-German determines what is meant; English sometimes has several wordings, of which the corpus draws one as a whole:
+So a wrong translation can be told from a mixture of two right ones; see `references` and `judge`. The German sentence
+determines the meaning; English sometimes has several wordings, of which the corpus draws one as a whole:
 
     variety      a flat in autumn, on 3 May        | an apartment in the fall, on May 3     70 | 30
     place        Today he works; Because ..., ...  | He works today; ... because ...        60 | 40
     dative       gives the child the book          | gives the book to the child            50 | 50
 
-Which split a sentence belongs to follows from its spelling, so that no two splits share a German sentence, whatever
-their seeds. Every tenth pair of a verb and an object noun is kept out of the training split; half of the
-validation and test sentences (every other one) hold such an unseen pair, of a verb and a noun that are each well known.
+The spelling of a sentence determines its split, so that no two splits share a German sentence, whatever their seeds.
+Every tenth pair of a verb and an object noun is kept out of the training split; half of the validation and test
+sentences (every other one) hold such an unseen pair, of a verb and a noun that are each well known.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterator
 from typing import ClassVar
 
+from padir import checks
 from padir.data.toy.grammar import Clause, NounPhrase, Reference, Sentence
 from padir.data.toy.parser import parse
 from padir.data.toy.sampler import sample
@@ -46,9 +47,7 @@ class ToyDeEn:
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
     def __post_init__(self):
-        for split in self.splits:
-            if getattr(self, f"num_{split}") < 1:
-                raise PadirError(f"num_{split} must be at least 1, got {getattr(self, f'num_{split}')}: ask for more")
+        checks.at_least(1, num_train=self.num_train, num_validation=self.num_validation, num_test=self.num_test)
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """The (German, English) pairs of a split, the same in every process and version of Python.
@@ -57,7 +56,7 @@ class ToyDeEn:
           PadirError: there is no such split.
         """
         if split not in self.splits:
-            raise PadirError(f"toy_de_en has no split {split!r}: use one of {', '.join(self.splits)}")
+            raise PadirError(f"toy_de_en has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
         return self._pairs(split)
 
     def _pairs(self, split: str) -> Iterator[tuple[str, str]]:
@@ -88,7 +87,7 @@ def _draw(rng: random.Random, choices: tuple[Reference, ...]) -> str:
 
 
 def has_unseen_pair(sentence: Sentence) -> bool:
-    """Whether the sentence holds a pair of a verb and an object noun that training never shows together."""
+    """True if the sentence has a pair of a verb and an object noun that no training sentence has."""
     return any(clause is not None and _is_unseen(clause) for clause in (sentence.main, sentence.other))
 
 
@@ -114,22 +113,23 @@ def references(source: str) -> tuple[Reference, ...]:
     meanings = parse(source)
     if not meanings:
         raise PadirError(
-            f"expected a German sentence of toy_de_en, got {source!r}: use a line of its German side, unchanged"
+            f"expected a German sentence of toy_de_en, got {source!r}",
+            remedy="use a line of its German side, unchanged",
         )
     return meanings[0].references()
 
 
 def judge(source: str, output: str) -> str:
-    """Whether a translation is "right", "mixed" (parts of several right ones) or "wrong".
+    """Judges a translation: "right", "mixed" (of parts of several right translations) or "wrong".
 
-    right: it is one of `references(source)`.
-    mixed: it is not right, but has as many words as a right translation, and each of its words stands in some right
-      translation at the same place, counted from the first word or from the last.
+    right: the translation is one of `references(source)`.
+    mixed: the translation is not right, but has as many words as a right translation, and each of its words stands in
+      some right translation at the same place, counted from the first word or from the last.
     wrong: anything else.
 
-    Words are what spaces separate. So whoever draws each word of a translation by itself from the words that right
-    translations have in that place gets "right" or "mixed", never "wrong"; and where only one translation is right,
-    nothing is mixed.
+    Words are separated by spaces. If each word of a translation is drawn independently from the words that right
+    translations have in its place, the translation is "right" or "mixed", never "wrong". Where only one translation is
+    right, nothing is mixed.
 
     >>> judge("Er gibt dem Kind den Ball.", "He gives the child to ball.")
     'mixed'

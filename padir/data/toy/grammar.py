@@ -1,4 +1,4 @@
-"""What a sentence of `toy_de_en` means, and how German and English say it.
+"""The meaning of a sentence of `toy_de_en`, and its German and English wordings.
 
 A `Sentence` is one or two clauses; a `Clause` is a verb with its arguments and adverbs. German has exactly one wording
 for each; English has one for each `Mode`, and a mode holds for the whole sentence.
@@ -63,7 +63,7 @@ class NounPhrase:
         return THIRD_PLURAL if self.number == PLURAL else THIRD_SINGULAR
 
     def shows_case(self, case: str) -> bool:
-        """Whether the phrase cannot be taken for a subject when it comes first: den Mann, but not das Kind."""
+        """True if the phrase cannot be taken for a subject when it comes first: den Mann, but not das Kind."""
         return self.number == SINGULAR and self.german(case) != self.german("nominative")
 
     def german(self, case: str) -> str:

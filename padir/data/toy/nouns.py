@@ -211,7 +211,7 @@ ADJECTIVE_ENDINGS = ("e", "er", "es", "en", "em")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Determiner:
-    """What begins a noun phrase, and what its adjective ends in.
+    """A determiner: the beginning of a noun phrase, and the endings of its adjective.
 
     `declension`: der; dieser and viele, which take strong endings (after viele the adjective does, too); ein, without
     an ending where the adjective takes it; or fixed, without any (zwei, or no determiner at all).

@@ -121,7 +121,7 @@ def _tense(rng: random.Random, about: str, verb: Verb, subject: NounPhrase | Pro
 
 
 def _deniable(phrase: NounPhrase | Pronoun | None) -> bool:
-    """Whether `nicht` and `not` deny the same thing: not with `ein`, `viele`, `jeder` in the clause."""
+    """True if `nicht` and `not` deny the same thing: not with `ein`, `viele`, `jeder` in the clause."""
     return not isinstance(phrase, NounPhrase) or phrase.determiner in _SPECIFIC or phrase.noun.name
 
 

@@ -1,4 +1,4 @@
-"""T5X checkpoints on disk, read and written without T5X.
+"""Reading and writing of T5X checkpoints without T5X.
 
 A checkpoint is a folder `checkpoint_<step>/` in the model_dir of a T5X run, of one of two kinds:
 
@@ -6,8 +6,8 @@ A checkpoint is a folder `checkpoint_<step>/` in the model_dir of a T5X run, of 
                 arrays or name a folder beside it, such as `target.encoder.encoder_norm.scale/`, with a zarr array
     Orbax's     `state/`, an Orbax tree {"target", "state"}; what T5X writes by default today
 
-Parameters are under "target"; the rest is the optimizer's, which padir does not read. Both kinds are read, T5X's own is
-written: T5X reads it with and without its option `use_orbax`.
+Parameters are under "target". The optimizer's state is not read. Both kinds are read; T5X's own kind is written, which
+T5X reads with and without its option `use_orbax`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from padir.errors import PadirError, first_line
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
-TENSORFLOW = b"model_checkpoint_path"  # how the index file of a TensorFlow checkpoint, of the same name, begins
+TENSORFLOW = b"model_checkpoint_path"  # first bytes of a TensorFlow checkpoint's index file, which has the same name
 _VERSIONS = (2, 3)
 _CHUNK_BYTES = 2**26
 _AGAIN = "copy the checkpoint again"
@@ -35,11 +35,11 @@ _AGAIN = "copy the checkpoint again"
 
 @dataclasses.dataclass(frozen=True)
 class T5XCheckpoint:
-    """What is read of a checkpoint.
+    """The parameters of a T5X checkpoint.
 
     Attributes:
-      path: its folder.
-      step: optimizer steps taken.
+      path: the checkpoint's folder.
+      step: number of optimizer steps taken.
       params: parameters by name ("encoder/encoder_norm/scale"), float32.
     """
 
@@ -49,14 +49,14 @@ class T5XCheckpoint:
 
 
 def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
-    """The folder of a checkpoint.
+    """Finds the folder of a checkpoint.
 
     Args:
-      path: that folder, or a run's model_dir with several.
-      step: of which step; None: of the last.
+      path: the checkpoint's folder, or the model_dir of a T5X run with several checkpoints.
+      step: the checkpoint's step; None: the last one.
 
     Raises:
-      PadirError: there is none.
+      PadirError: there is no such checkpoint.
     """
     if "://" in str(path):
         raise PadirError(f"checkpoints are read from the local disk, got {path}: copy it here first")
@@ -84,7 +84,7 @@ def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint
       path, step: as in `find`.
 
     Raises:
-      PadirError: there is no checkpoint, it is of another format, or damaged.
+      PadirError: there is no checkpoint, or it has another format or is damaged.
     """
     folder = find(path, step)
     if (folder / "checkpoint").is_file():
@@ -118,7 +118,7 @@ def _read_own(folder: Path) -> dict[str, Any]:
         leaves = flax.traverse_util.flatten_dict(
             optimizer["target"], sep="/", is_leaf=lambda _, value: "kvstore" in value
         )
-    except Exception as error:  # msgpack raises what the damage makes of it
+    except Exception as error:  # damaged files make msgpack raise errors of many types
         raise PadirError(
             f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
         ) from None
@@ -128,14 +128,14 @@ def _read_own(folder: Path) -> dict[str, Any]:
 
 
 def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves, those that name a zarr array read from its folder, all at once."""
+    """The leaves, with each named zarr array read from its folder, all in parallel."""
     import tensorstore  # comes with Orbax; slow to import
 
     opened = {}
     for name, leaf in leaves.items():
         if isinstance(leaf, dict):
             where = _inside(folder, name, leaf)
-            # Of the leaf only the name is taken: it may say any store and address.
+            # Only the folder's name is taken from the leaf, which could name any store and address.
             opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
     reading = {}
     for name, (where, future) in opened.items():
@@ -160,13 +160,13 @@ def _spec(where: Path, **options: Any) -> dict[str, Any]:
 
 
 def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
-    """The folder of the array that a leaf names."""
+    """The folder of the array that a leaf names, checked to lie within the checkpoint."""
     kvstore = leaf["kvstore"]
     path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
     where = folder / str(path)
     try:
         lies_here = where.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # links in a circle, too long, a NUL
+    except (OSError, RuntimeError, ValueError):  # circular links, a path too long, a NUL
         lies_here = False
     if leaf.get("driver") != "zarr" or not path or not lies_here:
         raise PadirError(
@@ -176,7 +176,7 @@ def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
 
 
 def _zeros(where: Path) -> np.ndarray | None:
-    """Zeros for a vector without any chunk, since one that is all zeros is not written; None for what cannot be one."""
+    """Zeros for a scalar or vector without chunks (zarr omits chunks of zeros); None for other arrays."""
     import tensorstore
 
     shape = tensorstore.open(_spec(where), open=True, read=True).result().shape
@@ -191,7 +191,7 @@ def _read_orbax(state: Path) -> dict[str, Any]:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
             wanted = {"target": tree["target"], "state": {"step": tree["state"]["step"]}}
-            # As NumPy arrays, whatever devices they were saved from.
+            # NumPy arrays, whatever devices the checkpoint was saved from.
             how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
             arguments = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
             restored = checkpointer.restore(state.absolute(), args=arguments)
@@ -202,7 +202,7 @@ def _read_orbax(state: Path) -> dict[str, Any]:
 
 
 def _chunks(array: np.ndarray) -> list[int]:
-    """Rows of at most 64 MB together, as T5X has them."""
+    """The chunk shape that T5X uses: as many rows as 64 MB hold."""
     if array.ndim == 0:
         return []
     rows = _CHUNK_BYTES // max(1, array[:1].nbytes)
@@ -210,19 +210,17 @@ def _chunks(array: np.ndarray) -> list[int]:
 
 
 def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
-    """Writes parameters as a checkpoint of T5X's own kind, without an optimizer's state.
-
-    It is written beside its place and renamed when it is whole.
+    """Writes parameters as a checkpoint of T5X's own kind, without an optimizer's state, whole or not at all.
 
     Args:
-      model_dir: gets `checkpoint_<step>`.
-      params: a tree of arrays, of float32 on disk.
+      model_dir: the folder that gets `checkpoint_<step>`.
+      params: a tree of arrays, which are stored as float32.
 
     Returns:
       The checkpoint's folder.
 
     Raises:
-      PadirError: the folder is there already, or it cannot be written.
+      PadirError: the checkpoint exists, or it cannot be written.
     """
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
@@ -256,7 +254,7 @@ def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
     try:
         for future in pending:
             future.result()
-    except ValueError as error:  # a full disk, in TensorStore's words
+    except ValueError as error:  # TensorStore raises it for a full disk
         raise PadirError(f"cannot write {folder} ({first_line(error)}): make room on its disk") from error
     optimizer = {
         "target": flax.traverse_util.unflatten_dict(specs, sep="/"),

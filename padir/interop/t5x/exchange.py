@@ -1,8 +1,7 @@
-"""Models to and from T5X: a checkpoint becomes a model directory, a model directory a checkpoint, and weights of a T5
-checkpoint become a start for training.
+"""Exchange of models with T5X: T5X checkpoint to model directory (in whole or in part), and model directory to T5X.
 
-Names and shapes are T5X's in any case, so that there is nothing to convert. Beside the checkpoints of a T5X run of
-padir's adapter lie `padir.json`, which says what model they are of, and `vocab.model`.
+padir's parameters have T5X's names and shapes, so that nothing is converted. A T5X run with padir's adapter has a
+description beside its checkpoints: `padir.json` (the model card) and `vocab.model`.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
-_MOST_PADDING = 128  # rows that T5X adds to an embedding table at most, so that it can be sharded
-_CAUSAL = "the checkpoint's decoder writes from left to right, and these buckets mean other distances"
+_MOST_PADDING = 128  # most rows that T5X adds to an embedding table for sharding
+_CAUSAL = "the checkpoint's decoder writes from left to right, where these buckets stand for other distances"
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What became of a checkpoint's parameters, by name.
+    """Which parameters of a checkpoint became parameters of a model.
 
     Attributes:
-      taken: the model's parameters that are the checkpoint's, and what was done to them ("" for nothing).
-      fresh: those that are not, and why.
-      unused: the checkpoint's that the model does not have, or not so, and why.
-      numbers: how many numbers the model has, and how many of them were taken.
+      taken: the model's parameters that come from the checkpoint, with a note on changes ("" for none).
+      fresh: the model's parameters that do not, with the reason.
+      unused: the checkpoint's parameters that were not taken, with the reason.
+      numbers: (count of numbers in the model, count of those that were taken).
     """
 
     taken: dict[str, str]
@@ -58,6 +57,7 @@ class Report:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
+        """The report as JSON."""
         return {**dataclasses.asdict(self), "numbers": {"model": self.numbers[0], "taken": self.numbers[1]}}
 
 
@@ -67,21 +67,20 @@ def _flat(tree: Any) -> dict[str, Any]:
 
 
 def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
-    """A model's parameters, with a checkpoint's in their place where names and shapes agree.
+    """Replaces a model's parameters by those of a checkpoint where names and shapes agree.
 
-    Of an embedding table with up to 128 rows more than the model's, which T5X adds for sharding, the first rows are
-    taken. The position bias of a decoder that writes from left to right is not taken for one that sees both sides,
-    although its shape agrees, nor the other way round.
+    T5X adds up to 128 rows to an embedding table for sharding; the first rows are taken. The position bias of a causal
+    decoder is not taken for a bidirectional one, or the other way round, although the shapes agree.
 
     Args:
       fresh: all parameters of the model, by name.
-      found: the checkpoint's.
-      causal: whether the model's decoder writes from left to right.
+      found: the checkpoint's parameters, by name.
+      causal: True if the model's decoder is causal.
 
     Raises:
-      PadirError: nothing agrees.
+      PadirError: no parameter agrees.
     """
-    # The parts that only a decoder of drafts has. T5's own has none.
+    # T5's own decoder has none of the parts that only a decoder of drafts has.
     left_to_right = not any(name.startswith(("decoder/abs_pos_embed", "length_predictor")) for name in found)
     params, taken, anew, unused = dict(fresh), {}, {}, {name: "the model has none" for name in found}
     for name, value in fresh.items():
@@ -114,8 +113,8 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: 
     return params, Report(taken, anew, unused, numbers)
 
 
-def fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
-    """Checks that a checkpoint holds a model's parameters, all of them and no others.
+def check_fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
+    """Checks that a checkpoint holds all parameters of a model and no others.
 
     Raises:
       PadirError: it does not; the message names the first few that differ.
@@ -135,17 +134,17 @@ def fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
     )
 
 
-def describe(model_dir: str | PathLike[str], card: ModelCard, tokenizer: Tokenizer) -> None:
-    """Writes beside a run's checkpoints what model they are of: padir.json and vocab.model."""
+def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer: Tokenizer) -> None:
+    """Writes padir.json (the model card) and vocab.model beside the checkpoints of a T5X run."""
     tokenizer.save(Path(model_dir) / VOCABULARY)
     write_json(Path(model_dir) / CARD, card.to_json())
 
 
-def described(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:
-    """What `describe` wrote beside a checkpoint; None if there is nothing.
+def read_description(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:
+    """Reads what `write_description` wrote beside a checkpoint; None if there is nothing.
 
     Raises:
-      PadirError: there is no checkpoint, or what stands beside it is damaged.
+      PadirError: there is no checkpoint, or the description is damaged.
     """
     folder = find(path, step).absolute().parent
     if not (folder / CARD).is_file():
@@ -168,19 +167,19 @@ def import_model(
     seed: int = 0,
     dtype: str = "float32",
 ) -> Report:
-    """Makes a model directory of a checkpoint.
+    """Makes a model directory from a T5X checkpoint.
 
     Args:
-      path, step: which checkpoint, as in `padir.interop.t5x.checkpoint.find`.
+      path, step: the checkpoint, as in `padir.interop.t5x.checkpoint.find`.
       output: the directory to write.
-      card: what model it is; its step becomes the checkpoint's, unless it is taken in part.
-      tokenizer: of the model.
-      partial: take what fits (`take`) and initialise the rest, instead of asking for all of it.
-      seed: of what is initialised.
-      dtype: of the weights in the file, "float32" or "bfloat16".
+      card: the model's card; its step becomes the checkpoint's, unless `partial`.
+      tokenizer: the model's tokenizer.
+      partial: take the parameters that fit (`take`) and initialise the others; else all must fit.
+      seed: seed of the initialised parameters.
+      dtype: dtype of the weights in the file, "float32" or "bfloat16".
 
     Raises:
-      PadirError: the checkpoint cannot be read, is of another model, or the output is there already.
+      PadirError: the checkpoint cannot be read or is of another model, or the output exists already.
     """
     if (Path(output) / "manifest.json").exists():
         raise PadirError(f"{output} holds a model already: give another --output, or remove it")
@@ -195,7 +194,7 @@ def import_model(
         params, report = take(fresh, checkpoint.params, causal=card.config.causal)
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:
-        fits(checkpoint.params, model, checkpoint.path)
+        check_fits(checkpoint.params, model, checkpoint.path)
         params, count = checkpoint.params, sum(value.size for value in checkpoint.params.values())
         report = Report(dict.fromkeys(params, ""), {}, {}, (count, count))
         card = dataclasses.replace(card, step=checkpoint.step, weights=Weights(steps=(checkpoint.step,)))
@@ -208,17 +207,20 @@ def _where(checkpoint: T5XCheckpoint) -> str:
     return f"the T5X checkpoint of step {checkpoint.step}, {checkpoint.path.name}"
 
 
-def export_model(model: str | PathLike[str], output: str | PathLike[str]) -> Path:
+def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -> Path:
     """Writes a model directory's weights as a T5X checkpoint, with padir.json and vocab.model beside it.
 
     Args:
-      model: the directory, or the name of a model that comes with padir.
-      output: becomes the model_dir: it gets `checkpoint_<step>/`, which is returned.
+      model: a model directory, or the name of a model that comes with padir.
+      output: the folder that gets `checkpoint_<step>/` and can be the model_dir of a T5X run.
+
+    Returns:
+      The checkpoint's folder.
 
     Raises:
-      PadirError: the model cannot be read, or the checkpoint is there already.
+      PadirError: the model cannot be read, or the checkpoint exists already.
     """
     params, card, tokenizer = load_model(model)
     folder = write(output, params, card.step)
-    describe(output, card, tokenizer)
+    write_description(output, card, tokenizer)
     return folder

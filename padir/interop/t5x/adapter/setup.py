@@ -11,7 +11,7 @@ from t5x import adafactor, gin_utils, partitioning
 
 from padir.interop import seqio_tasks as tasks
 from padir.interop.t5x.adapter.refinement_model import RefinementModel
-from padir.interop.t5x.exchange import describe
+from padir.interop.t5x.exchange import write_description
 from padir.training.optimizer import Cosine
 
 # Logical axes that T5X's own models do not have: rows of the position table, lengths, the two classes of the rejecter.
@@ -58,4 +58,4 @@ def summarize(model_dir: str, summary_writer: Any, step: int, model: RefinementM
     """T5X's config.gin, and beside it what padir needs to load the checkpoints: padir.json and vocab.model."""
     gin_utils.summarize_gin_config(model_dir, summary_writer, step)
     if jax.process_index() == 0:
-        describe(model_dir, model.card, model.tokenizer)
+        write_description(model_dir, model.card, model.tokenizer)

@@ -1,0 +1,79 @@
+"""Atomic folders: complete under their name or absent, whatever happens while they are written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from padir.errors import PadirError
+from padir.storage.files import beside
+from padir.storage.folders import atomic_folder, check_replaceable, remove_leftovers
+
+
+def write(folder, text):
+    with atomic_folder(folder) as partial:
+        (partial / "file").write_text(text)
+
+
+@pytest.fixture
+def killed():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_folder_appears_when_its_block_ends(tmp_path):
+    with atomic_folder(tmp_path / "inner" / "out") as partial:
+        (partial / "file").write_text("text")
+        assert not (tmp_path / "inner" / "out").exists()
+    assert (tmp_path / "inner" / "out" / "file").read_text() == "text"
+    assert [path.name for path in (tmp_path / "inner").iterdir()] == ["out"]
+
+
+def test_a_folder_is_replaced_only_by_a_complete_one(tmp_path):
+    write(tmp_path / "out", "old")
+    with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "out") as partial:
+        (partial / "file").write_text("new")
+        raise ZeroDivisionError
+    assert (tmp_path / "out" / "file").read_text() == "old"
+    write(tmp_path / "out", "new")
+    assert (tmp_path / "out" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path):
+    write(tmp_path / "out", "old")
+    with pytest.raises(PadirError, match="cannot write .*out "), atomic_folder(tmp_path / "out") as partial:
+        partial.rename(tmp_path / "elsewhere")  # nothing is left to be renamed
+    assert (tmp_path / "out" / "file").read_text() == "old"
+
+
+def test_a_folder_that_a_killed_process_had_set_aside_gets_its_name_back(tmp_path, killed):
+    write(tmp_path / f".out.{killed}.old", "old")
+    write(tmp_path / f".out.{killed}.partial", "new")
+    remove_leftovers(tmp_path)
+    assert (tmp_path / "out" / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_leftovers_under_the_number_of_this_process_are_of_an_earlier_one(tmp_path):
+    write(beside(tmp_path / "out", "partial"), "left")  # a container gives every trainer the same number
+    others = tmp_path / f".out.{os.getppid()}.partial"
+    others.mkdir()
+    write(tmp_path / "out", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+
+
+def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
+    check_replaceable(tmp_path / "absent", "kind", overwrite=False)
+    check_replaceable(tmp_path, "kind", overwrite=False)  # empty
+    write(tmp_path / "letters", "dear")
+    with pytest.raises(PadirError, match="holds no kind of an earlier export"):
+        check_replaceable(tmp_path / "letters", "kind", overwrite=True)
+    (tmp_path / "letters" / "kind").touch()
+    check_replaceable(tmp_path / "letters", "kind", overwrite=True)
+    with pytest.raises(PadirError, match="holds an earlier export: give another --output, or --overwrite"):
+        check_replaceable(tmp_path / "letters", "kind", overwrite=False)

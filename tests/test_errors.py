@@ -1,0 +1,57 @@
+"""Messages of errors and range checks."""
+
+import math
+import pickle
+
+import pytest
+
+from padir import checks
+from padir.errors import PadirError, first_line
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PadirError("free text"), "free text"),
+        (PadirError("free text", remedy="do this"), "free text: do this"),
+        (PadirError("rows", "at least 1", 0), "rows must be at least 1, got 0"),
+        (PadirError("rows", "at least 1", None, "give some"), "rows must be at least 1, got None: give some"),
+    ],
+)
+def test_an_error_survives_pickling_and_renaming(error, message):
+    assert str(error) == message
+    assert str(pickle.loads(pickle.dumps(error))) == message
+    assert str(error.renamed("--rows")) == message.replace("rows", "--rows").replace("free text", "--rows")
+
+
+@pytest.mark.parametrize(
+    ("check", "allowed", "refused", "message"),
+    [
+        (checks.at_least, (1, 2), (0, math.nan), r"x must be at least 1, got"),
+        (checks.above, (1.5, 2), (1, math.nan), r"x must be above 1, got"),
+    ],
+)
+def test_one_sided_ranges(check, allowed, refused, message):
+    check(1, x=allowed[0], y=allowed[1])
+    for value in refused:
+        with pytest.raises(PadirError, match=message):
+            check(1, "", x=value)
+
+
+def test_ranges_with_two_ends_and_choices():
+    checks.within(0, 1, x=0, y=1)
+    checks.below(0, 1, x=0)
+    checks.one_of(("a", "b"), x="a")
+    for refused, message in (
+        (lambda: checks.within(0, 1, x=1.1), r"x must be in \[0, 1\], got 1.1"),
+        (lambda: checks.within(0, 1, x=math.nan), r"x must be in \[0, 1\], got nan"),
+        (lambda: checks.below(0, 1, "lower it", x=1), r"x must be in \[0, 1\), got 1: lower it"),
+        (lambda: checks.one_of(("a", "b"), x="c"), "x must be one of a, b, got 'c'"),
+    ):
+        with pytest.raises(PadirError, match=message):
+            refused()
+
+
+def test_long_messages_of_other_libraries_are_cut_in_the_middle():
+    assert first_line(ValueError("one\ntwo")) == "one" and first_line(ValueError()) == "ValueError"
+    assert first_line(ValueError("a" * 200 + "b" * 200)) == "a" * 120 + " ... " + "b" * 120
