@@ -1,4 +1,4 @@
-"""How well a number tells two kinds of pairs apart, or goes with another number."""
+"""Association of a score with a label (area under the ROC curve) or with a number (correlation), with intervals."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ RESAMPLES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A figure with the 2.5 % and 97.5 % points of a bootstrap over groups; NaN where there are none."""
+    """A metric with the 2.5 % and 97.5 % points of a bootstrap over groups; NaN where there are none."""
 
     value: float
     low: float
     high: float
 
     def row(self, name: str) -> dict[str, float]:
-        """As columns of a table."""
+        """The estimate as columns of a table."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def auc(score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]) -> float:
-    """How often a pair with the label has a higher score than one without; equal scores count half.
+    """Area under the ROC curve: how often a pair with the label scores higher than one without; ties count half.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, False, True, True]))
     0.875
@@ -51,7 +51,7 @@ def separation(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """`auc` with an interval: groups (sentences) are drawn anew, as pairs of one sentence are not independent.
+    """`auc` with a bootstrap interval over groups (sentences), because pairs of one sentence are not independent.
 
     Raises:
       PadirError: all pairs have the label, or none has.
@@ -69,8 +69,9 @@ def within(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """`auc` where each pair is compared only with those of its own group: what differs between groups, such as a
-    sentence's length, on which all attention depends, cannot help. NaN where no group has pairs of both kinds.
+    """`auc` among pairs of the same group only; NaN where no group has pairs of both kinds.
+
+    Differences between groups, such as a sentence's length, on which all attention depends, cannot help the score.
 
     >>> within(np.array([1.0, 2.0, 8.0, 9.0]), np.array([True, False, False, True]), np.array([0, 0, 1, 1])).value
     0.5
@@ -131,15 +132,15 @@ def correlations(
 
 
 def _interval(
-    figure: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
+    metric: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
 ) -> tuple[float, float]:
-    """Of a figure of weighted pairs: a group that is drawn twice weighs twice. One group has no interval."""
+    """Bootstrap interval of a metric of weighted pairs; a group that is drawn twice has twice the weight."""
     names, group_P = np.unique(group_P, return_inverse=True)
     if len(names) < 2:
         return float("nan"), float("nan")
     rng, count = np.random.default_rng(seed), len(names)
-    drawn = [figure(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
-    drawn = [value for value in drawn if value == value]  # a sample of one kind of pairs has no such figure
+    drawn = [metric(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
+    drawn = [value for value in drawn if value == value]  # NaN for a sample with one kind of pairs
     if not drawn:
         return float("nan"), float("nan")
     low, high = np.percentile(drawn, [2.5, 97.5])
@@ -147,7 +148,7 @@ def _interval(
 
 
 def _level(value_P: Any) -> Any:
-    """Which of the different values, from the lowest on, each is."""
+    """The rank of each value among the distinct values, from 0."""
     return np.unique(value_P, return_inverse=True)[1].reshape(-1)
 
 
@@ -159,7 +160,7 @@ def _auc(level_P: Any, label_P: Any, weight_P: Any) -> float:
 
 
 def _ranks(level_P: Any, weight_P: Any) -> Any:
-    """Mean ranks in a sample that has each pair so many times, up to a constant."""
+    """Mean ranks in a sample that repeats each pair `weight_P` times, up to a constant."""
     weight_Q = np.bincount(level_P, weights=weight_P)
     return (np.cumsum(weight_Q) - weight_Q / 2)[level_P]
 

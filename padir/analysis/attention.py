@@ -1,7 +1,7 @@
-"""The attention of one decoder pass, from what the layers sow.
+"""Attention probabilities of one decoder pass.
 
-`padir.models.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes
-the collection "intermediates" mutable, as `attend` does; so nobody else pays for them.
+`padir.models.layers.Attention` sows its probabilities at every call. Flax drops sown values unless the caller makes the
+collection "intermediates" mutable, as `attend` does, so that other callers do not pay for them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Maps:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Whether a model's passes over a draft can be looked into.
+    """Checks that a model's passes over a draft can be analysed.
 
     Raises:
-      PadirError: it is causal, or decontextualised.
+      PadirError: the model is causal or decontextualised.
     """
     if config.causal:
         raise PadirError("an autoregressive model refines no draft: analyse a model that does")
@@ -62,9 +62,9 @@ def attend(
     cross_kv: Any,
     source_segment_BS: Int[Array, "B S"],
 ) -> tuple[Maps, Int[Array, "R L"]]:
-    """One pass over drafts: its attention, and the best tokens that it would write.
+    """Attention of one decoder pass over drafts, and the best tokens that the pass would write.
 
-    Args and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
+    Arguments and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
     """
     output, sown = model.apply(
         {"params": params},
@@ -88,7 +88,7 @@ def attend(
 
 
 def _by_row(attn, rows: int, length: int):
-    """[R, H, L, keys] of what is sown: cross-attention folds the N hypotheses of a sentence into its queries."""
+    """Sown attention as [R, H, L, keys]: cross-attention folds the N hypotheses of a sentence into its queries."""
     batch, heads, _, keys = attn.shape
     attn = attn.reshape(batch, heads, rows // batch, length, keys)
     return attn.swapaxes(1, 2).reshape(rows, heads, length, keys)

@@ -1,22 +1,21 @@
-"""Dependency between target positions, measured in the model itself; and whether its conditionals fit together.
+"""A model's own dependency between target positions, and the consistency of its conditionals (cycle test).
 
-For a pair (i, j), with everything else on the canvas held:
+For a pair (i, j), with the rest of the canvas fixed:
 
 1. Hide both: the model's p_i and p_j.
 2. Write each of the M likeliest values v of i in turn, j hidden: p_j(. | i = v).
-3. Mutual information of the two, had i the distribution p_i over these values:
+3. Mutual information of the two positions, if i has the distribution p_i over these values:
 
        I = sum over v of p_i(v) KL(p_j(. | v) || sum over u of p_i(u) p_j(. | u))
 
-   which is the model's conditional mutual information given the rest: how much j's distribution moves when i is drawn
-   anew. It is exact if M values have all the probability; `coverage` says how much they have.
+   which is the model's conditional mutual information given the rest of the canvas. It is exact if the M values have
+   all the probability; `coverage` is the probability that they have.
 4. Cycle test: with a, a' the two likeliest values of i, b, b' those of j, the log odds ratio of the four combinations
    follows from p_i alone, log p_i(a|b) p_i(a'|b') / p_i(a'|b) p_i(a|b'), and from p_j alone. Conditionals of one joint
-   distribution give the same number twice (both are what its four probabilities give); the gap says how far the model
-   is from having any joint distribution.
+   distribution give the same number twice; the gap measures how far the model is from having a joint distribution.
 
-What stands at hidden positions is what the canvas began as: a mask, or a random token where the model knows no mask.
-Where it is random, the average over several canvases is what should be read.
+Hidden positions show the tokens of the first canvas: masks, or random tokens for a model without masks. With random
+tokens, average over several canvases.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Dependence:
-    """What the model says of P pairs of positions.
+    """The model's own dependency of P pairs of positions.
 
     Attributes:
       information_P: mutual information in nats, the mean of both directions.
       coverage_P: probability of the values that were tried, the mean of both directions.
-      odds_P2: the log odds ratio by the first position's conditionals, and by the second's.
-      least_P: the lowest probability, both hidden, among the four values that these odds are of.
+      odds_P2: log odds ratios by the first position's conditionals and by the second's.
+      least_P: the lowest probability, with both positions hidden, of the four values in the odds.
     """
 
     information_P: Float[np.ndarray, " P"]
@@ -52,12 +51,15 @@ class Dependence:
 
     @property
     def cycle_gap_P(self) -> Float[np.ndarray, " P"]:
-        """How far the two log odds ratios are apart, in nats; 0 for conditionals of a joint distribution."""
+        """Distance of the two log odds ratios in nats; 0 for conditionals of a joint distribution."""
         return np.abs(self.odds_P2[:, 0] - self.odds_P2[:, 1])
 
     def cycle(self, least: float = 0.01) -> dict[str, Any]:
-        """The cycle test over pairs of which all four values are at least so probable: on values that the model never
-        writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
+        """The cycle test over pairs whose four values all have at least the probability `least`.
+
+        Odds of values that the model never writes mean little. Gaps and odds are in nats; for conditionals of a joint
+        distribution the correlation of the two odds is 1.
+        """
         there_P = self.least_P >= least
         odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
         varies = len(gap_P) > 1 and np.ptp(odds_P2, axis=0).all()
@@ -72,13 +74,13 @@ class Dependence:
 
 
 def joined_dependence(parts: Sequence[Dependence]) -> Dependence:
-    """What was measured of several sentences, in turn."""
+    """The dependences of several sentences, one after the other."""
     names = [field.name for field in dataclasses.fields(Dependence)]
     return Dependence(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def check_values(values: int) -> None:
-    """Whether so many values of a position can be tried.
+    """Checks the number of values that are tried at a position.
 
     Raises:
       PadirError: fewer than 2.
@@ -100,8 +102,8 @@ def dependence(
 
     Args:
       distribution: the model.
-      tokens_L: what stands at positions that are not hidden.
-      start_L: what hidden positions show.
+      tokens_L: the tokens at positions that are not hidden.
+      start_L: the tokens that hidden positions show.
       hidden_L: positions that stay hidden while a pair is measured; the pair itself always is. All True gives the
         dependency given the source and the length alone; all False that given the rest of the draft.
       values: M, at least 2.
@@ -145,7 +147,7 @@ def dependence(
 
 
 def _information(weight_PM, log_PMV) -> Float[np.ndarray, " P"]:
-    """Mutual information of which value was written and what stands at the other position."""
+    """Mutual information of the value written at one position and the token at the other."""
     prob_PMV = np.exp(log_PMV)
     mean_PV = (weight_PM[..., None] * prob_PMV).sum(1)
 

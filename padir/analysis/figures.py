@@ -40,11 +40,12 @@ def draw_maps(
     target: Sequence[str],
     keys: Mapping[str, Sequence[str]],
 ) -> None:
-    """A row for every decoder layer, a column for every kind of attention; heads averaged.
+    """Draws attention maps: a row for every decoder layer, a column for every kind of attention; heads averaged.
 
     Args:
       maps: attention [layer, head, query, key] by the kind's name.
-      keys: what stands at each key of a kind.
+      target: tokens at the target positions.
+      keys: tokens at the keys of each kind.
     """
     layers = next(iter(maps.values())).shape[0]
     widths = [len(keys[name]) for name in maps]
@@ -59,7 +60,7 @@ def draw_maps(
 
 
 def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) -> None:
-    """Every head of every layer, small; a row for every kind and layer."""
+    """Draws every head of every layer, with a row for every kind and layer."""
     layers, heads = next(iter(maps.values())).shape[:2]
     rows = [(name, layer) for name in maps for layer in range(layers)]
     figure.set_size_inches(1.2 + 1.5 * heads, 1.35 * len(rows))
@@ -78,7 +79,7 @@ def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) ->
 def draw_groups(
     figure: Any, values: Mapping[str, Float[np.ndarray, " P"]], label_P: Bool[np.ndarray, " P"], names: Sequence[str]
 ) -> None:
-    """How each measure is distributed among pairs with the label (first) and without."""
+    """Draws the distribution of each measure among pairs with the label (first) and without."""
     figure.set_size_inches(2.3 * len(values), 3.4)
     panels = figure.subplots(1, len(values), squeeze=False)[0]
     for axes, (title, value_P) in zip(panels, values.items(), strict=True):
@@ -99,7 +100,7 @@ def draw_groups(
 def draw_roc(
     figure: Any, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
 ) -> None:
-    """A panel for each group of pairs: (false positive rate, true positive rate, AUC) of each measure."""
+    """Draws ROC curves, a panel for each group: (false positive rate, true positive rate, AUC) of each measure."""
     figure.set_size_inches(4.1 * len(curves), 4.3)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (title, measures) in zip(panels, curves.items(), strict=True):
@@ -113,7 +114,7 @@ def draw_roc(
 
 
 def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
-    """Several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
+    """Draws several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
     figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
     for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
@@ -125,7 +126,7 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
 
 
 def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """The log odds ratio of pairs by one side's conditionals against the other's; a joint's are equal. Dark: many."""
+    """Draws log odds ratios of pairs by one position's conditionals against those by the other's; dark: many."""
     figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
@@ -143,7 +144,7 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
 def draw_refinement(
     figure: Any, drafts: Sequence[tuple[Sequence[Sequence[str]], Float[np.ndarray, "T L"], Bool[np.ndarray, "T L"]]]
 ) -> None:
-    """A panel for each sentence: a row for every step, a cell for every token, dark where the model is unsure.
+    """Draws a panel for each sentence: a row for every step, a cell for every token, dark for low probability.
 
     Args:
       drafts: (tokens, probability when written, whether it changed in this step) of every step, the noise first.
@@ -168,7 +169,7 @@ def draw_refinement(
 
 
 def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[float], errors_T: Sequence[float]) -> None:
-    """By step: tokens that change, sentences that have settled; calibration error."""
+    """Draws, by step, shares of changed tokens and settled sentences, and calibration error."""
     figure.set_size_inches(8.4, 3.2)
     left, right = figure.subplots(1, 2)
     step_T = range(1, len(changed_T) + 1)
@@ -185,9 +186,9 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
 
 
 def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
-    """How often tokens are right against how sure the model is of them, and how many there are.
+    """Draws reliability curves: accuracy against confidence (above) and the share of tokens (below).
 
-    Bins of fewer than 20 tokens stand in the lower panel only: above they would be noise.
+    Bins of fewer than 20 tokens are shown in the lower panel only, because their accuracy is noise.
     """
     import matplotlib
 
@@ -210,10 +211,11 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
 def draw_outcomes(
     figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
 ) -> None:
-    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy.
+    """Draws a panel for each metric in `labels`: its value against the number of steps, a line for each strategy.
 
     Args:
-      against: "steps", of which each strategy had so many, or "step", of one run.
+      rows: metrics by name, with "strategy" and `against`.
+      against: "steps" (numbers of steps, each decoded anew) or "step" (steps of one decoding run).
     """
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     figure.set_size_inches(4.4 * len(labels), 3.6 + 0.17 * len(strategies))
@@ -231,7 +233,7 @@ def draw_outcomes(
             axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
         axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
-        if key != "bleu":  # whose differences would not be seen
+        if key != "bleu":  # differences of BLEU would be invisible on an axis from 0
             axes.set_ylim(bottom=0)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
@@ -245,6 +247,6 @@ def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 
 
 
 def _short(words: Sequence[str], most: int = 11) -> list[str]:
-    """Tokens that fit, in which a dollar sign begins no formula."""
+    """Tokens cut to `most` characters, with dollar signs escaped, which would begin a formula."""
     cut = (word if len(word) <= most else f"{word[: most - 1]}…" for word in words)
     return [word.replace("$", r"\$") for word in cut]
