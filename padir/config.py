@@ -1,94 +1,89 @@
-"""gin: the only file that imports it. Names padir's configurable classes and functions; parses files and overrides.
+"""Configuration by gin: padir's configurable names, gin files and bindings of the command line.
 
     padir train --gin_file=configs/run/toy_cpu.gin --gin.train.num_steps=1000
 
-Everything in `CONFIGURABLES` is bound by its bare name (`ModelConfig.width = 256`), whichever file it lies in. Classes
-of your own need `from __gin__ import dynamic_registration` and an import in the gin file, as gin documents; nothing in
-padir carries a decorator.
+Everything in `CONFIGURABLES` is bound by its bare name (`ModelConfig.width = 256`), whichever module defines it.
+Nothing in padir carries a decorator, and no other module imports gin. Classes of your own belong in a gin file that
+begins with `from __gin__ import dynamic_registration` and imports every module that it names, also those of padir:
+
+    from __gin__ import dynamic_registration
+    import my_strategies
+    from padir.decoding import options
+    options.Decoding.strategy = @my_strategies.Mine()
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import logging
 import re
 import tokenize
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import gin
 from gin.config import ConfigurableReference
 
-from padir.data import mixture, plan, sources
-from padir.decoding import lengths, rerank, rescorer
-from padir.decoding import options as decoding
-from padir.decoding import search as searches
-from padir.distributed import sharding
+from padir.data.mixture import Mixture
+from padir.data.plan import Batching
+from padir.data.sources import ParallelText
+from padir.decoding.lengths import LengthSearch
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import MinimumBayesRisk, OwnScore
+from padir.decoding.rescorer import rescorer
+from padir.decoding.search import SEARCHES
+from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.models import config as model_config
-from padir.refinement import corruption, strategies
-from padir.refinement import transitions as between
+from padir.models.config import ModelConfig
+from padir.refinement.corruption import CORRUPTIONS, RandomVisible
+from padir.refinement.strategies import STRATEGIES
+from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.storage.typecheck import fits
-from padir.training import averaging, optimizer, start_from, teacher_forcing
-from padir.training import loop as trainer
-from padir.training import nonfinite as finite
-from padir.training import objective as loss
+from padir.training.averaging import Averaging
+from padir.training.loop import Intervals, train
+from padir.training.nonfinite import NotFinite
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Adam, Cosine
+from padir.training.start_from import StartFrom
+from padir.training.teacher_forcing import TeacherForcing
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
-    *corruption.CORRUPTIONS.values(),
-    corruption.RandomVisible,
-    *strategies.STRATEGIES.values(),
-    *searches.SEARCHES.values(),
-    between.Lifted,
-    averaging.Averaging,
-    finite.NotFinite,
-    between.Smart,
-    between.Glat,
-    between.SampledUnroll,
-    lengths.LengthSearch,
-    loss.Objective,
-    teacher_forcing.TeacherForcing,
-    model_config.ModelConfig,
-    rerank.OwnScore,
-    rerank.MinimumBayesRisk,
-    optimizer.Cosine,
-    optimizer.Adafactor,
-    optimizer.Adam,
-    mixture.Mixture,
-    plan.Batching,
-    sharding.Sharding,
-    sources.ParallelText,
-    start_from.StartFrom,
-    trainer.Intervals,
-    trainer.train,
-    decoding.Decoding,
-    rescorer.rescorer,
+    *(ParallelText, Mixture, Batching),
+    *(ModelConfig, Sharding),
+    *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
+    *(train, Objective, TeacherForcing, Adafactor, Adam, Cosine, Averaging, Intervals, NotFinite, StartFrom),
+    *(Decoding, LengthSearch, OwnScore, MinimumBayesRisk, rescorer, *SEARCHES.values()),
 )
-
 
 _REGISTERED = {
     item.__name__: gin.external_configurable(
-        item,
-        module="padir",
-        denylist=["evaluate_fn", "describe_config"] if item is trainer.train else None,
+        item, module="padir", denylist=["evaluate_fn", "describe_config"] if item is train else None
     )
     for item in CONFIGURABLES
 }
+_UNBOUND = object()
+_overrides: list[str] = []  # names of the bindings that the command line gave
+_asked: set[str] = set()  # parameters that `argument` was asked for
 
 
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
-    """A function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
+    """Function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
 
-    An argument that nothing binds and whose default is configurable is made of the configuration, too:
+    An argument without a binding whose default is configurable is made from the configuration, too, so that
     `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
+
+    >>> parse([], ["LengthSearch.top_k=3"])
+    >>> configured(Decoding)().lengths.top_k
+    3
+    >>> clear()
     """
 
     def call(**given: Any) -> Any:
-        unbound = {name: parameter.default for name, parameter in signature(item).parameters.items()}
+        unbound = {name: parameter.default for name, parameter in inspect.signature(item).parameters.items()}
         for name, default in unbound.items():
             if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
                 given[name] = configured(type(default))()
@@ -98,16 +93,16 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
-    """What `configured(item)` is going to get as that argument, whose default is configurable."""
+    """Value that `configured(item)` will get for an argument whose default is configurable."""
     _asked.add(f"{item.__name__}.{name}")
     bound = _bound(item, name)
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
-    return configured(type(signature(item).parameters[name].default))() if bound is _UNBOUND else bound
+    return configured(type(inspect.signature(item).parameters[name].default))() if bound is _UNBOUND else bound
 
 
 def _bound(item: Callable[..., Any], parameter: str) -> Any:
-    """What a parameter is bound to, or `_UNBOUND`."""
+    """Value that a parameter is bound to, or `_UNBOUND`."""
     try:
         return gin.query_parameter(f"padir.{item.__name__}.{parameter}")
     except ValueError:
@@ -115,14 +110,14 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
 
 
 def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths: Sequence[str] = ()) -> None:
-    """Reads gin files, then bindings, which win.
+    """Read gin files, then bindings, which take precedence.
 
     Args:
-      files: found as they are, or in `search_paths`, or in the repository.
+      files: paths, also relative to `search_paths` or to the repository.
       bindings: "name.parameter=value", as after --gin. on the command line.
 
     Raises:
-      PadirError: a file that is not there, a name that does not exist, with the nearest that does, or a value of the
+      PadirError: a file is missing, a name is unknown (the message has the nearest known name), or a value has the
         wrong type.
     """
     package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
@@ -135,22 +130,21 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
     gin.finalize()
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
-        for parameter, hint in typing.get_type_hints(item).items():
-            value = _bound(item, parameter)
-            # References (@Mask(), %SIZE) are gin's to resolve.
-            if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
-                expected = hint.__name__ if isinstance(hint, type) else str(hint)
-                remedy = ": write an instance as @Name()" if "padir." in f"{hint}" else ""
-                raise PadirError(f"{item.__name__}.{parameter} must be of type {expected}, got {value!r}{remedy}")
+        _check_types(item)
 
 
-_UNBOUND = object()
-_overrides: list[str] = []  # names of the bindings that the command line gave
-_asked: set[str] = set()  # parameters that `argument` was asked for
+def _check_types(item: Callable[..., Any]) -> None:
+    """Compare bound values with annotations; references (@Mask(), %SIZE) are gin's to resolve."""
+    for parameter, hint in typing.get_type_hints(item).items():
+        value = _bound(item, parameter)
+        if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
+            expected = hint.__name__ if isinstance(hint, type) else str(hint)
+            remedy = "write an instance as @Name()" if "padir." in f"{hint}" else ""
+            raise PadirError(f"{item.__name__}.{parameter}", f"of type {expected}", value, remedy)
 
 
 def _parse(name: str, files: list[str], bindings: list[str]) -> None:
-    """Reads one file, or the bindings of the command line; `name` is what messages call it."""
+    """Read one file, or the bindings of the command line; messages call it `name`."""
     try:
         gin.parse_config_files_and_bindings(files, bindings, finalize_config=False)
     except OSError as error:
@@ -160,13 +154,13 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
         line = f", line {error.lineno}: {(error.text or '').strip()!r}" if isinstance(error, SyntaxError) else ""
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
         raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
-    except (ValueError, TypeError, ImportError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, ImportError, AttributeError, NameError, RecursionError) as error:
         raise PadirError(_explain(str(error))) from error
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps gin from logging every folder where a file is not."""
+    """Keep gin from logging every folder in which it looked for a file."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -176,7 +170,7 @@ def _quiet() -> Iterator[None]:
 
 
 def macro(name: str) -> Any:
-    """The value of a macro such as `DATASET = "data/toy"`, or None."""
+    """Value of a macro such as `DATASET = "data/toy"`; None if nothing sets it."""
     try:
         return gin.query_parameter(f"{name}/gin.macro.value")
     except ValueError:
@@ -184,42 +178,49 @@ def macro(name: str) -> Any:
 
 
 def operative() -> str:
-    """What the configuration came to: every parameter that a configured function used.
+    """Operative configuration as gin text: every parameter that a configured function used.
 
     Raises:
-      PadirError: a binding of the command line is not among them.
+      PadirError: a binding of the command line had no effect.
     """
     check_overrides()
     return gin.operative_config_str()
 
 
 def check_overrides() -> None:
-    """Checks, once everything is configured, that each binding of the command line was of use.
+    """Check, after everything is configured, that each binding of the command line was used.
 
     Raises:
-      PadirError: one had no effect.
+      PadirError: a binding had no effect.
     """
-    used = {line.partition(" =")[0].split("/")[-1] for line in gin.operative_config_str().splitlines()}
-    used |= _asked
+    used = {_bare(line.partition(" =")[0]) for line in gin.operative_config_str().splitlines()} | _asked
     for name in _overrides:
-        owner, dot, parameter = name.split("/")[-1].strip().rpartition(".")
-        short = f"{owner.rpartition('.')[2]}.{parameter}"
-        if dot and short not in used:
+        short = _bare(name)
+        if "." in short and short not in used:
             raise PadirError(
                 f"--gin.{name} has no effect, because nothing here uses {short.partition('.')[0]}: bind an instance of"
                 f" it, such as --gin.Objective.corruption=@{short.partition('.')[0]}(), or leave it out"
             )
 
 
+def _bare(name: str) -> str:
+    """Owner and parameter of a binding's name, without scopes and modules.
+
+    >>> _bare("some_scope/padir.decoding.options.Decoding.seed")
+    'Decoding.seed'
+    """
+    return ".".join(name.split("/")[-1].strip().split(".")[-2:])
+
+
 def clear() -> None:
-    """Forgets all bindings, for tests that parse several configurations."""
+    """Forget all bindings, before another configuration is parsed."""
     gin.clear_config()
     _overrides.clear()
     _asked.clear()
 
 
 def _quoted(binding: str) -> str:
-    """`DATASET=data/toy` as gin wants it: a bare path becomes a string."""
+    """Quote the value of a binding if it is a bare path, as in `DATASET=data/toy`: gin wants a string."""
     name, separator, value = binding.partition("=")
     if not separator:
         raise PadirError(f"--gin.{binding} lacks a value: write --gin.name.parameter=value")
@@ -230,7 +231,7 @@ def _quoted(binding: str) -> str:
 
 
 def _explain(message: str) -> str:
-    """gin's message in one line, with the nearest known name."""
+    """Message of gin in one line, with the nearest known name."""
     first = " ".join(line.strip() for line in message.splitlines() if line.strip())
     if match := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):
         module, _, name = match.group(1).split("/")[-1].rpartition(".")
@@ -240,7 +241,10 @@ def _explain(message: str) -> str:
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
         known = [
-            parameter for item in CONFIGURABLES if item.__name__ == name for parameter in signature(item).parameters
+            parameter
+            for item in CONFIGURABLES
+            if item.__name__ == name
+            for parameter in inspect.signature(item).parameters
         ]
         return f"{first}: {_nearest(match.group(2), known)}"
     return first

@@ -1,9 +1,9 @@
-"""Puts the tables of docs/analysis.md there, from the JSON in docs/analysis that `padir analyse` wrote.
+"""Update the tables of docs/analysis.md from the JSON files of `padir analyse` in docs/analysis.
 
 python scripts/analysis_tables.py           # prints them
 python scripts/analysis_tables.py --write   # puts them into the page
 
-A table follows its mark, <!-- analysis_tables.py NAME -->, and ends at the next empty line.
+Each table follows its mark, <!-- analysis_tables.py NAME -->, and ends at the next empty line.
 """
 
 import argparse
@@ -29,25 +29,25 @@ GROUPS = ("all pairs", "neighbours", "both vary")
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text."""
+    """Format a table in Markdown; its first column is text, all others are numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def load(name: str) -> Any:
-    """The figures that a command wrote."""
+    """Read the results of one analysis."""
     return json.loads((DOCS / "analysis" / f"{name}.json").read_text())
 
 
 def interval(row: Mapping[str, Any], name: str) -> str:
-    """A figure with its interval."""
+    """Format a metric with its interval."""
     if row.get(name) is None:
         return "-"
     return f"{row[name]:.2f} ({row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f})"
 
 
 def attention(name: str) -> str:
-    """Tables 4 and 5, the means over heads."""
+    """Table of attention to stuttered and other neighbours (the paper's Tables 4 and 5), means over heads."""
     found = load(name)
     rows = []
     for row in found["rows"]:
@@ -62,18 +62,18 @@ def attention(name: str) -> str:
     )
 
 
-def dependency(figure: str) -> str:
-    """A figure of every measure in every group of pairs."""
+def dependency(metric: str) -> str:
+    """Table of one metric for every measure of dependency and every group of pairs."""
     found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
-    rows = [[label, *(interval(found[group, name], figure) for group in GROUPS)] for name, label in LABELS.items()]
+    rows = [[label, *(interval(found[group, name], metric) for group in GROUPS)] for name, label in LABELS.items()]
     return markdown(
-        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[figure], *GROUPS],
+        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[metric], *GROUPS],
         rows,
     )
 
 
 def pairs() -> str:
-    """How many pairs those are of."""
+    """Table of the number of pairs in every group."""
     found = {row["pairs"]: row for row in load("dependency")["rows"]}
     columns = ("number", "dependent", "sentences", "sentences_of_both")
     head = ["pairs", "number", "dependent", "sentences", "with pairs of both kinds"]
@@ -81,7 +81,7 @@ def pairs() -> str:
 
 
 def cycle() -> str:
-    """The cycle test of each model."""
+    """Table of the cycle test of every model."""
     rows = []
     for name in ("dependency", "dependency_de_en"):
         found = load(name)
@@ -94,7 +94,7 @@ def cycle() -> str:
 
 
 def by_step(name: str) -> str:
-    """What each step of one run does."""
+    """Table of the changes that each refinement step makes."""
     columns = ("changed", "settled", "confidence", "accuracy", "calibration_error", "equal", "right", "mixed")
     rows = load(name)["by_step"]
     columns = [column for column in columns if column in rows[-1]]
@@ -103,7 +103,7 @@ def by_step(name: str) -> str:
 
 
 def strategies_by_step(name: str) -> str:
-    """Of every strategy: steps 1, 2 and the last."""
+    """Table of steps 1, 2 and the last of every strategy."""
     rows = load(name)["strategies_by_step"]
     last = max(row["step"] for row in rows)
     shown = [step for step in (1, 2) if step < last] + [last]
@@ -120,20 +120,20 @@ def strategies_by_step(name: str) -> str:
     return markdown(head, cells)
 
 
-def outcomes(name: str, figures: Mapping[str, str]) -> str:
-    """What comes of every strategy with so many passes."""
+def outcomes(name: str, metrics: Mapping[str, str]) -> str:
+    """Table of metrics of every strategy, by number of passes."""
     rows = load(name)["rows"]
     counts = sorted({row["steps"] for row in rows})
     found = {(row["strategy"], row["steps"]): row for row in rows}
     head = ["strategy"]
-    for label in figures.values():
+    for label in metrics.values():
         head += [f"{label}, {count}" if i else f"{label}, {count} pass" for i, count in enumerate(counts)]
     head[1:] = [cell + ("es" if cell.endswith("pass") and counts[0] > 1 else "") for cell in head[1:]]
     cells = []
     for strategy in dict.fromkeys(row["strategy"] for row in rows):
         line = [f"`{strategy}`"]
-        for figure in figures:
-            line += [f"{found[strategy, count][figure]:.1f}" for count in counts]
+        for metric in metrics:
+            line += [f"{found[strategy, count][metric]:.1f}" for count in counts]
         cells.append(line)
     return markdown(head, cells)
 
@@ -161,7 +161,7 @@ TABLES = {
 
 
 def filled(page: str) -> str:
-    """The page with every table as it is made of the JSON.
+    """Replace every table of the page by the one made from the JSON.
 
     Raises:
       KeyError: a mark names no table.

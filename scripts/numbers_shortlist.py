@@ -1,4 +1,4 @@
-"""Writes a shortlist for the benchmark's vocabulary of numbers: 4,096 of 32,100 ids, the same for every batch.
+"""Write a shortlist for the benchmark's vocabulary of numbers: 4,096 of 32,100 ids, the same for every batch.
 
 python scripts/numbers_shortlist.py runs/numbers.shortlist.npz
 """

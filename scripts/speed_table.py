@@ -1,4 +1,4 @@
-"""Prints the README's table of speed from results/speed_*.json, which scripts/speed.sh writes.
+"""Print the table of speed of docs/speed.md from results/speed_*.json, which scripts/speed.sh writes.
 
 python scripts/speed_table.py
 """
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 def refining(
     hypotheses: int, precision: str = "float32", shortlist: bool = False, steps: int = 4
 ) -> Callable[[Row], bool]:
-    """Whether a row is padir's, with so many hypotheses."""
+    """Test for rows of padir's refinement with a number of hypotheses."""
 
     def is_one(row: Row) -> bool:
         same = (row["top_k"] or 1) * (row["draws"] or 1) == hypotheses and row["num_steps"] == steps
@@ -30,7 +30,7 @@ def refining(
 
 
 def searching(beam: int, precision: str = "float32", shortlist: bool = False) -> Callable[[Row], bool]:
-    """Whether a row is the autoregressive model's, with a beam of that size."""
+    """Test for rows of padir's autoregressive model with a beam size."""
 
     def is_one(row: Row) -> bool:
         own = row["causal"] and "CTranslate2" not in row["model"]
@@ -45,7 +45,7 @@ def searching(beam: int, precision: str = "float32", shortlist: bool = False) ->
 
 
 def peer(beam: int) -> Callable[[Row], bool]:
-    """Whether a row is CTranslate2's."""
+    """Test for rows of CTranslate2 with a beam size."""
     return lambda row: "CTranslate2" in row["model"] and row["search"]["size"] == beam
 
 
@@ -78,7 +78,7 @@ COMPARISONS = (  # file, what, which row, against what, which rows (the fastest 
 
 
 def table(results: Path = RESULTS) -> str:
-    """The table in Markdown."""
+    """Format the table in Markdown."""
     lines = ["| what | p50 | against | p50 | times as fast (range) | target |", "|---|---:|---|---:|---:|---:|"]
     for name, what, first, against, second, target in COMPARISONS:
         rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
@@ -112,11 +112,11 @@ def _training(results: Path) -> list[str]:
         ("multi30k_de_en", "captions (Multi30k)", 4.0),
         ("wmt_dev_de_en", "news (WMT development sets)", 2.5),
     ):
-        figures = json.loads((results / f"speed_training_{data}.json").read_text())["figures"]
-        times = figures["pairs_per_second"] / (PUBLISHED_ROWS / PUBLISHED_SECONDS)
+        metrics = json.loads((results / f"speed_training_{data}.json").read_text())["figures"]
+        times = metrics["pairs_per_second"] / (PUBLISHED_ROWS / PUBLISHED_SECONDS)
         lines.append(
-            f"| {what} | {figures['tokens_per_second']:.0f} | {figures['padding_share']:.1%} |"
-            f" {figures['share_of_matmul']:.0%} | {times:.1f} ({target:.1f}) |"
+            f"| {what} | {metrics['tokens_per_second']:.0f} | {metrics['padding_share']:.1%} |"
+            f" {metrics['share_of_matmul']:.0%} | {times:.1f} ({target:.1f}) |"
         )
     return lines
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains every objective of configs/objective on the built-in corpus, with the same data, size and number of updates, then
-# decodes each model with every strategy that has a meaning for it. Tables go to results/toy_objectives.md, all figures to
-# runs/toy_objectives/table.json. STEPS sets the number of updates. About two hours on 2 cores; interrupted, it goes on.
+# decodes each model with every strategy that applies to it. Tables go to results/toy_objectives.md, all results to
+# runs/toy_objectives/table.json. STEPS sets the number of updates. Takes about two hours on 2 cores; resumes if interrupted.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh

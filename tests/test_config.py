@@ -1,4 +1,4 @@
-"""gin: what wins, what instances come out, and how a wrong name is answered."""
+"""gin: precedence of bindings, instances that are made, and messages about wrong names and types."""
 
 from pathlib import Path
 
@@ -36,17 +36,13 @@ def write(folder, text, name="some.gin"):
 
 
 class TestOrder:
-    def test_a_later_file_wins_over_an_earlier_one_and_an_override_over_both(self, tmp_path):
+    def test_a_later_file_wins_and_an_override_wins_over_both(self, tmp_path):
         first = write(tmp_path, "ModelConfig.width = 8\nModelConfig.heads = 2\nModelConfig.mlp = 9\n", "first.gin")
         second = write(tmp_path, "ModelConfig.width = 16\nModelConfig.heads = 4\n", "second.gin")
         config.parse([first, second], ["ModelConfig.width=32"])
         made = config.configured(ModelConfig)()
         assert (made.width, made.heads, made.mlp) == (32, 4, 9)
         assert made.head_dim == ModelConfig().head_dim
-
-    def test_a_module_in_front_of_a_name_is_refused_with_the_bare_name(self):
-        with pytest.raises(PadirError, match="write ModelConfig, without model in front"):
-            config.parse([], ["model.ModelConfig.mlp=9"])
 
     def test_a_file_includes_another_from_a_search_path(self, tmp_path):
         (tmp_path / "inner").mkdir()
@@ -73,7 +69,7 @@ class TestOrder:
         config.configured(Mask)()
         config.check_overrides()
 
-    def test_what_nothing_binds_is_made_of_the_configuration_too(self, tmp_path):
+    def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
         bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "LengthSearch.top_k=3"]
         config.parse([], bindings)
         objective = config.argument(trainer.train, "objective")
@@ -123,10 +119,30 @@ class TestInstances:
         )
         assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
 
-    def test_a_wrong_value_is_refused_in_the_words_of_its_class(self):
+    def test_a_wrong_value_is_refused_by_its_class(self):
         config.parse([], ["ModelConfig.width=0"])
         with pytest.raises(PadirError, match="width must be at least 1, got 0"):
             config.configured(ModelConfig)()
+
+
+class TestClassesOfOnesOwn:
+    """As gin documents: a file with dynamic registration imports every module that it names."""
+
+    def test_are_made_and_configured(self, tmp_path, monkeypatch):
+        source = "import dataclasses\nfrom padir.refinement import Padir\n\n\n@dataclasses.dataclass(frozen=True)\n"
+        (tmp_path / "my_strategies.py").write_text(source + "class Mine(Padir):\n    patience: int = 1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        head = "from __gin__ import dynamic_registration\nimport my_strategies\nfrom padir.decoding import options\n"
+        lines = "my_strategies.Mine.patience = 3\noptions.Decoding.strategy = @my_strategies.Mine()\n"
+        config.parse([write(tmp_path, head + lines)], ["Decoding.num_steps=7"])
+        made = config.configured(Decoding)()
+        assert type(made.strategy).__name__ == "Mine" and made.strategy.patience == 3 and made.num_steps == 7
+        assert "my_strategies.Mine.patience = 3" in config.operative()  # and the binding of num_steps counts as used
+
+    def test_a_name_that_is_not_imported_is_told(self, tmp_path):
+        file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")
+        with pytest.raises(PadirError, match=r"'Decoding' was not provided by an import statement.*line 2"):
+            config.parse([file])
 
 
 class TestValues:
@@ -202,6 +218,19 @@ class TestWrongNames:
             config.parse([], [binding])
         assert "\n" not in str(error.value)
 
+    @pytest.mark.parametrize(
+        ("line", "name", "module"),
+        [
+            ("model.ModelConfig.mlp = 9", "ModelConfig", "model"),
+            ("trainer.train.num_steps = 9", "train", "trainer"),
+            ("Decoding.strategy = @strategies.Threshold()", "Threshold", "strategies"),
+        ],
+    )
+    def test_a_module_in_front_is_refused_with_the_bare_name(self, tmp_path, line, name, module):
+        for files, bindings in (([], [line.replace(" = ", "=")]), ([write(tmp_path, line + "\n")], [])):
+            with pytest.raises(PadirError, match=f"write {name}, without {module} in front"):
+                config.parse(files, bindings)
+
     def test_in_a_file_the_line_is_told(self, tmp_path):
         file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")
         with pytest.raises(PadirError, match=r"headz.*some\.gin.*line 2.*did you mean 'heads'\?"):
@@ -213,7 +242,7 @@ class TestWrongNames:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=str)
-def test_every_shipped_configuration_parses_and_makes_what_it_names(path, monkeypatch):
+def test_a_shipped_configuration_parses_and_makes_its_objects(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     config.parse([str(path)])  # a name that does not exist is an error here
     for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding, LengthSearch):

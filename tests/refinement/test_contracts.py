@@ -1,4 +1,4 @@
-"""What every corruption and every strategy must do, whatever else it does."""
+"""Contracts that every corruption and every strategy must keep."""
 
 import dataclasses
 import functools

@@ -1,5 +1,7 @@
+import functools
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,20 +35,25 @@ DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
 JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def refined_by(strategy, start, num_steps):
+    """Tokens and their scores; one program for every number of steps."""
+    decoder = moody(start.segment_BL)
+    if isinstance(strategy, EasyFirst):  # told what each position sees, the decoder takes no notice
+        start = unseen(start)
+        start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
+    logits_fn = judging(lambda tokens_BL, *visible_BLL: decoder(tokens_BL))
+    refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
+    return refined.tokens_BL, refined.canvas.score_BL
+
+
 class TestEquivalences:
     """Strategies that must agree where their differences have no effect."""
 
-    def tokens(self, strategy, corruption, num_steps):
-        start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS)
-        if isinstance(strategy, EasyFirst):
-            start = unseen(start)
-            start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
-            contextualised = moody(start.segment_BL)
-            logits_fn = judging(lambda tokens_BL, visible_BLL: contextualised(tokens_BL))
-        else:
-            logits_fn = judging(moody(start.segment_BL))
-        refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
-        return refined.tokens_BL, refined.canvas.score_BL
+    @staticmethod
+    @functools.cache
+    def tokens(strategy, corruption, num_steps):
+        return refined_by(strategy, draft(keys(4), jnp.array([2, 5, 9, 12]), 12, corruption, IDS), num_steps)
 
     @pytest.mark.parametrize(
         "strategy",

@@ -1,6 +1,7 @@
-"""What stands between two training stages, on canvases and decoders that a person can check."""
+"""Transitions between two training stages, on canvases and decoders that a person can check."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -38,43 +39,47 @@ def between(request):
     return request.param
 
 
-class TestContract:
-    def run(self, between, tokens_BL, free_BL, segment_BL):
-        noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, free_BL, segment_BL, ids=IDS)
-        start_BL = jnp.where(free_BL, MASK, tokens_BL)
-        canvas = from_tokens(noisy_BL, start_BL, free_BL, segment_BL, IDS)
-        output = Output(forbid(moody(segment_BL)(noisy_BL), IDS.special))
-        return between(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
+@functools.partial(jax.jit, static_argnums=0)
+def run_between(between, tokens_BL, free_BL, segment_BL):
+    """The canvas and the chosen positions after a transition from corrupted tokens."""
+    noisy_BL, chosen_BL = Cmlm()(keys(len(tokens_BL)), tokens_BL, free_BL, segment_BL, ids=IDS)
+    start_BL = jnp.where(free_BL, MASK, tokens_BL)
+    canvas = from_tokens(noisy_BL, start_BL, free_BL, segment_BL, IDS)
+    output = Output(forbid(moody(segment_BL)(noisy_BL), IDS.special))
+    return between(keys(len(tokens_BL), 5), canvas, output, tokens_BL, chosen_BL, progress=jnp.float32(0.5))
 
+
+class TestContract:
     def test_is_a_frozen_hashable_between(self, between):
         assert isinstance(between, Between)
         assert between == dataclasses.replace(between) and hash(between) == hash(dataclasses.replace(between))
 
     def test_leaves_eos_and_padding_and_chooses_free_positions(self, between):
         tokens_BL, free_BL, segment_BL = clean()
-        canvas, chosen_BL = self.run(between, tokens_BL, free_BL, segment_BL)
+        canvas, chosen_BL = run_between(between, tokens_BL, free_BL, segment_BL)
         np.testing.assert_array_equal(canvas.tokens_BL[~free_BL], tokens_BL[~free_BL])
         assert chosen_BL.any() and not (chosen_BL & ~free_BL).any()
 
     def test_is_the_same_jitted(self, between):
-        inputs = clean()
-        plain, jitted = self.run(between, *inputs), jax.jit(lambda: self.run(between, *inputs))()
+        with jax.disable_jit():
+            plain = run_between(between, *clean())
+        jitted = run_between(between, *clean())
         np.testing.assert_array_equal(plain[0].tokens_BL, jitted[0].tokens_BL)
         np.testing.assert_array_equal(plain[1], jitted[1])
 
     def test_a_longer_row_changes_nothing(self, between):
         inputs = clean()
-        short = self.run(between, *inputs)
-        long = self.run(between, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
+        short = run_between(between, *inputs)
+        long = run_between(between, *(jnp.pad(x, ((0, 0), (0, 8))) for x in inputs))
         np.testing.assert_array_equal(long[0].tokens_BL[:, :12], short[0].tokens_BL)
         np.testing.assert_array_equal(long[1][:, :12], short[1])
 
     def test_segments_of_a_packed_row_do_not_see_each_other(self, between):
         rows = [clean([n], n, seed=n) for n in (4, 7)]
         second = (*rows[1][:2], 2 * rows[1][2])
-        apart = [self.run(between, *rows[0]), self.run(between, *second)]
+        apart = [run_between(between, *rows[0]), run_between(between, *second)]
         packed = [jnp.concatenate(pair, 1) for pair in zip(rows[0], second, strict=True)]
-        together = self.run(between, *packed)
+        together = run_between(between, *packed)
         for i, take in enumerate((lambda canvas: canvas.tokens_BL, lambda chosen_BL: chosen_BL)):
             np.testing.assert_array_equal(jnp.concatenate([take(each[i]) for each in apart], 1), take(together[i]))
 
