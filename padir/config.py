@@ -44,7 +44,7 @@ from padir.refinement.strategies import STRATEGIES
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.storage.typecheck import fits
 from padir.training.averaging import Averaging
-from padir.training.loop import Intervals, train
+from padir.training.config import Intervals, TrainConfig
 from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Adam, Cosine
@@ -55,16 +55,17 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(ParallelText, Mixture, Batching),
     *(ModelConfig, Sharding),
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
-    *(train, Objective, TeacherForcing, Adafactor, Adam, Cosine, Averaging, Intervals, NotFinite, StartFrom),
+    *(TrainConfig, Objective, TeacherForcing, Adafactor, Adam, Cosine, Averaging, Intervals, NotFinite, StartFrom),
     *(Decoding, LengthSearch, OwnScore, MinimumBayesRisk, rescorer, *SEARCHES.values()),
 )
 
-_REGISTERED = {
-    item.__name__: gin.external_configurable(
-        item, module="padir", denylist=["evaluate_fn", "describe_config"] if item is train else None
-    )
-    for item in CONFIGURABLES
-}
+
+def _name(item: Callable[..., Any]) -> str:
+    """The name that gin binds: the item's own, or `train` for the settings of a training run."""
+    return "train" if item is TrainConfig else item.__name__
+
+
+_REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
 _UNBOUND = object()
 _overrides: list[str] = []  # names of the bindings that the command line gave
 _asked: set[str] = set()  # parameters that `argument` was asked for
@@ -87,14 +88,14 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
         for name, default in unbound.items():
             if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
                 given[name] = configured(type(default))()
-        return _REGISTERED[item.__name__](**given)
+        return _REGISTERED[_name(item)](**given)
 
     return call
 
 
 def argument(item: Callable[..., Any], name: str) -> Any:
     """Value that `configured(item)` will get for an argument whose default is configurable."""
-    _asked.add(f"{item.__name__}.{name}")
+    _asked.add(f"{_name(item)}.{name}")
     bound = _bound(item, name)
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
@@ -104,7 +105,7 @@ def argument(item: Callable[..., Any], name: str) -> Any:
 def _bound(item: Callable[..., Any], parameter: str) -> Any:
     """Value that a parameter is bound to, or `_UNBOUND`."""
     try:
-        return gin.query_parameter(f"padir.{item.__name__}.{parameter}")
+        return gin.query_parameter(f"padir.{_name(item)}.{parameter}")
     except ValueError:
         return _UNBOUND
 
@@ -140,7 +141,7 @@ def _check_types(item: Callable[..., Any]) -> None:
         if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
             expected = hint.__name__ if isinstance(hint, type) else str(hint)
             remedy = "write an instance as @Name()" if "padir." in f"{hint}" else ""
-            raise PadirError(f"{item.__name__}.{parameter}", f"of type {expected}", value, remedy)
+            raise PadirError(f"{_name(item)}.{parameter}", f"of type {expected}", value, remedy)
 
 
 def _parse(name: str, files: list[str], bindings: list[str]) -> None:
@@ -243,7 +244,7 @@ def _explain(message: str) -> str:
         known = [
             parameter
             for item in CONFIGURABLES
-            if item.__name__ == name
+            if _name(item) == name
             for parameter in inspect.signature(item).parameters
         ]
         return f"{first}: {_nearest(match.group(2), known)}"

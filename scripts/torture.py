@@ -3,10 +3,10 @@
 
     python scripts/torture.py --kills 50
 
-A tiny model is trained by `padir train` on the built-in corpus, once undisturbed and once with SIGKILLs: while it
-starts, compiles and restores, between steps, while a checkpoint is written and while the model is, at the end. Some
-SIGTERMs come between them, after which it must save and end by itself. Both runs must end with the same parameters,
-optimizer state, place in the data and figures. Exits with 1 if anything differs.
+`padir train` trains a tiny model on the built-in corpus, once undisturbed and once with SIGKILLs: during start,
+compiling and restoring, between steps, during a checkpoint, and during the writing of the model at the end. Some
+SIGTERMs come in between, after which the run must save and end by itself. Both runs must end with the same parameters,
+optimizer state, place in the data and metrics. Exits with 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ ModelConfig.width=16 ModelConfig.heads=2 ModelConfig.head_dim=8 ModelConfig.mlp=
 ModelConfig.decoder_layers=1 ModelConfig.max_length=128 Batching.rows=4 Batching.row_length=128
 Intervals.log=1 Intervals.evaluate=0
 """.split()
-WAIT = 300.0  # seconds without what is waited for that are an error
-GRACE = 30.0  # seconds that a SIGTERM leaves for saving: what Kubernetes gives
+WAIT = 300.0  # seconds without the awaited event that are an error
+GRACE = 30.0  # seconds from a SIGTERM to the end, as Kubernetes gives
 
 
 class Failed(Exception):
-    """A run did what it must not."""
+    """A training run failed, hung, or ended too early."""
 
 
 @dataclasses.dataclass
 class Run:
-    """A training in a folder of its own, with a compile cache of its own."""
+    """A training run in a folder of its own, with a compile cache of its own."""
 
     folder: Path
     data: Path
@@ -67,17 +67,17 @@ class Run:
             )
 
     def rows(self) -> int:
-        """How many figures have been logged; those after a checkpoint are taken back when it is gone on from."""
+        """Number of rows of metrics; a resumed run drops the rows after its checkpoint."""
         path = self.model / "metrics.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def log_file(self) -> int:
-        """A number of the file of figures, which is another one as soon as a run goes on."""
+        """The inode of metrics.jsonl, which changes when a run resumes."""
         path = self.model / "metrics.jsonl"
         return path.stat().st_ino if path.exists() else 0
 
     def saving(self) -> bool:
-        """Whether a checkpoint is being written, or was when it was killed."""
+        """True while a checkpoint is written, and after a kill in the middle."""
         return any((self.model / "checkpoints").glob(".*.partial"))
 
     def writing_model(self) -> bool:
@@ -87,7 +87,7 @@ class Run:
         return (self.model / "manifest.json").exists()
 
     def finish(self) -> None:
-        """Lets it train to the end."""
+        """Trains to the end."""
         process = self.start()
         if process.wait():
             raise Failed(f"the training failed:\n{self.tail()}")
@@ -118,7 +118,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """What an undisturbed run takes, in seconds: to its first step, to write a checkpoint and a model."""
+    """Seconds of an undisturbed run: to its first step, to write a checkpoint, and to write a model."""
 
     start: float
     checkpoint: float
@@ -126,7 +126,7 @@ class Pace:
 
 
 def measure(run: Run) -> Pace:
-    """Runs it to the end."""
+    """Runs to the end, and measures the pace."""
     began = time.monotonic()
     process = run.start()
     run.wait_for(process, lambda: run.rows() > 0)
@@ -147,11 +147,11 @@ def measure(run: Run) -> Pace:
 
 
 def kill(run: Run, kind: str, pace: Pace, rng: random.Random) -> str:
-    """Starts a run and kills it at a moment of a kind; returns what it was doing, "" if it had ended.
+    """Starts a run and kills it at a moment of a kind; returns the run's activity at that moment, "" if it had ended.
 
     Args:
       kind: "any" (after a random time since its start), "step" (after a random number of steps), "checkpoint" or
-        "model" (while that is written).
+        "model" (while one is written).
     """
     before = run.log_file()
     process, ended, first = run.start(), False, 0
@@ -190,7 +190,7 @@ def kill(run: Run, kind: str, pace: Pace, rng: random.Random) -> str:
 
 
 def stop(run: Run, rng: random.Random) -> float:
-    """Starts a run and asks it to stop after a random number of steps; returns the seconds that it took to."""
+    """Starts a run, sends SIGTERM after a random number of steps, and returns the seconds until its end."""
     before = run.log_file()
     process = run.start()
     run.wait_for_steps(process, before, rng.randint(1, 2 * CHECKPOINT))
@@ -207,7 +207,7 @@ def stop(run: Run, rng: random.Random) -> float:
 
 
 def torture(run: Run, kills: int, stops: int, pace: Pace, rng: random.Random) -> str:
-    """Kills and stops a run so many times and lets it end; says what it was doing when it was killed."""
+    """Kills and stops a run the given numbers of times, lets it end, and returns a summary of the moments."""
     at_the_end = max(1, kills // 10)
     kinds = rng.choices(["checkpoint", "any", "step"], [2, 1, 1], k=kills - at_the_end)
     if kinds:
@@ -235,7 +235,7 @@ def torture(run: Run, kills: int, stops: int, pace: Pace, rng: random.Random) ->
 
 
 def differences(one: Run, other: Run) -> list[str]:
-    """What two runs did not end with the same of."""
+    """Names of the files and arrays in which the ends of two runs differ."""
     import numpy as np
     import orbax.checkpoint as ocp
     from jax.tree_util import keystr, tree_flatten_with_path
@@ -248,7 +248,7 @@ def differences(one: Run, other: Run) -> list[str]:
         check_manifest(run.model)
     for name in ("weights.safetensors", "vocab.model", "model.json"):
         contents = [(run.model / name).read_bytes() for run in (one, other)]
-        if name == "model.json":  # its figures are those of the log, compared below
+        if name == "model.json":  # its metrics are those of metrics.jsonl, compared below
             contents = [json.loads(content)["weights"] for content in contents]
         if contents[0] != contents[1]:
             wrong.append(name)
@@ -328,7 +328,7 @@ def main() -> int:
     if wrong:
         print(f"FAILED: the run that was killed differs in {', '.join(wrong)}")
         return 1
-    print("equal bit by bit: parameters, optimizer state, place in the data, figures")
+    print("equal bit by bit: parameters, optimizer state, place in the data, metrics")
     return 0
 
 

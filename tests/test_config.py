@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from padir import config
+from padir.data.plan import Batching
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
@@ -12,8 +13,7 @@ from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import STRATEGIES, MaskPredict, Padir, Threshold
 from padir.refinement.transitions import Lifted
-from padir.training import loop as trainer
-from padir.training.loop import Batching, Intervals
+from padir.training.config import Intervals, TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Adam, Cosine
 from padir.training.teacher_forcing import TeacherForcing
@@ -72,14 +72,14 @@ class TestOrder:
     def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
         bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "LengthSearch.top_k=3"]
         config.parse([], bindings)
-        objective = config.argument(trainer.train, "objective")
+        objective = config.argument(TrainConfig, "objective")
         assert objective == Objective(Uniform(0.5), length_weight=2.0)
         assert config.configured(Decoding)().lengths == LengthSearch(top_k=3)
         assert config.configured(Decoding)(lengths=LengthSearch(top_k=7)).lengths == LengthSearch(top_k=7)
         config.check_overrides()
         config.clear()
         config.parse([], [*bindings, "train.objective=@TeacherForcing()"])
-        assert config.argument(trainer.train, "objective") == TeacherForcing()
+        assert config.argument(TrainConfig, "objective") == TeacherForcing()
 
 
 class TestInstances:
@@ -94,8 +94,8 @@ class TestInstances:
     def test_what_saves_memory(self, kind):
         name = kind.__name__
         config.parse([], [f"train.objective=@{name}()", f"{name}.positions_at_once=512", "ModelConfig.remat=True"])
-        assert config.argument(trainer.train, "objective") == kind(positions_at_once=512)
-        assert config.argument(trainer.train, "model") == ModelConfig(remat=True)
+        assert config.argument(TrainConfig, "objective") == kind(positions_at_once=512)
+        assert config.argument(TrainConfig, "model") == ModelConfig(remat=True)
         config.check_overrides()
         config.clear()
         with pytest.raises(PadirError, match="positions_at_once must be of type"):

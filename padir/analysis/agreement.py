@@ -173,7 +173,7 @@ def measure_agreement(
     checks.at_least(1, canvases=canvases)
     known = all(sentence.joint is not None for sentence in sentences)
     if known and given_draft:
-        raise PadirError("the truth is known given the source and the length: leave the draft out (--given source)")
+        raise PadirError("the truth is known given the source and the length: use given='source'")
     each = []
     for number in range(canvases):
         seeded = dataclasses.replace(decoding, seed=decoding.seed + number)

@@ -26,7 +26,7 @@ from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
 from padir.storage.files import write_json, write_text
-from padir.training import loop
+from padir.training.config import TrainConfig
 
 _RANDOM_VOCABULARY = 32_100
 
@@ -154,7 +154,7 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
         raise PadirError("--train times a configuration: give its --gin_file")
     folders = folders_of(args)
     arguments = ("model", "objective", "optimizer", "batching", "sharding")
-    named = {name: config.argument(loop.train, name) for name in arguments}
+    named = {name: config.argument(TrainConfig, name) for name in arguments}
     config.check_overrides()
     measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
     where = report.environment()

@@ -156,12 +156,12 @@ def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
 def _t5x_card(args: argparse.Namespace) -> tuple[ModelCard, Tokenizer]:
     """Card and tokenizer of the model that --vocab, --languages and gin describe."""
     from padir import config
-    from padir.training import loop
+    from padir.training.config import TrainConfig
 
     source, _, target = args.languages.partition("-")
     if not source or not target or "-" in target:
         raise PadirError(f"--languages takes two codes with a hyphen, such as de-en, got {args.languages!r}")
-    model, objective = (config.argument(loop.train, name) for name in ("model", "objective"))
+    model, objective = (config.argument(TrainConfig, name) for name in ("model", "objective"))
     tokenizer = Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
     return ModelCard(model, tokenizer.ids, objective.corruption, objective.strategy, source, target, ""), tokenizer
 

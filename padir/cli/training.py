@@ -17,8 +17,9 @@ from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.jobs.average import average_run
-from padir.jobs.distill import Teacher, distill
-from padir.training import loop
+from padir.jobs.distillation import Teacher, distill
+from padir.training.config import TrainConfig
+from padir.training.loop import train
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
@@ -47,25 +48,21 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     weights = {"weights": tuple(args.weights)} if args.weights else {}
+    settings = config.configured(TrainConfig)()
 
     def validation() -> tuple[Any, Any]:
         """Decoding options and function of the validation; wrong options fail now, not at the first validation."""
         decoding = decoding_of(args)
-        model, objective = (config.argument(loop.train, name) for name in ("model", "objective"))
-        check_options(args, model, decodings=[decoding])
-        resolve(decoding, model, objective.corruption, objective.strategy)
+        check_options(args, settings.model, decodings=[decoding])
+        resolve(decoding, settings.model, settings.objective.corruption, settings.objective.strategy)
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))
         options = (decoding.num_steps, decoding.batch_size, decoding.seed, decoding.strategy, decoding.lengths)
         return options, validation_fn(folders[0], decoding)
 
     _, evaluate_fn = agreed("the options of the validation", validation, lambda made: repr(made[0]))
-    return config.configured(loop.train)(
-        data=config.configured(Mixture)(folders=folders, **weights),
-        model_dir=model_dir,
-        evaluate_fn=evaluate_fn,
-        describe_config=config.operative,
-    )
+    mixture = config.configured(Mixture)(folders=folders, **weights)
+    return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
 
 
 def add_average(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,12 @@
-"""Which target ids a source id is translated to, learned from prepared folders, and what share of targets that covers.
+"""Learning a shortlist from prepared folders: the likely target ids of each source id, and the targets they cover.
 
 IBM Model 1 (Brown et al., 1993, section 4.1): every target token is written by one source token of its sentence, or by
-the NULL word, whichever it may be, with probability p(target | source). Expectation maximisation finds the p:
+the NULL word, with probability p(target | source). Expectation maximisation finds p in two alternating steps:
 
 1. share every target token among its sentence's source tokens, in proportion to p;
-2. p(target | source) is what the source received of the target, of all that it received.
+2. set p(target | source) to the source's share of the target's tokens, divided by all shares of the source.
 
-It keeps a p for each pair of ids that occur together. The sentences come in blocks, so that the memory for what they
-hold beside that is bounded.
+Memory holds one p for each pair of ids that occur together, and works on the sentences in blocks of bounded size.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import grain
 import numpy as np
 
+from padir import checks
 from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
 from padir.data.records import read_record
@@ -27,14 +27,14 @@ from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.text.ids import PADDING, Ids
 
-BLOCK = 2**21  # pairs of a source and a target token that are looked at at once
+BLOCK = 2**21  # pairs of a source and a target token in a block
 NULL = PADDING
-_READ = 1024  # records at once
+_READ = 1024  # records that are read at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Token ids of B sentences, one after the other, without EOS, and how many each has."""
+    """Token ids of B sentences without EOS, one after the other, and the sentences' lengths."""
 
     id_N: np.ndarray
     length_B: np.ndarray
@@ -58,14 +58,14 @@ class Lexicon(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """What a shortlist holds of the targets of a split, in batches of sentences of like length, as they are decoded.
+    """Share of a split's target tokens that a shortlist holds, in batches of sentences of like length, as in decoding.
 
     Attributes:
-      batch_size: sentences whose sources have one list.
-      tokens: the share of target tokens, EOS included, that are on it.
-      sentences: the share of sentences all of whose target tokens are.
-      ids: its mean size, special ids included.
-      vocabulary: the mean size of what is decoded with: that, filled up.
+      batch_size: number of sentences that share one list.
+      tokens: share of target tokens, EOS included, that are on the list.
+      sentences: share of sentences whose target tokens are all on the list.
+      ids: mean size of the list, special ids included.
+      vocabulary: mean number of ids that are decoded with: the list, filled up to a round size.
     """
 
     batch_size: int
@@ -83,26 +83,22 @@ def learn(
     iterations: int = 5,
     most_pairs: int = 1_000_000,
 ) -> Shortlist:
-    """A shortlist from the training split of prepared folders.
+    """Learns a shortlist from the training split of prepared folders.
 
-    A regular source id that never occurs there is its own candidate: it may be a name.
+    A regular source id that never occurs in the split is its own candidate: it may be a name.
 
     Args:
-      data: prepared folders of one vocabulary; their weights have no meaning here.
-      candidates: most target ids of a source id, K.
-      frequent: target ids that belong to every sentence.
+      data: prepared folders of one vocabulary; the weights of a mixture are ignored.
+      candidates: K, the most target ids of a source id.
+      frequent: number of the most frequent target ids, which belong to every sentence.
       iterations: of expectation maximisation.
-      most_pairs: of more sentence pairs than that, as many are taken at even distances.
+      most_pairs: number of sentence pairs to learn from; of more pairs, as many are taken at even distances.
 
     Raises:
-      PadirError: a number is too small, or the folders are not whole or do not go together.
+      PadirError: a number is too small, or the folders are damaged or of different vocabularies.
     """
-    named = {"candidates": candidates, "iterations": iterations, "most_pairs": most_pairs}
-    for name, value in named.items():
-        if value < 1:
-            raise PadirError(f"{name} must be at least 1, got {value}")
-    if frequent < 0:
-        raise PadirError(f"frequent must be at least 0, got {frequent}")
+    checks.at_least(1, candidates=candidates, iterations=iterations, most_pairs=most_pairs)
+    checks.at_least(0, frequent=frequent)
     mixture = Mixture.of(data)
     sources, targets = read(mixture, "train", most_pairs)
     tokenizer = load_tokenizer(mixture.folders[0])
@@ -115,10 +111,10 @@ def learn(
 
 
 def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[Sentences, Sentences]:
-    """Sources and targets of a split's records, of so many at even distances.
+    """Sources and targets of a split's records, of at most `most_pairs` of them at even distances.
 
     Raises:
-      PadirError: a folder is not whole, has no such split, or is of another vocabulary than the first.
+      PadirError: a folder is damaged, has no such split, or is of another vocabulary than the first.
     """
     paths, length_N2 = mixture.records(mixture.manifests(split, verify=True), split)
     records: Any = grain.sources.ArrayRecordDataSource(paths)
@@ -135,14 +131,15 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
 
 
 def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: int) -> Lexicon:
-    """IBM Model 1, from even probabilities on.
+    """IBM Model 1, learned from uniform probabilities on.
 
     Args:
-      sources, targets: of the same sentences; sources get the NULL word here.
-      num_ids: ids are below it.
+      sources, targets: of the same sentences; the NULL word is added to the sources.
+      num_ids: a bound above all ids.
+      iterations: of expectation maximisation.
     """
     source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)
-    # A pair's key; those of a target lie together, as they are asked for together.
+    # The keys of a target's pairs lie together, as the keys are looked up together.
     pair_N = _merged(np.unique(keys) for keys, *_ in _blocks(source, target, num_ids))
     target_N, source_N = np.divmod(pair_N, num_ids)
     prob_N = np.ones(len(pair_N))
@@ -158,7 +155,7 @@ def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: 
 
 
 def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
-    """The regular target ids of the highest probability for each source id, [P, count]; 0 where there are no more."""
+    """The regular target ids of highest probability for each source id, [P, count]; 0 after the last one."""
     regular = lexicon.target_N >= ids.first_regular
     source_N, target_N, prob_N = (each[regular] for each in lexicon)
     order = np.lexsort((target_N, -prob_N, source_N))
@@ -173,7 +170,7 @@ def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
 
 
 def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Ids, batch_size: int = 1) -> Recall:
-    """What a shortlist holds of some targets.
+    """Measures the share of target tokens that a shortlist holds.
 
     Raises:
       PadirError: there are no sentences.
@@ -199,7 +196,7 @@ def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Id
 
 @dataclasses.dataclass(frozen=True)
 class _Bags:
-    """The different ids of each sentence and how often they come, flat; those of sentence b begin at begin_B[b]."""
+    """The distinct ids of each sentence and their counts, flat; the ids of sentence b begin at begin_B[b]."""
 
     id_N: np.ndarray
     times_N: np.ndarray
@@ -207,7 +204,7 @@ class _Bags:
 
     @staticmethod
     def of(sentences: Sentences, num_ids: int, *everywhere: int) -> _Bags:
-        """Of sentences, and of ids that come once in each."""
+        """The bags of sentences; the ids `everywhere` are added once to each sentence."""
         batch = len(sentences.length_B)
         number_N = np.repeat(np.arange(batch), sentences.length_B)
         keys = number_N * num_ids + sentences.id_N
@@ -218,11 +215,11 @@ class _Bags:
 
 
 def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Every target with all sources of its sentence, block by block.
+    """Pairs of every target with all sources of its sentence, block by block.
 
     Yields:
-      (key of each pair, how often its source comes, where each target's run of pairs begins, how long it is, how often
-      the target comes).
+      (key of each pair, count of the pair's source, begin of each target's run of pairs, length of the run, count of
+      the target).
     """
     source_B, target_B = np.diff(source.begin_B), np.diff(target.begin_B)
     block_B = np.cumsum(source_B * target_B) // BLOCK
@@ -240,7 +237,7 @@ def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.nda
 
 
 def _merged(parts: Iterator[np.ndarray]) -> np.ndarray:
-    """Different sorted numbers of many arrays; arrays of like size are merged, so that none is sorted often."""
+    """The distinct numbers of many arrays, sorted; arrays of like size are merged, so that none is sorted often."""
     waiting: list[np.ndarray] = []
     for part in parts:
         while waiting and len(waiting[-1]) <= len(part):

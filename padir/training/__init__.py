@@ -1,1 +1,38 @@
-"""Training: losses, optimizer, checkpoints, loop."""
+"""Training: `train` takes prepared data and a `TrainConfig`, and writes a model directory.
+
+The settings lie in `config`, the two objectives in `objective` and `teacher_forcing` with their `losses`, and the
+optimizers in `optimizer`. `loop` and `run` take the steps, with a log, checkpoints, averages of weights and graceful
+stops; an interrupted run resumes bit by bit from its last checkpoint. `start_from` takes parameters of another model.
+"""
+
+from padir.training.averaging import Averaging
+from padir.training.batch import Batch, Sums
+from padir.training.checkpoints import Checkpoints
+from padir.training.config import Intervals, TrainConfig
+from padir.training.loop import train
+from padir.training.nonfinite import NotFinite
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Adam, Cosine, Optimizer
+from padir.training.run import EvaluateFn, TrainRun
+from padir.training.start_from import StartFrom
+from padir.training.teacher_forcing import TeacherForcing
+
+__all__ = [
+    "Adafactor",
+    "Adam",
+    "Averaging",
+    "Batch",
+    "Checkpoints",
+    "Cosine",
+    "EvaluateFn",
+    "Intervals",
+    "NotFinite",
+    "Objective",
+    "Optimizer",
+    "StartFrom",
+    "Sums",
+    "TeacherForcing",
+    "TrainConfig",
+    "TrainRun",
+    "train",
+]

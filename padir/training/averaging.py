@@ -1,7 +1,6 @@
 """Averages of a model's weights: a moving average kept while training, or the mean of some of its checkpoints.
 
-The moving average is part of the optimizer's state, so it is saved, restored and placed on devices as that is, and a
-training without one has the state that it always had.
+The moving average is part of the optimizer's state, and is saved, restored and placed on the devices with it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.card import Weights
 from padir.training.checkpoints import Checkpoints
@@ -26,17 +26,17 @@ MEASURE = "validation_bleu"
 
 @dataclasses.dataclass(frozen=True)
 class Averaging:
-    """Which weights a training ends with.
+    """The weights that a training run ends with.
 
     Attributes:
-      kind: "none" (those of the last step), "ema" (an exponential moving average, which the validation split is
-        decoded with, too), "last" (the mean of the last `count` checkpoints) or "best" (of those with the highest
-        validation BLEU).
-      decay: of the moving average; 1 / (1 - decay) steps is about how far back it reaches.
-      count: how many checkpoints.
+      kind: "none" (the weights of the last step), "ema" (an exponential moving average, with which the validation split
+        is decoded, too), "last" (the mean of the last `count` checkpoints) or "best" (the mean of the `count`
+        checkpoints with the highest validation BLEU).
+      decay: of the moving average, which reaches back about 1 / (1 - decay) steps.
+      count: number of checkpoints in the mean.
 
     Raises:
-      PadirError: an unknown kind, or a number that makes no sense.
+      PadirError: the kind is unknown, or a number is out of its range.
     """
 
     kind: str = "none"
@@ -44,44 +44,46 @@ class Averaging:
     count: int = 5
 
     def __post_init__(self):
-        if self.kind not in KINDS:
-            raise PadirError(f"Averaging.kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if not 0 <= self.decay < 1:
-            raise PadirError(f"Averaging.decay must lie in [0, 1), got {self.decay}")
-        if self.count < 1:
-            raise PadirError(f"Averaging.count must be at least 1, got {self.count}")
+        checks.one_of(KINDS, **checks.fields_of(self, "kind"))
+        checks.below(0, 1, **checks.fields_of(self, "decay"))
+        checks.at_least(1, **checks.fields_of(self, "count"))
 
     def transformation(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """The optimizer, with a moving average in its state if there is to be one."""
+        """The optimizer, with a moving average in its state for kind "ema"."""
         return with_moving_average(optimizer, self.decay) if self.kind == "ema" else optimizer
 
     def current(self, params: Any, opt_state: Any) -> Any:
-        """The weights to decode with while training: the moving average, or else the parameters."""
+        """The weights for decoding during training: the moving average for kind "ema", else the parameters."""
         return opt_state.average if isinstance(opt_state, MovingAverage) else params
 
     def check(self, num_steps: int, evaluate: int, checkpoint: int) -> None:
-        """Checks that a training with such intervals will have the checkpoints for it.
+        """Checks that a training run with such intervals has the checkpoints to average.
+
+        Args:
+          num_steps, evaluate, checkpoint: `TrainConfig.num_steps`, and two of its `Intervals`.
 
         Raises:
-          PadirError: too few checkpoints, or checkpoints whose BLEU is not measured.
+          PadirError: there are too few checkpoints, or checkpoints whose BLEU is not measured.
         """
         if self.kind == "best" and (evaluate < 1 or evaluate % checkpoint):
             raise PadirError(
-                f'Averaging.kind "best" needs checkpoints whose BLEU is measured: Intervals.evaluate must be a multiple'
-                f" of Intervals.checkpoint, {checkpoint}, got {evaluate}"
+                "Intervals.evaluate",
+                f"a multiple of Intervals.checkpoint, {checkpoint}",
+                evaluate,
+                'Averaging.kind "best" needs checkpoints whose BLEU is measured',
             )
         if self.kind in ("last", "best"):
             interval = checkpoint if self.kind == "last" else evaluate
-            will_be = -(-num_steps // interval)  # the last step always counts
-            if will_be < self.count:
+            found = -(-num_steps // interval)  # the last step always counts
+            if found < self.count:
                 raise PadirError(
-                    f"Averaging.count is {self.count}, but {num_steps} steps make {will_be} such checkpoints: lower it,"
+                    f"Averaging.count is {self.count}, but {num_steps} steps make {found} such checkpoints: lower it,"
                     f" or Intervals.{'checkpoint' if self.kind == 'last' else 'evaluate'}"
                 )
 
 
 class MovingAverage(NamedTuple):
-    """The optimizer's state with an average of the parameters beside it, float32 leaves of the parameters' shapes."""
+    """State of an optimizer, and an average of the parameters: float32 leaves of the parameters' shapes."""
 
     inner: Any
     count: Any
@@ -89,11 +91,11 @@ class MovingAverage(NamedTuple):
 
 
 def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """An optimizer that also keeps an exponential moving average of the parameters that it makes.
+    """An optimizer that also keeps an exponential moving average of the parameters.
 
-    After update t, counted from 0, the average is d * average + (1 - d) * parameters with d = min(decay, (1 + t) /
-    (10 + t)), so that the first steps, which say little, are soon forgotten (as in TensorFlow's
-    ExponentialMovingAverage). It begins as the initial parameters.
+    The average begins as the initial parameters. After update t, counted from 0, it is d * average + (1 - d) *
+    parameters with d = min(decay, (1 + t) / (10 + t)), so that the first steps are soon forgotten (as in TensorFlow's
+    ExponentialMovingAverage).
     """
 
     def init(params):
@@ -115,9 +117,12 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
 
 
 def mean(trees: Iterable[Any]) -> Any:
-    """The mean of trees of arrays, summed in float64, in the first one's dtypes.
+    """Mean of trees of arrays, summed in float64, in the dtypes of the first tree.
 
-    The float64 sum and one tree are held at a time.
+    Memory holds the float64 sum and one tree at a time.
+
+    Raises:
+      PadirError: there is no tree.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
@@ -138,7 +143,7 @@ def mean(trees: Iterable[Any]) -> Any:
 
 
 def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
-    """The steps of the `count` rows of metrics.jsonl with the highest validation BLEU, in order; of equals the latest.
+    """Steps of the `count` rows of metrics.jsonl with the highest validation BLEU, in order; of equal rows the latest.
 
     >>> best_steps([{"step": 1, MEASURE: 5.0}, {"step": 2, MEASURE: 7.0}, {"step": 3, MEASURE: 5.0}], 2)
     [2, 3]
@@ -150,15 +155,16 @@ def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
 def mean_of_checkpoints(
     checkpoints: Checkpoints, kind: str, count: int, decay: float | None = None
 ) -> tuple[Any, Weights]:
-    """The mean of the last or best regular checkpoints of a run (fewer than `count` if there are not more).
+    """Mean of the last or best regular checkpoints of a run, and a description of these weights.
 
     Args:
       kind: "last" or "best".
-      decay: of the moving average that the run was validated with, if any: the best are ranked by its BLEU, so it is
-        moving averages that their mean is made of. That of the last is of the parameters in any case.
+      count: number of checkpoints; fewer if the run has fewer.
+      decay: decay of the moving average with which the run was validated, if there was one. The best checkpoints are
+        ranked by its BLEU, so their mean is made of moving averages; the mean of the last is made of parameters.
 
     Raises:
-      PadirError: no checkpoint, none with a measured BLEU, or one is damaged or lacks its moving average.
+      PadirError: the run has no checkpoint, none with a measured BLEU, or a damaged one or one without moving average.
     """
     steps: Sequence[int] = checkpoints.regular_steps()
     if kind == "best":

@@ -21,14 +21,14 @@ class Sums:
     """Sums over a batch; S is the number of stages.
 
     Attributes:
-      stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss.
-      stage_weight_S: positions that count in each stage, which the losses are sums over.
-      stage_correct_S: target tokens, EOS included, whose argmax is right.
-      length_loss, length_correct: of the length head.
-      tokens, segments: real target tokens and sentence pairs.
-      rejecter_loss, rejecter_correct: of the rejecter in the last stage, over free positions, of which there are tokens
-        - segments; None where the model has none.
-      not_finite: steps whose loss or gradient was not finite; None until the trainer has looked.
+      stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss alone.
+      stage_weight_S: number of positions that count in each stage's loss.
+      stage_correct_S: number of target tokens, EOS included, whose argmax is right.
+      length_loss, length_correct: loss of the length head, and number of lengths whose argmax is right.
+      tokens, segments: number of real target tokens and of sentence pairs.
+      rejecter_loss, rejecter_correct: loss and number of right decisions of the rejecter in the last stage, over the
+        tokens - segments free positions; None without a rejecter.
+      not_finite: number of steps whose loss or gradient was not finite; None in what an objective returns.
     """
 
     stage_loss_S: Float[Array, " S"]

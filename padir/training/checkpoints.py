@@ -1,8 +1,8 @@
 """Training checkpoints: Orbax arrays with a manifest of sha256 sums.
 
-A checkpoint is `checkpoints/<step>/`: Orbax arrays of the train state, `loader.json`, the operative `config.gin`, an
-empty file `extra` if the checkpoint is not one of the regular ones, and `manifest.json`. A background thread writes it
-beside its place and renames it when everything and the manifest are on disk, so a folder named after a step is whole.
+A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the operative
+`config.gin`, an empty file `extra` if the checkpoint is an extra one, and `manifest.json`. A background thread writes
+the folder under another name and renames it when every file is on disk, so that a folder named after a step is whole.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EXTRA = "extra"
 
 
 def _orbax() -> Any:
-    """What reads and writes arrays: in this process alone, as only the first of several has the checkpoints."""
-    import orbax.checkpoint as ocp  # slow to import, and decoding does without
+    """An Orbax checkpointer of this process alone, as only the first of several processes has the checkpoints."""
+    import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
     if jax.process_count() == 1:
         return ocp.StandardCheckpointer()
@@ -36,24 +36,24 @@ def _orbax() -> Any:
 
 
 def _empty(leaf: Any) -> np.ndarray:
-    """What tells Orbax to read an array to the host, of this shape and dtype."""
+    """An array of this shape and dtype, which tells Orbax to read one like it to the host."""
     return np.empty(np.shape(leaf), leaf.dtype)
 
 
 class Checkpoints:
-    """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged ones.
+    """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
-    Regular ones come at the run's intervals and are what averages are made of. One that a stop makes in between is an
-    extra: it serves to go on from, and is removed by the next save, so that a run which was stopped has the regular
-    checkpoints of one which was not.
+    Regular checkpoints come at the run's intervals, and averages are made of them. A checkpoint that a stop makes in
+    between is an extra: the run resumes from it, and the next save removes it, so that a run that was stopped ends with
+    the same regular checkpoints as a run that was not.
 
-    As a context manager it waits for the last save, also when an exception leaves: Orbax cannot finish a save in the
-    background of a process that ends.
+    Leaving the context manager waits for the last save, also when an exception is raised: Orbax cannot finish a save in
+    the background of a process that ends.
 
     Attributes:
-      folder: holds one folder a step.
-      keep: how many of the newest regular ones are kept.
-      protected: steps that are kept, however old.
+      folder: holds one folder for each step.
+      keep: number of the newest regular checkpoints that are kept.
+      protected: steps whose checkpoints are kept, however old.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
@@ -67,13 +67,15 @@ class Checkpoints:
         return self
 
     def __exit__(self, exception_type, *_) -> None:
-        self._thread.submit(int).result()  # one after the other: also a save that an interrupt kept from being noted
+        self._thread.submit(int).result()  # after all saves, also one that an interrupt kept from being noted
         try:
             self.wait()
         except Exception as error:
             if exception_type is None:
                 raise
-            print(f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr)  # beside what came first
+            print(
+                f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr
+            )  # the exception is raised, too
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
@@ -82,32 +84,32 @@ class Checkpoints:
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def regular_steps(self) -> list[int]:
-        """Steps that have a checkpoint which is no extra, oldest first."""
+        """Steps that have a regular checkpoint, oldest first."""
         return [step for step in self.steps() if not (self.folder / str(step) / EXTRA).exists()]
 
     def config(self, step: int) -> str:
-        """The configuration that a checkpoint was made with; "" if it is not known."""
+        """The text of the configuration of a checkpoint's run; "" if it is not known."""
         path = self.folder / str(step) / "config.gin"
         return path.read_text() if path.exists() else ""
 
     def save(
         self, step: int, state: Any, loader_state: dict[str, Any], *, config: str = "", extra: bool = False
     ) -> None:
-        """Copies the state to the host and writes it in the background; waits for the save before it, if any.
+        """Copies the state to the host and writes it in the background, after waiting for an earlier save.
 
         Args:
           config: the text of the operative configuration.
-          extra: it is not one of the regular ones.
+          extra: the checkpoint is an extra, not a regular one.
 
         Raises:
-          PadirError: the save before it failed.
+          PadirError: the earlier save failed.
         """
         self.wait()
         host_state = jax.tree.map(np.asarray, jax.device_get(state))
         self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state), config, extra)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises what went wrong with it."""
+        """Returns when the last save is on disk; raises the error of the save."""
         if self._pending is not None:
             concurrent.futures.wait([self._pending])  # interrupted here, it is still pending for the next call
             pending, self._pending = self._pending, None
@@ -134,7 +136,7 @@ class Checkpoints:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The newest whole checkpoint's state and loader state, or None; says on stderr which damaged ones it skips.
+        """State and loader state of the newest whole checkpoint, or None; skips damaged ones and names them on stderr.
 
         Args:
           like: a state of the same structure and shapes, or its shapes alone (`jax.eval_shape`).
@@ -155,7 +157,7 @@ class Checkpoints:
                     state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(_empty, like))
                 if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
                     raise ValueError("the shapes of its arrays differ")
-                for newer in damaged:  # out of the way, so that it is not kept as one of the newest
+                for newer in damaged:  # so that a damaged checkpoint does not count as one of the newest
                     shutil.rmtree(self.folder / f"{newer}.damaged", ignore_errors=True)
                     (self.folder / str(newer)).rename(self.folder / f"{newer}.damaged")
                 return state, loader_state
@@ -173,10 +175,10 @@ class Checkpoints:
         return None
 
     def params(self, step: int, *, moving_average: bool = False) -> Any:
-        """The parameters in a checkpoint, whatever its optimizer was, or its moving average of them.
+        """The parameters of a checkpoint, or their moving average; the optimizer may be any.
 
         Raises:
-          PadirError: it is missing, damaged, or holds no parameters or no moving average.
+          PadirError: the checkpoint is missing or damaged, or holds no parameters or no moving average.
         """
         folder = self.folder / str(step)
         check_manifest(folder)
@@ -189,6 +191,6 @@ class Checkpoints:
         opt_state = state.get("opt_state")
         if not isinstance(opt_state, dict) or "average" not in opt_state:
             raise PadirError(
-                f"{folder} holds no moving average, which the training was validated with: average the --last ones"
+                f"{folder} holds no moving average, which the training was validated with: average the last ones"
             )
         return opt_state["average"]

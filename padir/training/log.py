@@ -1,4 +1,4 @@
-"""What a training says of itself: figures to metrics.jsonl, to TensorBoard and to the terminal."""
+"""The log of a training run: metrics to metrics.jsonl, to TensorBoard and to the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from padir.storage.files import write_errors, write_text
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, without one that was cut off while it was written; none if there is no file."""
+    """Rows of a metrics.jsonl, without a row that a kill cut off; none if there is no file."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -31,15 +31,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """Scalars to an event file, each on disk when `write` returns.
+    """Writer of scalars to an event file; they are on disk when `write` returns.
 
-    TensorBoardX's own writer has a thread, which dies when the disk is full, whereupon the next scalar waits for ever.
+    TensorBoardX's own writer has a thread, which dies when the disk is full; then the next scalar waits for ever.
     """
 
     def __init__(self, folder: Path, purge_step: int):
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
-        # Earlier events of that step and later ones are hidden: they come again.
+        # Hides earlier events from that step on: the resumed run writes them again.
         restart = SessionLog(status=SessionLog.START)
         self._writer.write_event(Event(wall_time=time.time(), step=purge_step, session_log=restart))
         self._writer.flush()
@@ -55,7 +55,7 @@ class TensorBoard:
 
 
 class _Files:
-    """A training's metrics.jsonl and event file, open."""
+    """The open metrics.jsonl and event file of a training run."""
 
     def __init__(self, folder: Path, start: int):
         self.folder = folder
@@ -71,14 +71,18 @@ class _Files:
 
     def close(self) -> None:
         for each in (self._history, self._tensorboard):
-            with contextlib.suppress(OSError):  # `write` has said so already
+            with contextlib.suppress(OSError):  # `write` has raised it already
                 each.close()
 
 
 class TrainingLog:
-    """Figures to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar where there is a terminal.
+    """Log of a training run: metrics to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar.
 
-    Without a folder it writes and shows nothing: another process does.
+    Args:
+      folder: the model directory; None: nothing is written or shown, since another process logs.
+      num_steps: optimizer steps in all.
+      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as they come again.
+      parameters: their number.
 
     Raises:
       PadirError: the files cannot be written; `write` raises it, too.
@@ -90,7 +94,6 @@ class TrainingLog:
         self._files: _Files | None = None
         if folder is not None:
             history = folder / "metrics.jsonl"
-            # What came after the checkpoint comes again.
             self._rows = [row for row in read_rows(history) if row["step"] <= start]
             write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
             self._files = _Files(folder, start)
@@ -100,14 +103,14 @@ class TrainingLog:
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
-            rich.progress.TextColumn("{task.fields[figures]}"),
+            rich.progress.TextColumn("{task.fields[metrics]}"),
             console=self.console,
             disable=folder is None or not self.console.is_terminal,
         )
-        self.task = self.bar.add_task("train", total=num_steps, completed=start, figures="")
+        self.task = self.bar.add_task("train", total=num_steps, completed=start, metrics="")
         self.num_steps = num_steps
-        going_on = f", going on from step {start}" if start else ""
-        self.console.print(f"{parameters:,} parameters, {num_steps:,} steps{going_on}", highlight=False)
+        resuming = f", going on from step {start}" if start else ""
+        self.say(f"{parameters:,} parameters, {num_steps:,} steps{resuming}")
 
     def __enter__(self):
         self.bar.start()
@@ -123,25 +126,31 @@ class TrainingLog:
         """Every row of metrics.jsonl."""
         return list(self._rows)
 
-    def figures(self, step: int) -> dict[str, float]:
-        """What has been logged of a step."""
+    def metrics(self, step: int) -> dict[str, float]:
+        """All metrics of a step by name, from however many rows."""
         merged = {name: value for row in self._rows if row["step"] == step for name, value in row.items()}
         return {name: value for name, value in merged.items() if name not in ("step", "time")}
 
+    def say(self, *lines: str) -> None:
+        """Prints lines of text on the terminal as they are."""
+        for line in lines:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     def advance(self, step: int) -> None:
+        """Moves the progress bar to a step without metrics."""
         self.bar.update(self.task, completed=step)
 
     def write(self, step: int, row: dict[str, float]) -> dict[str, float]:
+        """Logs a step's metrics, if there are any, and returns them."""
         if not row or self._files is None:
             return row
         self._rows.append({"step": step, "time": round(time.time(), 1), **row})
         self._files.write(step, row, json.dumps(self._rows[-1]))
         text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
-        self.bar.update(self.task, completed=step, figures=_short(row) if "loss" in row else "")
+        self.bar.update(self.task, completed=step, metrics=_short(row) if "loss" in row else "")
         if self.bar.disable or "loss" not in row:
             minutes = (time.time() - self.began) / 60
-            line = f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}"
-            self.console.print(line, highlight=False, soft_wrap=True)
+            self.say(f"{minutes:6.1f} min  step {step:,}/{self.num_steps:,}  {text}")
         return row
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.errors import PadirError
+from padir import checks
 from padir.models.length import LengthOutput
 from padir.refinement.scores import best_tokens
 
@@ -20,14 +22,18 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
 
-    With label smoothing the target distribution has 1 - label_smoothing at the target and the rest spread evenly over
-    the other V - 1 ids, and its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss
-    is z_loss * logsumexp(logits)^2.
+    With label smoothing the target distribution has 1 - label_smoothing at the target and the remainder spread evenly
+    over the other V - 1 ids. Its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss is
+    z_loss * logsumexp(logits)^2.
+
+    >>> loss, _ = cross_entropy(jnp.zeros((1, 100)), jnp.array([7]), jnp.ones(1))
+    >>> round(float(loss), 4)  # log 100
+    4.6052
     """
     vocabulary = logits.shape[-1]
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    # By comparison and not by gather, whose gradient would be a scatter into an array of zeros.
+    # By comparison, as the gradient of a gather is a scatter into an array of zeros.
     is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
     at_target = jnp.where(is_target, logits, 0.0).sum(-1)
     loss = log_z - at_target
@@ -41,16 +47,15 @@ def cross_entropy(
     return ((loss + z) * weight).sum(), (z * weight).sum()
 
 
-def check_loss(label_smoothing: float, positions_at_once: int | None) -> None:
-    """Checks what every objective has.
+def check_loss(objective: Any) -> None:
+    """Checks label_smoothing and positions_at_once of an objective.
 
     Raises:
-      PadirError: one of them makes no sense.
+      PadirError: label_smoothing is not in [0, 1), or positions_at_once is below 1.
     """
-    if not 0 <= label_smoothing < 1:
-        raise PadirError(f"label_smoothing must lie in [0, 1), got {label_smoothing}")
-    if positions_at_once is not None and positions_at_once < 1:
-        raise PadirError(f"positions_at_once must be at least 1, got {positions_at_once}: None takes all at once")
+    checks.below(0, 1, **checks.fields_of(objective, "label_smoothing"))
+    if objective.positions_at_once is not None:
+        checks.at_least(1, "None takes all at once", **checks.fields_of(objective, "positions_at_once"))
 
 
 def token_sums(
@@ -61,7 +66,7 @@ def token_sums(
     label_smoothing: float,
     z_loss: float,
 ) -> tuple[Float[Array, ""], ...]:
-    """A stage's cross-entropy, z-loss, number of positions that count, and number of tokens whose argmax is right."""
+    """Sums of one stage: cross-entropy, z-loss, number of positions that count, number of right argmax tokens."""
     losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
     correct = ((best_tokens(logits_BLV)[0] == target_BL) & present_BL).sum()
     return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
@@ -70,7 +75,7 @@ def token_sums(
 def length_loss(
     output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Float[Array, ""]:
-    """The summed loss of the length head: cross-entropy of a classifier, squared error of a number, 0 for the oracle.
+    """Summed loss of the length head: cross-entropy of a classifier, squared error of a number, 0 for the oracle.
 
     Args:
       length_BG: true lengths, 0 where a row has no such segment.
@@ -83,13 +88,24 @@ def length_loss(
     return jnp.float32(0)
 
 
+def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[Array, ""]:
+    """Number of segments whose most likely length is the true one; 0 for the oracle."""
+    if output.logits_BGM is not None:
+        predicted_BG = output.logits_BGM.argmax(-1) + 1
+    elif output.mean_BG is not None:
+        predicted_BG = jnp.rint(output.mean_BG)
+    else:
+        return jnp.float32(0)
+    return ((predicted_BG == length_BG) & (length_BG > 0)).sum().astype(jnp.float32)
+
+
 def rejecter_loss(
     keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], free_BL: Bool[Array, "B L"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sums over free positions: binary cross-entropy of keeping a token where it is right, and correct decisions.
+    """Sums over free positions: binary cross-entropy of keeping the right tokens, and number of right decisions.
 
     Args:
-      right_BL: whether the token that the decoder was shown is the target's.
+      right_BL: positions where the decoder was shown the target's token.
     """
     loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
     correct_BL = (keep_logits_BL > 0) == right_BL

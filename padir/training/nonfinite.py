@@ -1,4 +1,4 @@
-"""What happens when a loss or its gradient is NaN or infinite."""
+"""Stopping at, or skipping, a batch whose loss or gradient is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
+from padir import checks
 from padir.errors import PadirError
 from padir.storage.files import atomic_file
 
 ACTIONS = ("stop", "skip")
 FOLDER = "not_finite"
 
-# So many steps may be under way when one is looked at: the device never waits for the host to look.
+# A step's outcome is looked at when this many later steps are under way, so that the device never waits for the host.
 _STEPS_BEHIND = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class NotFinite:
-    """What a training does with a batch whose loss or gradient is NaN or infinite.
+    """Policy for a batch whose loss or gradient is NaN or infinite.
 
     Attributes:
-      action: "stop" (with the batch saved) or "skip" (its update is left out and counted, as "skipped" in
-        metrics.jsonl; parameters and optimizer stay as they were).
-      most_in_a_row: "skip" stops, too, after so many: then it is not the batches.
+      action: "stop" (the batch is saved) or "skip" (the update is left out, parameters and optimizer stay as they were,
+        and metrics.jsonl counts the step as "skipped").
+      most_in_a_row: number of such steps in a row after which "skip" stops, too, since the batches are not the cause.
 
     Raises:
-      PadirError: an unknown action, or a number below 1.
+      PadirError: the action is unknown, or the number below 1.
     """
 
     action: str = "stop"
     most_in_a_row: int = 20
 
     def __post_init__(self):
-        if self.action not in ACTIONS:
-            raise PadirError(f"NotFinite.action must be one of {', '.join(ACTIONS)}, got {self.action!r}")
-        if self.most_in_a_row < 1:
-            raise PadirError(f"NotFinite.most_in_a_row must be at least 1, got {self.most_in_a_row}")
+        checks.one_of(ACTIONS, **checks.fields_of(self, "action"))
+        checks.at_least(1, **checks.fields_of(self, "most_in_a_row"))
 
     def choose(self, finite: Bool[Array, ""], new: Any, old: Any) -> Any:
-        """What a step leaves, leaf by leaf: `old` where it is skipped."""
+        """The trees after a step, leaf by leaf: `new`, or `old` where the step is skipped."""
         if self.action == "stop":
             return new
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
 
 def is_finite(loss: Float[Array, ""], grads: Any) -> Bool[Array, ""]:
-    """Whether a loss and the norm of its gradient are."""
+    """True if a loss and the norm of its gradient are finite."""
     return jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
 
 
 class Watch:
-    """Looks at each step's outcome when it is there, and acts on it; nothing waits for that but `drain`.
+    """Acts on steps that are not finite, as soon as their outcomes are known; only `drain` waits for these.
 
     Attributes:
-      folder: gets the batch that a training stopped at.
+      folder: the model directory, which gets the batch that the run stopped at.
+      policy: what happens at such a step.
     """
 
     def __init__(self, folder: Path, policy: NotFinite):
@@ -71,24 +71,24 @@ class Watch:
         self._in_a_row = 0
 
     def add(self, step: int, batch: dict[str, np.ndarray], count: Any) -> None:
-        """Notes a step.
+        """Notes a step, and acts on earlier steps.
 
         Args:
-          batch: what it was made on, [B, ...] arrays by name.
-          count: 0 if its loss and gradient were finite, a scalar that may still be computed.
+          batch: the batch of the step, [B, ...] arrays by name.
+          count: 0 if loss and gradient were finite; a scalar that may still be under computation.
 
         Raises:
-          PadirError: an earlier one was not finite.
+          PadirError: an earlier step was not finite, and the policy stops the run.
         """
         self._pending.append((step, batch, count))
         while len(self._pending) > _STEPS_BEHIND:
             self._look()
 
     def drain(self) -> None:
-        """Looks at all steps.
+        """Waits for all steps, and acts on them.
 
         Raises:
-          PadirError: one was not finite.
+          PadirError: a step was not finite, and the policy stops the run.
         """
         while self._pending:
             self._look()
@@ -116,5 +116,5 @@ class Watch:
 
 
 def _process() -> str:
-    """Tells apart what several processes of one training save, each its own rows."""
+    """The part of a file name that tells the processes of a run apart, each of which saves its own rows."""
     return f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""

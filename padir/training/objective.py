@@ -1,8 +1,8 @@
-"""The refinement loss: cross-entropy over S stages of corruption and refinement, plus the length loss.
+"""The refinement objective: cross-entropy over S stages of corruption and refinement, plus the length loss.
 
 1. Corrupt the target; the decoder predicts it (stage 1).
 2. Fill the canvas from that prediction, without gradient, as a decoding step would; predict again (stage 2, ... S).
-3. Sum the stages and the length loss (the paper's section L.1.2).
+3. Sum the losses of the stages and of the length head (the paper's section L.1.2).
 
 The encoder and the cross-attention's keys and values are computed once for all stages.
 """
@@ -13,12 +13,13 @@ import dataclasses
 import functools
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from padir import checks
 from padir.errors import PadirError
-from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
@@ -29,36 +30,56 @@ from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
-from padir.training.losses import check_loss, length_loss, rejecter_loss, token_sums
+from padir.training.losses import check_loss, length_correct, length_loss, rejecter_loss, token_sums
 
 STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 
+@flax.struct.dataclass
+class StageRows:
+    """One stage's arrays beside the decoder's states, a row for each row of the batch.
+
+    Attributes:
+      canvas: the canvas that the decoder was shown.
+      keep_BL: logits of the rejecter; None without one.
+      chosen_BL: positions that the corruption, or the step between the stages, chose.
+      weight_BL: positions that count in the loss.
+      key_B: random keys of the step to the next stage.
+    """
+
+    canvas: Canvas
+    keep_BL: Float[Array, "B L"] | None
+    target_BL: Int[Array, "B L"]
+    chosen_BL: Bool[Array, "B L"]
+    weight_BL: Bool[Array, "B L"]
+    key_B: Key[Array, " B"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What is trained: corruption × stages × weights; the defaults are the paper's.
+    """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
+
+    Called with a batch, it gives the summed loss over all positions that count. A training step divides the loss by the
+    number of target tokens, so that a stage with few positions that count leaves more weight to the length loss.
 
     Attributes:
       corruption: makes the first stage's canvas.
-      between: what happens between two stages.
-      stage_weights: for each stage which positions count: "all", "noised" (those that the corruption chose, or what is
-        between the stages, and EOS), "masked" (those of them that began as a mask, and EOS) or "none", through which no
-        gradient flows; their number is the number of stages S.
-      visibility: for decontextualised decoders, which positions each position sees in the first stage; None: all others
-        that the corruption did not choose.
-      label_smoothing, z_loss: as in `cross_entropy`, for tokens and lengths.
+      between: makes the next stage's canvas from a stage's prediction.
+      stage_weights: for each of the S stages, the positions that count: "all", "noised" (positions that the corruption
+        or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), or "none", which also
+        stops the stage's gradient.
+      visibility: for decontextualised decoders, the positions that each position sees in the first stage; None: all
+        others that the corruption did not choose.
+      label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
-      rejecter_weight: factor of the rejecter's loss, for models that have one.
-      positions_at_once: most target positions whose logits exist at any time, in whole rows
-      (`padir.training.chunked_rows.by_rows`): a
-        gradient computes them again. None: those of all rows and stages. It changes memory and speed alone.
-
-    The loss is the sum over positions that count; trainers divide it by the number of target tokens, so that a weight
-    of few positions makes the rest, such as the length loss, count for more.
+      rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
+      positions_at_once: the most target positions whose logits exist at any time, in whole rows
+        (`padir.training.chunked_rows.by_rows`); the gradient computes the logits again. None: all at once. The number
+        changes memory and speed alone.
 
     Raises:
-      PadirError: no stage, an unknown weight, a last stage that trains nothing, weights of masks that the corruption
-        does not make, or a number out of its range.
+      PadirError: there is no stage, a weight is unknown, the last stage trains nothing, "masked" is given for a
+        corruption that makes no masks, or a number is out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -74,178 +95,153 @@ class Objective:
     def __post_init__(self):
         object.__setattr__(self, "stage_weights", tuple(self.stage_weights))
         if not self.stage_weights:
-            raise PadirError("stage_weights must name at least one stage, such as ('all', 'all')")
-        unknown = [weight for weight in self.stage_weights if weight not in STAGE_WEIGHTS]
-        if unknown:
-            raise PadirError(f"stage_weights must be among {', '.join(STAGE_WEIGHTS)}, got {unknown[0]!r}")
+            raise PadirError("Objective.stage_weights must name at least one stage, such as ('all', 'all')")
+        for weight in self.stage_weights:
+            checks.one_of(STAGE_WEIGHTS, **{"Objective.stage_weights": weight})
         if self.stage_weights[-1] == "none":
             raise PadirError("the last stage trains nothing with weight 'none': name another, or leave the stage out")
         if "masked" in self.stage_weights and noise_kinds(self.corruption) == {"pieces"}:
             raise PadirError(
-                f"stage_weights name 'masked', and {self.corruption} makes no masks, so that only EOS would count: use"
-                " 'noised', or a corruption of masks"
+                f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
+                " count: use 'noised', or a corruption with masks"
             )
-        check_loss(self.label_smoothing, self.positions_at_once)
+        check_loss(self)
 
     @property
     def strategy(self) -> Strategy:
-        """What a model of this objective is decoded with unless told otherwise."""
+        """The default decoding strategy of a model trained with this objective."""
         return getattr(self.between, "strategy", Padir())
 
     def __call__(
-        self, key, params, batch: Batch, *, model: Transformer, num_segments: int, packed: bool, dropout: bool, progress
+        self,
+        key: Key[Array, ""],
+        params: Any,
+        batch: Batch,
+        *,
+        model: Transformer,
+        num_segments: int | None = None,
+        dropout: bool = True,
+        progress: Float[Array, ""] | float = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """`refinement_loss` with this objective; progress is the share of the training that is done, in [0, 1)."""
-        return refinement_loss(
-            key,
-            params,
-            batch,
-            model=model,
-            objective=self,
-            num_segments=num_segments,
-            packed=packed,
-            dropout=dropout,
-            progress=progress,
+        """The summed loss of a batch over all stages, and its parts.
+
+        Args:
+          key: split into one key per row for the corruption and one per stage for dropout.
+          num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
+          dropout: apply dropout, different in each stage (static).
+          progress: the share of the training run that is done, in [0, 1).
+
+        Raises:
+          PadirError: the objective has a visibility, but the model's decoder is not decontextualised.
+        """
+        if self.visibility is not None and not model.config.decontextualised:
+            raise PadirError(
+                "Objective.visibility needs a decontextualised decoder: set ModelConfig.decontextualised, or leave the"
+                " visibility out"
+            )
+        key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
+        segment_BL, rows = batch.target_segment_BL, batch.target_BL.shape[0]
+        present_BL = segment_BL > 0
+        canvas, chosen_BL = self.first_canvas(jax.random.split(key_corrupt, rows), batch, model)
+
+        def bound(stage: int, params: Any) -> Transformer:
+            rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
+            return model.bind({"params": params}, rngs=rngs)
+
+        encoded = bound(0, params).encode(
+            batch.source_BS, batch.source_segment_BS, num_segments=num_segments or 1, deterministic=not dropout
+        )
+        known = params, bound(0, params).cross_kv(encoded.memory_BSD)
+        # Padding gets position 0: a row may hold more of it than the position table has rows.
+        position_BL = None if num_segments is None else jnp.where(present_BL, positions_in_segment(segment_BL), 0)
+        parts, keep_BL = [], None
+        for stage, weights in enumerate(self.stage_weights):
+            stage_params, cross_kv = jax.lax.stop_gradient(known) if weights == "none" else known
+            decoder = bound(stage + 1, stage_params)
+            states_BLD = decoder.draft_states(
+                canvas.tokens_BL,
+                canvas.segment_BL,
+                cross_kv,
+                encoded.segment_BS,
+                position_BL=position_BL,
+                visible_BLL=canvas.visible_BLL,
+                deterministic=not dropout,
+            )
+            keep_BL = decoder.keep_logits(states_BLD)
+            masked_BL = canvas.start_BL >= model.ids.end_regular
+            weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL)
+            key_B = jax.random.split(jax.random.fold_in(key_between, stage), rows)
+            is_last = stage + 1 == len(self.stage_weights)
+            end = functools.partial(self.end_stage, model, stage_params, progress, is_last)
+            stage_rows = StageRows(canvas, keep_BL, batch.target_BL, chosen_BL, weight_BL, key_B)
+            sums, following = by_rows(end, self.positions_at_once, states_BLD, stage_rows)
+            parts.append(sums)
+            if following is not None:
+                canvas, chosen_BL = following
+        return self._total(
+            parts, encoded.length, segment_lengths(segment_BL, num_segments or 1), keep_BL, canvas, batch
         )
 
+    def first_canvas(
+        self, key_B: Key[Array, " B"], batch: Batch, model: Transformer
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        """The canvas of the first stage, and the positions that the corruption chose."""
+        target_BL, segment_BL, ids = batch.target_BL, batch.target_segment_BL, model.ids
+        free_BL = (segment_BL > 0) & (target_BL != ids.eos)
+        noisy_BL, chosen_BL = self.corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
+        # The start has the same noise as the canvas, and noise in place of the target at all other positions, so that
+        # hiding a position between the stages hides the target there, too.
+        start_BL, _ = self.corruption.full()(key_B, target_BL, free_BL, segment_BL, ids=ids)
+        canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
+        if model.config.decontextualised:
+            canvas = veil(canvas, chosen_BL)
+            if self.visibility is not None:
+                canvas = self.visibility(key_B, canvas)
+        return canvas, chosen_BL
 
-def refinement_loss(
-    key: Key[Array, ""],
-    params: Any,
-    batch: Batch,
-    *,
-    model: Transformer,
-    objective: Objective,
-    num_segments: int = 1,
-    packed: bool = False,
-    dropout: bool = True,
-    progress: Float[Array, ""] | float = 0.0,
-) -> tuple[Float[Array, ""], Sums]:
-    """The summed loss of a batch over all stages, and its parts.
+    def end_stage(
+        self,
+        model: Transformer,
+        params: Any,
+        progress: Any,
+        is_last: bool,
+        states_BLD: Float[Array, "B L D"],
+        rows: StageRows,
+    ) -> tuple[Any, Any]:
+        """A stage's sums (`token_sums`), and the next stage's canvas and chosen positions (None after the last stage).
 
-    Args:
-      key: split into one key per row for the corruption and one per stage for dropout.
-      num_segments: G, the largest number of segments in a row (static).
-      packed: whether rows may hold several segments (static).
-      dropout: whether to drop out, differently in each stage.
-      progress: the share of the training that is done, in [0, 1).
+        Takes decoder states, not logits, so that `by_rows` frees the logits of each chunk of rows once its sums are
+        computed.
+        """
+        logits_BLV = model.bind({"params": params}).logits(states_BLD)
+        present_BL = rows.canvas.segment_BL > 0
+        sums = token_sums(logits_BLV, rows.target_BL, present_BL, rows.weight_BL, self.label_smoothing, self.z_loss)
+        if is_last:
+            return sums, None
+        output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL))
+        return sums, self.between(rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress)
 
-    Raises:
-      PadirError: the objective has a visibility, and the model's decoder is not decontextualised.
-    """
-    if objective.visibility is not None and not model.config.decontextualised:
-        raise PadirError(
-            "visibility is for decontextualised decoders, got another: set ModelConfig.decontextualised, or leave"
-            " Objective.visibility out"
+    def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
+        """The loss and the sums of all stages; `canvas` is the one that the last stage was shown."""
+        stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = map(jnp.stack, zip(*parts, strict=True))
+        keep_loss = keep_correct = None
+        if keep_BL is not None:
+            right_BL = canvas.tokens_BL == batch.target_BL
+            keep_loss, keep_correct = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
+        sums = Sums(
+            stage_loss_S=stage_loss_S,
+            stage_z_loss_S=stage_z_loss_S,
+            stage_weight_S=stage_weight_S,
+            stage_correct_S=stage_correct_S,
+            length_loss=length_loss(length, length_BG, self.label_smoothing, self.z_loss),
+            length_correct=length_correct(length, length_BG),
+            tokens=(batch.target_segment_BL > 0).sum().astype(jnp.float32),
+            segments=(length_BG > 0).sum().astype(jnp.float32),
+            rejecter_loss=keep_loss,
+            rejecter_correct=keep_correct,
         )
-    key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
-    key_B = jax.random.split(key_corrupt, batch.target_BL.shape[0])
-    ids, segment_BL = model.ids, batch.target_segment_BL
-    present_BL = segment_BL > 0
-    free_BL = present_BL & (batch.target_BL != ids.eos)
-    noisy_BL, chosen_BL = objective.corruption(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
-    # What decoding would have started from: the same noise, and at the other positions some instead of the target, so
-    # that hiding a position between the stages hides it.
-    start_BL, _ = objective.corruption.full()(key_B, batch.target_BL, free_BL, segment_BL, ids=ids)
-    canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
-    if model.config.decontextualised:
-        canvas = veil(canvas, chosen_BL)
-        if objective.visibility is not None:
-            canvas = objective.visibility(key_B, canvas)
-
-    def stage_params(weights: str) -> Any:
-        """The parameters, without a gradient where nothing counts."""
-        return jax.lax.stop_gradient(params) if weights == "none" else params
-
-    def bound(stage: int, weights: str = "all") -> Transformer:
-        """The model with a stage's own dropout."""
-        rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
-        return model.bind({"params": stage_params(weights)}, rngs=rngs)
-
-    encoded = bound(0).encode(
-        batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
-    )
-    cross_kv = bound(0).cross_kv(encoded.memory_BSD)
-    # Padding gets position 0: a row may hold more of it than the position table has rows.
-    position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
-    parts = []
-    keep_BL = None
-    for stage, weights in enumerate(objective.stage_weights):
-        decoder = bound(stage + 1, weights)
-        states_BLD = decoder.draft_states(
-            canvas.tokens_BL,
-            canvas.segment_BL,
-            jax.lax.stop_gradient(cross_kv) if weights == "none" else cross_kv,
-            encoded.segment_BS,
-            position_BL=position_BL,
-            visible_BLL=canvas.visible_BLL,
-            deterministic=not dropout,
-        )
-        keep_BL = decoder.keep_logits(states_BLD)
-        weight_BL = stage_weight(weights, present_BL, free_BL, chosen_BL, canvas.start_BL >= ids.end_regular)
-        is_last = stage + 1 == len(objective.stage_weights)
-        end = functools.partial(
-            end_stage, stage_params(weights), model=model, objective=objective, is_last=is_last, progress=progress
-        )
-        key_stage_B = jax.random.split(jax.random.fold_in(key_between, stage), batch.target_BL.shape[0])
-        rows = (states_BLD, keep_BL, canvas, batch.target_BL, chosen_BL, weight_BL, key_stage_B)
-        sums, following = by_rows(end, objective.positions_at_once, *rows)
-        parts.append(sums)
-        if not is_last:
-            canvas, chosen_BL = following
-
-    stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = (
-        jnp.stack(part) for part in zip(*parts, strict=True)
-    )
-    length_BG = segment_lengths(segment_BL, num_segments)
-    len_loss = length_loss(encoded.length, length_BG, objective.label_smoothing, objective.z_loss)
-    keep_loss = keep_correct = None
-    if keep_BL is not None:
-        right_BL = canvas.tokens_BL == batch.target_BL
-        keep_loss, keep_correct = rejecter_loss(keep_BL, right_BL, free_BL)
-    sums = Sums(
-        stage_loss_S=stage_loss_S,
-        stage_z_loss_S=stage_z_loss_S,
-        stage_weight_S=stage_weight_S,
-        stage_correct_S=stage_correct_S,
-        length_loss=len_loss,
-        length_correct=_length_correct(encoded.length, length_BG),
-        tokens=present_BL.sum().astype(jnp.float32),
-        segments=(length_BG > 0).sum().astype(jnp.float32),
-        rejecter_loss=keep_loss,
-        rejecter_correct=keep_correct,
-    )
-    loss = stage_loss_S.sum() + objective.length_weight * len_loss
-    return loss if keep_loss is None else loss + objective.rejecter_weight * keep_loss, sums
-
-
-def end_stage(
-    params: Any,
-    states_BLD: Float[Array, "B L D"],
-    keep_BL: Float[Array, "B L"] | None,
-    canvas: Canvas,
-    target_BL: Int[Array, "B L"],
-    chosen_BL: Bool[Array, "B L"],
-    weight_BL: Bool[Array, "B L"],
-    key_B: Key[Array, " B"],
-    *,
-    model: Transformer,
-    objective: Objective,
-    is_last: bool,
-    progress: Any,
-) -> tuple[Any, Any]:
-    """What needs logits: a stage's sums (`token_sums`), and the next stage's canvas and chosen positions.
-
-    It lets the logits of each row go, which is why it is given the decoder's last vectors.
-    """
-    logits_BLV = model.bind({"params": params}).logits(states_BLD)
-    sums = token_sums(
-        logits_BLV, target_BL, canvas.segment_BL > 0, weight_BL, objective.label_smoothing, objective.z_loss
-    )
-    if is_last:
-        return sums, ()
-    output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), keep_BL))
-    return sums, objective.between(key_B, canvas, output, target_BL, chosen_BL, progress=progress)
+        loss = stage_loss_S.sum() + self.length_weight * sums.length_loss
+        return loss if keep_loss is None else loss + self.rejecter_weight * keep_loss, sums
 
 
 def stage_weight(
@@ -253,23 +249,17 @@ def stage_weight(
     present_BL: Bool[Array, "B L"],
     free_BL: Bool[Array, "B L"],
     chosen_BL: Bool[Array, "B L"],
-    sentinel_BL: Bool[Array, "B L"],
+    masked_BL: Bool[Array, "B L"],
 ) -> Bool[Array, "B L"]:
-    """Which positions count in a stage's loss; EOS, which is present and not free, counts in all but "none"."""
+    """The positions that count in a stage's loss; EOS, which is present and not free, counts in all but "none".
+
+    Args:
+      masked_BL: positions that began as a mask.
+    """
     if weights == "none":
         return jnp.zeros_like(present_BL)
     if weights == "noised":
         return chosen_BL | (present_BL & ~free_BL)
     if weights == "masked":
-        return (chosen_BL & sentinel_BL) | (present_BL & ~free_BL)
+        return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
     return present_BL
-
-
-def _length_correct(output: LengthOutput, length_BG) -> Float[Array, ""]:
-    if output.logits_BGM is not None:
-        predicted_BG = output.logits_BGM.argmax(-1) + 1
-    elif output.mean_BG is not None:
-        predicted_BG = jnp.rint(output.mean_BG)
-    else:
-        return jnp.float32(0)
-    return ((predicted_BG == length_BG) & (length_BG > 0)).sum().astype(jnp.float32)

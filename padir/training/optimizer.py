@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
 
+from padir import checks
 from padir.errors import PadirError
 
 
 @dataclasses.dataclass(frozen=True)
 class Cosine:
-    """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
-
-    The paper's copy that we have lost its peak and least rate: the defaults are ours.
+    """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2; its rates are unknown).
 
     Attributes:
       peak: highest learning rate.
-      warmup_steps: steps until it is reached.
+      warmup_steps: steps until the peak.
       final: share of the peak that is left at the end.
+
+    Raises:
+      PadirError: a number is out of its range.
     """
 
     peak: float = 1e-3
@@ -28,11 +30,12 @@ class Cosine:
     final: float = 0.02
 
     def __post_init__(self):
-        if self.peak <= 0 or self.warmup_steps < 0 or not 0 <= self.final <= 1:
-            raise PadirError(f"a schedule needs peak > 0, warmup_steps >= 0 and final in [0, 1], got {self}")
+        checks.above(0, **checks.fields_of(self, "peak"))
+        checks.at_least(0, **checks.fields_of(self, "warmup_steps"))
+        checks.within(0, 1, **checks.fields_of(self, "final"))
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """Learning rate of each step from 0 on; `peak * final` is reached at `num_steps`, one past the last."""
+        """The learning rate of each step from 0 on; step `num_steps`, one past the last, would have `peak * final`."""
         warmup = min(self.warmup_steps, max(1, num_steps - 1))
         return optax.warmup_cosine_decay_schedule(
             init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted
@@ -45,12 +48,14 @@ class Cosine:
 
 @runtime_checkable
 class Optimizer(Protocol):
-    """A frozen dataclass of an optimizer's hyperparameters."""
+    """Protocol of optimizers: a frozen dataclass with the hyperparameters as fields."""
 
     @property
     def learning_rate(self) -> Cosine: ...
 
-    def transformation(self, num_steps: int) -> optax.GradientTransformation: ...
+    def transformation(self, num_steps: int) -> optax.GradientTransformation:
+        """The optax transformation for a training run of `num_steps`."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +64,12 @@ class Adafactor:
 
     Attributes:
       learning_rate: multiplies the parameter's own scale if `multiply_by_parameter_scale`.
-      factored: keep row and column means of the second moment instead of all of it (for both sides >= 128).
-      multiply_by_parameter_scale: relative steps; T5X's default.
+      factored: keep row and column means of the second moment of matrices whose sides are both 128 or more.
+      multiply_by_parameter_scale: make steps relative to the parameter's scale; T5X's default.
       decay_rate: the second moment's decay at step t is 1 - t**-decay_rate.
       clipping_threshold: largest root mean square of an update.
       momentum: decay of a first moment, or None for none.
-      weight_decay: share of each parameter that is taken off at each step, whatever the learning rate.
+      weight_decay: share of each parameter that a step subtracts, whatever the learning rate.
       clip_norm: largest global norm of the gradient, or None.
     """
 
@@ -94,12 +99,12 @@ class Adafactor:
 
 @dataclasses.dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma & Ba, 2015), with decoupled weight decay.
+    """Adam (Kingma & Ba, 2015) with decoupled weight decay.
 
     Attributes:
       learning_rate: the schedule.
       b1, b2, eps: decays of the two moments, and the denominator's offset.
-      weight_decay: taken off each step, times the learning rate.
+      weight_decay: share of each parameter that a step subtracts, times the learning rate.
       clip_norm: largest global norm of the gradient, or None.
     """
 
@@ -120,8 +125,7 @@ class Adam:
 def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     if clip_norm is None:
         return optimizer
-    if clip_norm <= 0:
-        raise PadirError(f"clip_norm must be above 0, or None for no clipping, got {clip_norm}")
+    checks.above(0, "None means no clipping", clip_norm=clip_norm)
     return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
 
 
@@ -129,27 +133,38 @@ def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -
     """An optimizer that leaves some parameters as they are, and keeps no state for them.
 
     Args:
-      prefixes: beginnings of their names, whole components: "decoder/layers_1" is not "decoder/layers_10".
+      prefixes: beginnings of the parameters' names, in whole components: "decoder/layers_1" is not "decoder/layers_10".
 
     Raises:
-      PadirError: at `init`, of a prefix that no parameter has, or if they leave nothing to train.
+      PadirError: at `init`, if no parameter begins with a prefix, or if the prefixes leave nothing to train.
     """
     if not prefixes:
         return optimizer
 
     def labels(params):
-        names = [
-            jax.tree_util.keystr(path, simple=True, separator="/")
-            for path, _ in jax.tree_util.tree_leaves_with_path(params)
-        ]
-        owners = [[prefix for prefix in prefixes if f"{name}/".startswith(f"{prefix}/")] for name in names]
-        for prefix in prefixes:
-            if not any(prefix in each for each in owners):
-                tops = ", ".join(sorted({name.partition("/")[0] for name in names}))
-                raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {tops}")
-        if all(owners):
+        is_frozen = _under(params, prefixes)
+        if all(jax.tree.leaves(is_frozen)):
             raise PadirError(f"train.freeze must leave something to train, got {prefixes}: leave one out")
-        leaves = ["frozen" if each else "trained" for each in owners]
-        return jax.tree.unflatten(jax.tree.structure(params), leaves)
+        return jax.tree.map(lambda leaf: "frozen" if leaf else "trained", is_frozen)
 
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+
+
+def without_gradient(params: Any, prefixes: tuple[str, ...]) -> Any:
+    """Parameters, of which those under the prefixes get no gradient."""
+    if not prefixes:
+        return params
+    return jax.tree.map(
+        lambda leaf, is_frozen: jax.lax.stop_gradient(leaf) if is_frozen else leaf, params, _under(params, prefixes)
+    )
+
+
+def _under(params: Any, prefixes: tuple[str, ...]) -> Any:
+    """A tree like `params` that tells which names begin with one of the prefixes."""
+    paths, tree = jax.tree.flatten_with_path(params)
+    names = [f"{jax.tree_util.keystr(path, simple=True, separator='/')}/" for path, _ in paths]
+    for prefix in prefixes:
+        if not any(name.startswith(f"{prefix}/") for name in names):
+            known = ", ".join(sorted({name.partition("/")[0] for name in names}))
+            raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {known}")
+    return jax.tree.unflatten(tree, [name.startswith(tuple(f"{prefix}/" for prefix in prefixes)) for name in names])

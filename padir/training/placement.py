@@ -1,4 +1,4 @@
-"""Where a training's state and batches lie on the devices, and the step as one program on all of them."""
+"""Shardings of the train state and of batches, and the training step as one program on all devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from padir.training.batch import Batch, Sums
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything that a step changes."""
+    """Step number, parameters and optimizer state: everything that a training step changes."""
 
     step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
     params: Any
@@ -29,12 +29,12 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where a training's arrays lie, and how it goes on with them.
+    """Shardings of the train state, and the jitted functions that use them.
 
     Attributes:
       mesh: the devices, [data, model].
       state: the sharding of each array of the state.
-      like: their shapes.
+      like: shape and dtype of each array of the state.
     """
 
     mesh: Mesh
@@ -43,7 +43,7 @@ class Placement:
 
     @staticmethod
     def of(sharding: Sharding, mesh: Mesh, model: Transformer, initial: Callable[[], TrainState]) -> Placement:
-        """Of the state that `initial` makes: the parameters by the names of their axes, the rest by theirs."""
+        """Shards the state that `initial` makes: parameters by the names of their axes, optimizer state like these."""
         like = jax.eval_shape(initial)
         params = sharding.of_params(param_axes(model), like.params, mesh)
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -51,14 +51,14 @@ class Placement:
         return Placement(mesh, TrainState(step=everywhere, params=params, opt_state=opt_state), like)
 
     def fresh(self, initial: Callable[..., TrainState], *given: Any) -> TrainState:
-        """The state that `initial` makes of what is given; no device ever holds more than its part."""
+        """The state that `initial(*given)` makes; no device ever holds more than its part."""
         return jax.jit(initial, out_shardings=self.state)(*given)
 
     def step(self, step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]]) -> Callable[..., Any]:
-        """A step as one program on all devices; it takes over the memory of the state that it is given."""
+        """A step as one program on all devices, which reuses the memory of the state that it is given."""
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
-        # A batch goes in as a dict: `lower` would fill a Batch with what are no arrays.
+        # A batch goes in as a dict: `lower` would fill a Batch with objects that are no arrays.
         def placed(state: TrainState, arrays: dict[str, Any]) -> tuple[TrainState, Sums]:
             state, sums = step_fn(state, Batch(**arrays))
             state = jax.lax.with_sharding_constraint(state, self.state)
@@ -67,7 +67,7 @@ class Placement:
         return jax.jit(placed, donate_argnums=0)
 
     def batch(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The rows of this process, as its part of a batch over all of them."""
+        """The rows of this process, placed as its part of a batch over all processes."""
         by_row, (_, shares) = NamedSharding(self.mesh, PartitionSpec(DATA)), process_rows(self.mesh)
         return {
             name: jax.make_array_from_process_local_data(by_row, rows, (len(rows) * shares, *rows.shape[1:]))

@@ -1,4 +1,4 @@
-"""Starting or resuming a training run: checks, and what has changed since the last checkpoint."""
+"""Resuming a training run: checks of directory and data, reading checkpoints, changes of the configuration."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ from padir.training.checkpoints import Checkpoints
 
 
 def check_new(folder: Path, checkpoints: Checkpoints) -> None:
+    """Refuses a model directory whose model a new training run would overwrite.
+
+    Raises:
+      PadirError: the folder holds a model, but no checkpoints to resume from.
+    """
     if (folder / MANIFEST).exists() and not checkpoints.steps():
         raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training to go on with, got {folder} with a"
+            f"model_dir must be new, or hold the checkpoints of the training run to resume, got {folder} with a"
             f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
         )
 
 
 def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
-    """What `read` gives in the first process, in all of them: arrays, now on the devices, and something else of them.
+    """Arrays that the first process reads, on the devices of all processes, and something else of the first one's.
 
     Args:
-      read: gives None where there is nothing, which becomes two.
-      like: the shapes and dtypes of the arrays.
-      shardings: where they belong.
+      read: called in the first process; returns (arrays, something that JSON can hold), or None for (None, None).
+      like: shapes and dtypes of the arrays.
+      shardings: of the arrays.
     """
     arrays: list[Any] = []
 
@@ -52,7 +57,11 @@ def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings:
 
 
 def finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The figures in the model card, if the folder has the model of that step, which is the last, whole; says so."""
+    """The metrics in the model card if the folder holds the whole model of the last step, which a line on stderr tells.
+
+    Args:
+      step: the last step.
+    """
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -73,7 +82,12 @@ def finished(folder: Path, step: int) -> dict[str, float] | None:
 
 
 def warn_of_changes(before: str, now: str, step: int) -> None:
-    """Prints the bindings in which two operative configurations differ, but for num_steps; "" is one not known."""
+    """Prints on stderr the bindings in which two operative configurations differ, except for num_steps.
+
+    Args:
+      before, now: the texts; "" if one is not known.
+      step: of the checkpoint that has the earlier one.
+    """
     if not before or not now:
         return
     old, new = _bindings(before), _bindings(now)
@@ -85,16 +99,16 @@ def warn_of_changes(before: str, now: str, step: int) -> None:
 
 
 def _bindings(config: str) -> list[str]:
-    """The bindings of an operative configuration, a line each (gin continues long ones on indented lines)."""
+    """The bindings of an operative configuration, one a line (gin continues long bindings on indented lines)."""
     lines = re.sub(r" *\\?\n +", " ", config).splitlines()
     return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]
 
 
 def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: ModelConfig, batching: Batching) -> None:
-    """Checks that the model takes every training sentence, and every row of one.
+    """Checks that the model takes every training sentence, and every row of one sentence.
 
     Raises:
-      PadirError: it does not.
+      PadirError: a sentence or such a row is longer than ModelConfig.max_length.
     """
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         for side in ("source", "target"):

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a training run after the current step."""
+"""Graceful stops: SIGINT and SIGTERM end a training run after the current step."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import jax
 
 
 class Stop:
-    """Whether a signal has asked for a stop.
+    """A request to stop, which the training loop reads after each step.
 
     Attributes:
-      requested: one has; whoever can stop looks here.
-      immediate: a signal is a KeyboardInterrupt at once.
+      requested: a signal has come.
+      immediate: the next signal raises KeyboardInterrupt at once.
     """
 
     requested = immediate = False
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """For work that changes nothing and may be left at any point, unless other processes wait for us in it."""
+        """Lets a signal interrupt work that changes nothing, unless other processes wait for this one in it."""
         self.immediate = jax.process_count() == 1
         try:
             if self.requested and self.immediate:
@@ -33,8 +33,10 @@ class Stop:
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[Stop]:
-    """SIGINT and SIGTERM ask for a stop at the end of the step, or within the validation; a second one at once, but for
-    a save under way."""
+    """Turns SIGINT and SIGTERM into a request to stop after the step, or within the validation.
+
+    A second signal raises KeyboardInterrupt at once; `Checkpoints` still finishes a save.
+    """
     stop, previous = Stop(), {}
 
     def request(number, frame):
@@ -44,7 +46,7 @@ def graceful_stop() -> Iterator[Stop]:
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # not the main thread: whoever runs us handles signals
+            with contextlib.suppress(ValueError):  # not the main thread, which handles signals
                 previous[number] = signal.signal(number, request)
         yield stop
     finally:

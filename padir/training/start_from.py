@@ -64,7 +64,7 @@ class StartFrom:
                 f"start_from must be a model of width {model.config.width}, got {self.model} of width"
                 f" {card.config.width}, of which nothing fits: change ModelConfig.width, or start from another model"
             )
-        found = flax.traverse_util.flatten_dict(params, sep="/")
+        found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
         expected = param_shapes(model.config, model.ids)
         flat, rows, why = {}, {}, {}
         for name, shape in expected.items():
@@ -119,9 +119,10 @@ def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: d
       taken: names of the parameters that `given` has.
       rows: for embeddings that are taken in part, the ids that `given` has.
     """
-    fresh = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
+    fresh: dict[str, Any] = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
+    flat: dict[str, Any] = flax.traverse_util.flatten_dict(given, sep="/")
     params = {}
-    for name, value in flax.traverse_util.flatten_dict(given, sep="/").items():
+    for name, value in flat.items():
         if name in rows:
             axis = VOCABULARY_AXIS[name]
             is_given = jnp.zeros(value.shape[axis], bool).at[jnp.array(rows[name])].set(True)

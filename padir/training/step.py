@@ -15,6 +15,7 @@ from padir.models.transformer import Transformer
 from padir.training.batch import Batch, Sums
 from padir.training.nonfinite import NotFinite, is_finite
 from padir.training.objective import Objective
+from padir.training.optimizer import without_gradient
 from padir.training.placement import TrainState
 from padir.training.teacher_forcing import TeacherForcing
 
@@ -27,10 +28,15 @@ def make_step(
     seed: int,
     num_steps: int,
     not_finite: NotFinite = NotFinite(),
+    freeze: tuple[str, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step of `num_steps`; the loss is the batch's mean over target tokens.
+    """The function of one optimizer step of `num_steps`, whose loss is the batch's mean over target tokens.
 
-    A step that is skipped (see `NotFinite`) counts as one and adds nothing to the sums.
+    A step that is skipped (see `NotFinite`) counts as a step and adds nothing to the sums.
+
+    Args:
+      freeze: beginnings of the names of parameters that get no gradient, which saves computing it; `optimizer` must
+        leave them as they are (`padir.training.optimizer.frozen`).
     """
     key = jax.random.key(seed)
 
@@ -38,11 +44,10 @@ def make_step(
         def mean_loss(params):
             loss, sums = objective(
                 jax.random.fold_in(key, state.step),
-                params,
+                without_gradient(params, freeze),
                 batch,
                 model=model,
-                num_segments=batching.num_segments,
-                packed=batching.mode == "pack",
+                num_segments=batching.num_segments if batching.mode == "pack" else None,
                 dropout=model.config.dropout_rate > 0,
                 progress=jnp.asarray(state.step, jnp.float32) / num_steps,
             )
@@ -62,11 +67,16 @@ def make_step(
 
 @jax.jit  # one program, where several devices have parts
 def all_finite(params: Any) -> jax.Array:
+    """True if no parameter is NaN or infinite."""
     return jnp.isfinite(optax.tree.norm(params))
 
 
-def figures(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
-    """A log line's figures from sums over some steps; without tokens, all of them were skipped."""
+def step_metrics(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
+    """A log line's metrics from the sums of some steps; only their number if all of them were skipped.
+
+    Args:
+      seconds: duration of the steps.
+    """
     skipped = {"skipped": float(sums.not_finite)} if sums.not_finite is not None and sums.not_finite > 0 else {}
     if not sums.tokens:
         return {**skipped, "tokens_per_second": 0.0}

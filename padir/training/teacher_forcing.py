@@ -17,7 +17,10 @@ from padir.training.losses import check_loss, token_sums
 
 @dataclasses.dataclass(frozen=True)
 class TeacherForcing:
-    """Cross-entropy of every target token and EOS, in one stage; for causal models.
+    """Training objective of causal models: cross-entropy of every target token and EOS, in one stage.
+
+    Called with a batch, it gives the summed loss. Corruption and strategy are None, as there is no draft; length_weight
+    is 0, as EOS ends a sentence and there is no length head.
 
     Attributes:
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`.
@@ -30,11 +33,11 @@ class TeacherForcing:
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     positions_at_once: int | None = None
-    length_weight = 0.0  # EOS says where a sentence ends; there is no length head
-    corruption = strategy = None  # nor a draft
+    length_weight = 0.0
+    corruption = strategy = None
 
     def __post_init__(self):
-        check_loss(self.label_smoothing, self.positions_at_once)
+        check_loss(self)
 
     def __call__(
         self,
@@ -43,8 +46,7 @@ class TeacherForcing:
         batch: Batch,
         *,
         model: Transformer,
-        num_segments: int = 1,
-        packed: bool = False,
+        num_segments: int | None = None,
         dropout: bool = True,
         progress: Any = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
@@ -52,14 +54,14 @@ class TeacherForcing:
 
         Args:
           key: of dropout.
-          num_segments: G, the largest number of segments in a row (static).
-          packed, progress: of other objectives; nothing here depends on them.
-          dropout: whether to drop out.
+          num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
+          dropout: apply dropout (static).
+          progress: ignored; other objectives change with the training run's progress.
         """
-        del packed, progress
+        del progress
         bound = model.bind({"params": params}, rngs={"dropout": key} if dropout else {})
         encoded = bound.encode(
-            batch.source_BS, batch.source_segment_BS, num_segments=num_segments, deterministic=not dropout
+            batch.source_BS, batch.source_segment_BS, num_segments=num_segments or 1, deterministic=not dropout
         )
         states_BLD = bound.target_states(
             batch.target_BL,
@@ -77,7 +79,7 @@ class TeacherForcing:
         (loss, z_loss, tokens, correct), _ = by_rows(
             end, self.positions_at_once, states_BLD, batch.target_BL, present_BL
         )
-        length_BG = segment_lengths(batch.target_segment_BL, num_segments)
+        length_BG = segment_lengths(batch.target_segment_BL, num_segments or 1)
         sums = Sums(
             stage_loss_S=loss[None],
             stage_z_loss_S=z_loss[None],

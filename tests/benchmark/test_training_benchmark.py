@@ -80,9 +80,7 @@ def test_model_flops_are_about_those_of_the_gradient(weights):
     objective = Objective(stage_weights=weights)
 
     def loss(params):
-        return objective(
-            jax.random.key(0), params, batch, model=model, num_segments=1, packed=True, dropout=False, progress=0.0
-        )[0]
+        return objective(jax.random.key(0), params, batch, model=model, num_segments=1, dropout=False)[0]
 
     jaxpr, _ = dce_jaxpr(jax.make_jaxpr(jax.grad(loss))(params).jaxpr, [True] * len(jax.tree.leaves(params)))
     assert training.model_flops(TINY, 400, 3, 10, 10, weights) == pytest.approx(products(jaxpr), rel=0.1)

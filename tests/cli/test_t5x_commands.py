@@ -104,7 +104,7 @@ def padir_losses(run, vocabulary, batches, start, steps):
             segments = rows.source_BS.shape[1] // 2
             loss, sums = objective(
                 jax.random.wrap_key_data(jax.random.fold_in(key, step)), params, rows, model=model,
-                num_segments=segments, packed=True, dropout=False, progress=0.0,
+                num_segments=segments, dropout=False,
             )  # fmt: skip
             return loss / sums.tokens
 

@@ -16,7 +16,7 @@ from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import Ids
-from padir.training import loop as trainer
+from padir.training.config import TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Cosine
 from padir.training.teacher_forcing import TeacherForcing
@@ -43,7 +43,7 @@ def arguments(name):
     """What `padir train` would be given by configs/run/NAME.gin."""
     config.parse([f"configs/run/{name}.gin"])
     names = ("model", "objective", "optimizer", "batching", "intervals")
-    return {name: config.argument(trainer.train, name) for name in names}
+    return {name: config.argument(TrainConfig, name) for name in names}
 
 
 def test_each_direction_has_a_student_and_a_teacher():

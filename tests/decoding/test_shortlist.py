@@ -25,7 +25,7 @@ from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.jobs import learn_shortlist as lexicon
-from padir.jobs.distill import to_json
+from padir.jobs.distillation import to_json
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
 from padir.models.directory import save_model
 from padir.models.quantization import quantise

@@ -17,11 +17,11 @@ from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
 from padir.models.card import ModelCard
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS
-from padir.training.loop import init_params
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
 SEARCHES = [Greedy(), Beam(3), Sampling(0.8, size=2)]

@@ -22,6 +22,7 @@ from padir.distributed.processes import agreed, join
 from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.training.checkpoints import Checkpoints
+from padir.training.config import TrainConfig
 from padir.training.loop import train
 
 TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them
@@ -36,7 +37,7 @@ def data(tmp_path_factory):
 def one(data, tmp_path_factory):
     """Six steps on one device, with a checkpoint of the fourth."""
     folder = tmp_path_factory.mktemp("one") / "model"
-    train(data, str(folder), **SETTINGS, num_steps=6)
+    train(data, str(folder), TrainConfig(**SETTINGS, num_steps=6))
     return folder
 
 
@@ -81,9 +82,9 @@ def resumed_from_four(folder, tmp_path):
 
 def test_one_device_goes_on_from_the_checkpoint_of_eight(data, one, eight, tmp_path):
     folder = resumed_from_four(eight, tmp_path)
-    train(data, str(folder), **SETTINGS, num_steps=4)  # takes no step: it reads the state, and writes the model of it
+    train(data, str(folder), TrainConfig(**SETTINGS, num_steps=4))
     assert_same_params(load_model(folder)[0], Checkpoints(eight / "checkpoints").params(4))
-    train(data, str(folder), **SETTINGS, num_steps=6)
+    train(data, str(folder), TrainConfig(**SETTINGS, num_steps=6))
     assert_same_losses(folder, one, 6)
 
 
@@ -124,8 +125,8 @@ class TestJoining:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("localhost:1234",), "needs --num_processes N and --process_id I"),
-            (("localhost:1234", 2, 2), r"--process_id must be in .0, 1., got 2"),
+            (("localhost:1234",), "needs num_processes and process_id"),
+            (("localhost:1234", 2, 2), r"^process_id must be in .0, 1., got 2"),
             (("localhost", 2, 0), "must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got 'localhost'"),
             (("auto", 2, 0), "takes the processes from the environment"),
         ],

@@ -17,11 +17,11 @@ from padir.errors import PadirError
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
 from padir.models.card import ModelCard
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
 from padir.storage.manifest import sealed, write_manifest
-from padir.training.loop import init_params
 
 
 @pytest.fixture(scope="module")

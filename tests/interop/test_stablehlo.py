@@ -27,10 +27,10 @@ from padir.interop import traced_programs
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.refinement.corruption import Mask
 from padir.refinement.strategies import STRATEGIES, Constant, MaskPredict
 from padir.storage.manifest import write_manifest
-from padir.training.loop import init_params
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
 TEXTS = [" ".join(WORDS[(i * k) % 10] for k in range(1, 2 + i % 12)) for i in range(16)] + ["", "acht ☃ 10", "  "]

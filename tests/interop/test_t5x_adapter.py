@@ -26,12 +26,14 @@ from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import import_model, take
 from padir.models.config import ModelConfig
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement import transitions as between
 from padir.refinement.strategies import MaskPredict
-from padir.training import loop as trainer
 from padir.training import objective as loss
 from padir.training.optimizer import Adafactor, Cosine
+from padir.training.placement import TrainState
+from padir.training.step import make_step, step_metrics
 
 with warnings.catch_warnings():  # T5X uses what JAX has deprecated
     warnings.simplefilter("ignore")
@@ -128,12 +130,12 @@ def test_the_loss_curve_is_padirs(vocab_path, tmp_path, pack):
     sources = batches[0]["encoder_input_tokens"].shape[1]
     batching = Batching(mode="pack" if pack else "bucket", max_segments=sources // 2, row_length=24)
     params = jax.tree.map(jnp.asarray, dict(first))
-    state = trainer.TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
-    step = jax.jit(trainer.make_step(model.module, model.objective, optimizer, batching, seed=3, num_steps=12))
+    state = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+    step = jax.jit(make_step(model.module, model.objective, optimizer, batching, seed=3, num_steps=12))
     ours = []
     for batch in batches:
         state, sums = step(state, to_batch(jax.tree.map(jnp.asarray, batch)))
-        ours.append(trainer.figures(sums, model.objective, 1.0)["loss"])
+        ours.append(step_metrics(sums, model.objective, 1.0)["loss"])
     assert abs(ours[-1] - ours[0]) > 0.05, "nothing was learned, so that nothing was compared"
     np.testing.assert_allclose(theirs, ours, rtol=1e-4)
     for a, b in zip(jax.tree.leaves(last), jax.tree.leaves(state.params), strict=True):
@@ -322,7 +324,7 @@ def test_a_t5_of_t5x_means_the_same_here(vocab_path, tmp_path):
         np.asarray(encoded.memory_BSD)[source > 0], np.asarray(memory)[source > 0], atol=1e-4, rtol=1e-4
     )
     refining = dataclasses.replace(ours, causal=False, length_head="token")
-    fresh = trainer.init_params(Transformer(refining, ids), seed=0)
+    fresh = init_params(Transformer(refining, ids), seed=0)
     fresh = t5x.state_utils.flatten_state_dict(jax.tree.map(np.asarray, fresh))
     taken, report = take(fresh, found, causal=False)
     assert set(found) - set(report.taken) == {"decoder/relpos_bias/rel_embedding"}

@@ -17,9 +17,8 @@ from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import check_fits, export_checkpoint, import_model, take, write_description
 from padir.models.card import Weights
 from padir.models.directory import load_model
-from padir.models.params import param_shapes
+from padir.models.params import init_params, param_shapes
 from padir.models.transformer import Transformer
-from padir.training.loop import init_params
 
 SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]

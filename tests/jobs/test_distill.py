@@ -19,13 +19,13 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import Decoding
+from padir.decoding.options import Decoding, resolve
 from padir.decoding.rerank import Rescore
 from padir.decoding.rescorer import rescorer
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.jobs.distill import CHUNK_BATCHES, Teacher, distill, to_json
+from padir.jobs.distillation import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.refinement.corruption import Mixed
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.storage.folders import folder_lock
@@ -60,6 +60,9 @@ class Dictionary(Translator):
             task="words",
             weights="of step 3",
         )
+
+    def resolved(self, decoding):
+        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
 
     def translate(self, texts, decoding, *, target_lengths=None, truncate=False, first_number=0):
         assert truncate
@@ -187,16 +190,22 @@ def test_nothing_that_can_be_used(data, tmp_path, tokenizer):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_same_command_gives_the_same_bytes(numbers, tmp_path, tokenizer):
-    for name in ("a", "b"):
-        run(teacher(tokenizer), numbers, tmp_path / name)
-    assert sums(tmp_path / "a") == sums(tmp_path / "b")
-    assert len([name for name in sums(tmp_path / "a") if name.endswith(".arrayrecord")]) == 6  # 5 of train
+@pytest.fixture(scope="module")
+def straight(numbers, tmp_path_factory, tokenizer):
+    """The checksums of a distillation that nothing stopped."""
+    folder = tmp_path_factory.mktemp("straight") / "out"
+    run(teacher(tokenizer), numbers, folder)
+    return sums(folder)
+
+
+def test_the_same_command_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer):
+    run(teacher(tokenizer), numbers, tmp_path / "out")
+    assert sums(tmp_path / "out") == straight
+    assert len([name for name in straight if name.endswith(".arrayrecord")]) == 6  # 5 of train
 
 
 @pytest.mark.parametrize("stop_at", [1, 2, 5, 20], ids=["validation", "first chunk", "fourth", "last"])
-def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, stop_at):
-    run(teacher(tokenizer), numbers, tmp_path / "straight")
+def test_stopped_and_resumed_gives_the_same_bytes(numbers, straight, tmp_path, tokenizer, stop_at):
     with pytest.raises(KeyboardInterrupt):
         run(teacher(tokenizer, stop_at=stop_at), numbers, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -204,7 +213,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(numbers, tmp_path, tokenizer, 
     run(resumed, numbers, tmp_path / "out")
     # 300 sentences in chunks of 16 are 19 calls, and one for the validation split; none is made twice.
     assert len(resumed.translator.calls) == 20 - (stop_at - 1)
-    assert sums(tmp_path / "out") == sums(tmp_path / "straight")
+    assert sums(tmp_path / "out") == straight
     assert not list(tmp_path.glob(".*"))
 
 
@@ -226,7 +235,7 @@ def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
     assert manifest.distilled["decoding"]["seed"] == 1
 
 
-def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(data, tmp_path, tokenizer):
+def test_a_folder_of_the_same_is_kept_and_another_is_not_replaced(data, tmp_path, tokenizer):
     first = run(teacher(tokenizer), data, tmp_path / "out")
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out") == first and again.translator.calls == []
@@ -238,7 +247,7 @@ def test_a_folder_of_the_same_is_kept_and_one_of_something_else_is_not_replaced(
         run(again, data, data)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(PadirError, match="holds what padir did not make"):
+    with pytest.raises(PadirError, match="holds files that padir did not make"):
         run(again, data, tmp_path / "letters", overwrite=True)
 
 
@@ -345,7 +354,7 @@ def test_a_model_directory_with_another_vocabulary_teaches(tmp_path, tokenizer):
 
 def test_memory_holds_no_translations(tmp_path, tokenizer, monkeypatch):
     """Of 900 more, of a kilobyte each, less than a third is in memory at any time."""
-    monkeypatch.setattr("padir.jobs.distill._ENCODE_BATCH", 64)
+    monkeypatch.setattr("padir.jobs.distillation._ENCODE_BATCH", 64)
     words = {"null": "zero " * 200, "eins": "one " * 250}
     peaks = []
     for count in (50, 300, 1_200):  # the first imports what is imported late

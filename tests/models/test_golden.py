@@ -16,7 +16,7 @@ from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.text.ids import Ids
 from padir.training.batch import Batch
-from padir.training.objective import Objective, refinement_loss
+from padir.training.objective import Objective
 
 GOLDEN = Path(__file__).parent / "golden"
 FORWARD = np.load(GOLDEN / "forward.npz")
@@ -148,7 +148,7 @@ def test_loss_and_gradients(case, label_smoothing, z_loss):
     batch = Batch(source_BS, segment_BS, target_BL, (target_BL > 0).astype(jnp.int32))
 
     def total(params):
-        return refinement_loss(jax.random.key(0), params, batch, model=model, objective=objective, dropout=False)
+        return objective(jax.random.key(0), params, batch, model=model, dropout=False)
 
     (loss, sums), grads = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
     np.testing.assert_allclose(loss, golden["loss"], rtol=1e-5)

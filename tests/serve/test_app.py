@@ -480,7 +480,7 @@ class TestCommand:
             (["--max_wait", "-1"], "waits for others for 0 .. 30 seconds"),
             (["--warm_up", "-1"], "warm_up must be a number of tokens"),
             (["--beam", "2"], "the model refines drafts"),
-            (["--host", "256.0.0.1"], "--host must be an address or a name of this machine's, got '256.0.0.1'"),
+            (["--host", "256.0.0.1"], "--host must be an address or a name of this machine, got '256.0.0.1'"),
             (["--port", "65536"], "--port must be in 0 .. 65535, got 65536"),
             (["--port", "-1"], "--port must be in 0 .. 65535, got -1"),
         ],

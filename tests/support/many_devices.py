@@ -14,7 +14,8 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.distributed.sharding import Sharding
 from padir.text.tokenizer import train as train_tokenizer
-from padir.training.loop import Intervals, train
+from padir.training.config import Intervals, TrainConfig
+from padir.training.loop import train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
 
@@ -62,7 +63,7 @@ def losses(folder: Path) -> dict[int, float]:
 
 
 def train_as(kind: str, data: str, folder: str, num_steps: str) -> None:
-    train(data, folder, **SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind])
+    train(data, folder, TrainConfig(**SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind]))
 
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:

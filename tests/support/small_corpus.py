@@ -1,8 +1,11 @@
 """A parallel corpus of counted words, small enough to check by hand, for the tests of preparing and loading."""
 
 import dataclasses
+import functools
 import random
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from padir.text.tokenizer import Tokenizer, train
 
@@ -45,7 +48,16 @@ class Listed:
 
 def small_tokenizer(path) -> Tokenizer:
     """One piece for each word of the corpus, so that a sentence has as many tokens as words."""
-    return train(number_lines(), path, size=301)
+    tokenizer = Tokenizer(_small_vocabulary())
+    tokenizer.save(path)
+    return tokenizer
+
+
+@functools.cache
+def _small_vocabulary() -> bytes:
+    """The vocabulary's file, made once in a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        return train(number_lines(), Path(folder) / "vocab.model", size=301).model_bytes
 
 
 def number_lines() -> list[str]:

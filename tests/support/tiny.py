@@ -8,9 +8,9 @@ import numpy as np
 from support.fakes import IDS
 
 from padir.models.config import ModelConfig
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.training.batch import Batch
-from padir.training.loop import init_params
 
 
 def tiny_model(ids=IDS, **changes):

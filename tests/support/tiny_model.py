@@ -1,8 +1,10 @@
 """A model so small that a test can train it, or decode with it, in a second."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
+import jax
 from support.small_corpus import Numbers, small_tokenizer
 
 from padir.data.prepare import prepare
@@ -10,10 +12,11 @@ from padir.decoding.translator import Translator
 from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
 from padir.models.directory import save_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
-from padir.training.loop import init_params
+from padir.text.ids import Ids
 
 TINY = ModelConfig(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=24)
 
@@ -30,7 +33,13 @@ def random_translator(tokenizer, corruption=Uniform(), strategy=Padir(), **sizes
     if config.causal:
         corruption = strategy = None
     card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
-    return Translator(init_params(Transformer(config, tokenizer.ids), seed=0), card, tokenizer)
+    return Translator(jax.tree.map(lambda leaf: leaf, _random_params(config, tokenizer.ids)), card, tokenizer)
+
+
+@functools.cache
+def _random_params(config: ModelConfig, ids: Ids):
+    """Parameters of a model, made once in a process."""
+    return init_params(Transformer(config, ids), seed=0)
 
 
 def random_model_dir(folder: Path, **sizes) -> Path:

@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from support.tiny_model import TINY
 
+from padir.data.plan import Batching
 from padir.models.directory import load_model
-from padir.training.loop import Batching, Intervals
+from padir.training.config import Intervals, TrainConfig
+from padir.training.loop import train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
 
@@ -19,6 +21,12 @@ SETTINGS = {
     "num_steps": 6,
     "seed": 3,
 }
+
+
+def train_tiny(data, folder, *, evaluate_fn=None, config_text="", **changes):
+    """Trains as `SETTINGS` say, with some of them changed."""
+    config = TrainConfig(**SETTINGS | changes)
+    return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
 
 
 def assert_same_params(folder, other):

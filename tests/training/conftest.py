@@ -4,17 +4,15 @@ import shutil
 
 import pytest
 from support.tiny_model import prepared_numbers
-from support.training import SETTINGS
-
-from padir.training.loop import train
+from support.training import train_tiny
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data(tmp_path_factory):
     return str(prepared_numbers(tmp_path_factory.mktemp("trainer")))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def straight(data, tmp_path_factory):
     """The run of six steps that nothing stopped."""
     folder = tmp_path_factory.mktemp("straight") / "model"
@@ -24,7 +22,7 @@ def straight(data, tmp_path_factory):
         calls.append(card.step)
         return {"validation_bleu": float(card.step)}
 
-    latest = train(data, str(folder), **SETTINGS, evaluate_fn=evaluate_fn, describe_config=lambda: "train.seed = 3\n")
+    latest = train_tiny(data, folder, evaluate_fn=evaluate_fn, config_text="train.seed = 3\n")
     return folder, latest, calls
 
 

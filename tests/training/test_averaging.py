@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 import signal
 import weakref
 
@@ -12,7 +13,8 @@ import numpy as np
 import optax
 import pytest
 from safetensors.numpy import load_file
-from support.tiny_model import TINY, prepared_numbers, random_model_dir
+from support.tiny_model import random_model_dir
+from support.training import train_tiny
 
 from padir.errors import PadirError
 from padir.jobs.average import average_run
@@ -20,24 +22,14 @@ from padir.models.card import ModelCard, Weights
 from padir.models.directory import load_model, save_model
 from padir.training.averaging import Averaging, best_steps, mean, mean_of_checkpoints, with_moving_average
 from padir.training.checkpoints import Checkpoints
-from padir.training.loop import Batching, Intervals, train
+from padir.training.config import Intervals
 from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
 
 SETTINGS = {
-    "model": dataclasses.replace(TINY, dropout_rate=0.0),
     "objective": Objective(stage_weights=("all",)),
-    "optimizer": Adam(Cosine(peak=1e-2, warmup_steps=2)),
-    "batching": Batching(rows=4, row_length=32),
-    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, keep=1),
-    "num_steps": 5,
-    "seed": 3,
+    "intervals": Intervals(log=1, evaluate=1, checkpoint=1, keep=6),
 }
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(prepared_numbers(tmp_path_factory.mktemp("averaging")))
+BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
 
 
 def assert_same(tree, other):
@@ -170,7 +162,7 @@ def test_intervals_that_do():
     ("wrong", "message"),
     [
         ({"kind": "mean"}, "must be one of none, ema, last, best, got 'mean'"),
-        ({"decay": 1.0}, r"must lie in \[0, 1\), got 1.0"),
+        ({"decay": 1.0}, r"must be in \[0, 1\), got 1.0"),
         ({"count": 0}, "must be at least 1, got 0"),
     ],
 )
@@ -179,117 +171,116 @@ def test_numbers_without_sense(wrong, message):
         Averaging(**wrong)
 
 
+def evaluate_fn(stop_at=None, seen=None):
+    """A validation that gives `BLEU`, notes in `seen` the parameters of each step, and sends a signal at one step."""
+
+    def evaluate(params, card, tokenizer):
+        if seen is not None:
+            seen[card.step] = params
+        if card.step == stop_at:
+            signal.raise_signal(signal.SIGINT)
+        return {"validation_bleu": BLEU[card.step]}
+
+    return evaluate
+
+
+@pytest.fixture(scope="module")
+def plain(data, tmp_path_factory):
+    """A run with all of its checkpoints."""
+    folder = tmp_path_factory.mktemp("plain") / "model"
+    train_tiny(data, folder, **SETTINGS, evaluate_fn=evaluate_fn())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def moving(data, tmp_path_factory):
+    """A run with a moving average and all of its checkpoints, and the parameters that it was validated with."""
+    folder, seen = tmp_path_factory.mktemp("moving") / "model", {}
+    train_tiny(data, folder, **SETTINGS, averaging=Averaging("ema", 0.5), evaluate_fn=evaluate_fn(seen=seen))
+    return folder, seen
+
+
+def mean_of(folder, *steps):
+    saved = [Checkpoints(folder / "checkpoints").params(step) for step in steps]
+    return jax.tree.map(lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), *saved)
+
+
 class TestTraining:
-    """BLEU is what the tests say, so that it is known which checkpoints are the best."""
+    """The validation gives known BLEU, so that the best checkpoints are known."""
 
-    BLEU = (0.0, 2.0, 9.0, 1.0, 8.0, 3.0, 0.0)  # of steps 0 to 6: 2 and 4 are the best
+    def stopped_and_resumed(self, data, folder, **changes):
+        """The signal comes while step 3 is validated, so that the step is saved, but not validated before the stop."""
+        changes = SETTINGS | changes
+        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 6"):
+            train_tiny(data, folder, **changes, evaluate_fn=evaluate_fn(stop_at=3))
+        assert 3 in Checkpoints(folder / "checkpoints").steps()
+        train_tiny(data, folder, **changes, evaluate_fn=evaluate_fn())
+        return load_model(folder)[:2]
 
-    def evaluate_fn(self, stop_at=None):
-        seen = []
-
-        def evaluate(params, card, tokenizer):
-            seen.append((card.step, params))
-            if card.step == stop_at and sum(step == stop_at for step, _ in seen) == 1:
-                signal.raise_signal(signal.SIGINT)
-            return {"validation_bleu": self.BLEU[card.step]}
-
-        evaluate.seen = seen
-        return evaluate
-
-    @pytest.mark.parametrize(
-        "averaging",
-        [
-            pytest.param(Averaging("ema", decay=0.5), id="ema"),
-            pytest.param(Averaging("last", count=3), id="last", marks=pytest.mark.slow),
-            pytest.param(Averaging("best", count=2), id="best"),
-        ],
-    )
-    def test_stopped_and_resumed_gives_the_same_weights(self, data, tmp_path, averaging):
-        settings = SETTINGS | {"averaging": averaging}
-        straight = self.evaluate_fn()
-        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=straight)
-        # The signal comes while step 3 is measured, so it is saved and not measured before the stop.
-        with pytest.raises(KeyboardInterrupt, match="saved step 3 of 5"):
-            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn(stop_at=3))
-        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
-        params, card, _ = load_model(tmp_path / "straight")
-        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
+    def test_resuming_continues_the_moving_average(self, data, moving, tmp_path):
+        folder, seen = moving
+        resumed, resumed_card = self.stopped_and_resumed(data, tmp_path / "run", averaging=Averaging("ema", 0.5))
+        params, card, _ = load_model(folder)
         assert_same(resumed, params)
-        assert resumed_card == card
-        expected = {"ema": Weights("ema", (5,), 0.5), "last": Weights("last", (3, 4, 5))}
-        assert card.weights == expected.get(averaging.kind, Weights("best", (2, 4)))
-        # What was measured last is what the directory holds.
-        assert straight.seen[-1][0] == 5
-        assert_same(straight.seen[-1][1], params)
+        assert resumed_card == card and card.weights == Weights("ema", (6,), 0.5)
+        assert_same(seen[6], params)  # the weights that were validated last
 
-    @pytest.mark.parametrize("stop_at", [3, pytest.param(5, marks=pytest.mark.slow)])
-    def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, tmp_path, stop_at):
+    def test_resuming_leaves_the_best_checkpoints_as_they_were(self, data, plain, tmp_path):
+        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=1)
+        changes = {"averaging": Averaging("best", count=2), "intervals": intervals}
+        params, card = self.stopped_and_resumed(data, tmp_path / "run", **changes)
+        assert card.weights == Weights("best", (2, 4)) and card.metrics == load_model(plain)[1].metrics
+        assert_same(params, mean_of(plain, 2, 4))
+
+    def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, plain, tmp_path):
         intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
-        settings = SETTINGS | {"averaging": Averaging("last", count=3), "intervals": intervals, "num_steps": 6}
-        train(data, str(tmp_path / "straight"), **settings, evaluate_fn=self.evaluate_fn())
-        stopping = self.evaluate_fn(stop_at=stop_at)
-        with pytest.raises(KeyboardInterrupt, match=f"saved step {stop_at} of 6"):
-            train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=stopping)
-        assert stop_at in Checkpoints(tmp_path / "stopped" / "checkpoints").steps()
-        train(data, str(tmp_path / "stopped"), **settings, evaluate_fn=self.evaluate_fn())
-        params, card, _ = load_model(tmp_path / "straight")
-        resumed, resumed_card, _ = load_model(tmp_path / "stopped")
-        assert resumed_card == card and card.weights == Weights("last", (2, 4, 6))
-        assert_same(resumed, params)
-        assert Checkpoints(tmp_path / "stopped" / "checkpoints").steps() == [2, 4, 6]
-        average_run(tmp_path / "stopped", tmp_path / "mean", kind="last", count=3)
+        changes = {"averaging": Averaging("last", count=3), "intervals": intervals}
+        params, card = self.stopped_and_resumed(data, tmp_path / "run", **changes)
+        assert card.weights == Weights("last", (2, 4, 6))
+        assert_same(params, mean_of(plain, 2, 4, 6))
+        assert Checkpoints(tmp_path / "run" / "checkpoints").steps() == [2, 4, 6]
+        average_run(tmp_path / "run", tmp_path / "mean", kind="last", count=3)
         assert_same(load_model(tmp_path / "mean")[0], params)
 
-    def test_an_average_is_not_the_last_weights(self, data, tmp_path):
-        train(data, str(tmp_path / "plain"), **SETTINGS | {"intervals": Intervals(evaluate=0, checkpoint=1, keep=5)})
-        plain, card, _ = load_model(tmp_path / "plain")
-        assert card.weights == Weights("none", (5,))
-        average_run(tmp_path / "plain", tmp_path / "last", kind="last", count=3)
-        params, card, _ = load_model(tmp_path / "last")
-        saved = [Checkpoints(tmp_path / "plain" / "checkpoints").params(step) for step in (3, 4, 5)]
-        by_hand = jax.tree.map(lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), *saved)
-        assert_same(params, by_hand)
-        assert_same(plain, saved[-1])
-        assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(plain), strict=True))
-        assert card.weights == Weights("last", (3, 4, 5)) and card.step == 5 and card.metrics == {}
+    def test_an_average_is_not_the_last_weights(self, plain, tmp_path):
+        params, card, _ = load_model(plain)
+        assert card.weights == Weights("none", (6,))
+        assert_same(params, Checkpoints(plain / "checkpoints").params(6))
+        average_run(plain, tmp_path / "last", kind="last", count=3)
+        average, card, _ = load_model(tmp_path / "last")
+        assert_same(average, mean_of(plain, 4, 5, 6))
+        assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(average), strict=True))
+        assert card.weights == Weights("last", (4, 5, 6)) and card.step == 6 and card.metrics == {}
 
-    def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, data, tmp_path):
-        """They are what BLEU was measured with."""
-        intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=5)
-        settings = SETTINGS | {"averaging": Averaging("ema", decay=0.5), "intervals": intervals}
-        measure = self.evaluate_fn()
-        train(data, str(tmp_path / "run"), **settings, evaluate_fn=measure)
-        card = average_run(tmp_path / "run", tmp_path / "best", kind="best", count=2)
+    def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, moving, tmp_path):
+        """BLEU was measured with the moving averages."""
+        folder, seen = moving
+        card = average_run(folder, tmp_path / "best", kind="best", count=2)
         assert card.weights == Weights("best", (2, 4), 0.5)
         assert str(card.weights) == "mean of moving averages (decay 0.5) of the best 2 checkpoints, steps 2, 4"
-        measured = dict(measure.seen)
-        by_hand = jax.tree.map(
-            lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), measured[2], measured[4]
-        )
-        assert_same(load_model(tmp_path / "best")[0], by_hand)
-        raw, weights = mean_of_checkpoints(Checkpoints(tmp_path / "run" / "checkpoints"), "last", 1, decay=0.5)
-        assert_same(raw, Checkpoints(tmp_path / "run" / "checkpoints").params(5))
-        assert weights == Weights("last", (5,))
+        both = jax.tree.map(lambda *leaves: np.mean(np.float64(leaves), axis=0).astype(np.float32), seen[2], seen[4])
+        assert_same(load_model(tmp_path / "best")[0], both)
+        raw, weights = mean_of_checkpoints(Checkpoints(folder / "checkpoints"), "last", 1, decay=0.5)
+        assert_same(raw, Checkpoints(folder / "checkpoints").params(6))
+        assert weights == Weights("last", (6,))
 
-    def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, tmp_path):
-        settings = SETTINGS | {"intervals": Intervals(evaluate=0), "num_steps": 1}
-        train(data, str(tmp_path / "model"), **settings)
+    def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, plain, tmp_path):
+        folder = shutil.copytree(plain, tmp_path / "model")
         with pytest.raises(PadirError, match="of another model or optimizer .*moving average .*first step"):
-            train(data, str(tmp_path / "model"), **settings | {"num_steps": 2, "averaging": Averaging("ema")})
+            train_tiny(data, folder, **SETTINGS, averaging=Averaging("ema"))
 
     def test_the_best_without_a_validation_split(self, data, tmp_path):
         with pytest.raises(PadirError, match='"best" needs a validation split'):
-            train(data, str(tmp_path / "model"), **SETTINGS | {"averaging": Averaging("best", count=1)})
+            train_tiny(data, tmp_path / "model", **SETTINGS, averaging=Averaging("best", count=1))
 
 
 class TestAverageRun:
     @pytest.fixture
     def run(self, tmp_path):
         """A model directory with the checkpoints of `save_three`."""
-        params, card, tokenizer = load_model(random_model_dir(tmp_path / "other"))
-        save_model(tmp_path / "run", params, card, tokenizer, "train.seed = 3\n")
-        save_three(tmp_path / "run", params)
-        return tmp_path / "run"
+        folder = random_model_dir(tmp_path / "other").rename(tmp_path / "run")
+        save_three(folder, load_model(folder)[0])
+        return folder
 
     def test_writes_the_mean_and_says_so(self, run, tmp_path):
         average_run(run, tmp_path / "out", kind="best", count=2)
@@ -300,7 +291,7 @@ class TestAverageRun:
             "steps": [10, 30],
             "decay": None,
         }
-        assert (tmp_path / "out" / "config.gin").read_text() == "train.seed = 3\n"
+        assert (tmp_path / "out" / "config.gin").read_text() == "train.num_steps = 7\n"
         assert str(card.weights) == "mean of the best 2 checkpoints, steps 10, 30"
 
     def test_bfloat16_takes_half_the_room_and_comes_back_as_float32(self, run, tmp_path):
@@ -315,7 +306,7 @@ class TestAverageRun:
     def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
         params, card, tokenizer = load_model(run)
         save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
-        with pytest.raises(PadirError, match="10 holds no moving average.*: average the --last ones"):
+        with pytest.raises(PadirError, match="10 holds no moving average.*: average the last ones"):
             average_run(run, tmp_path / "out", kind="best", count=2)
 
     def test_what_it_refuses(self, run, tmp_path):

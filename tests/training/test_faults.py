@@ -15,7 +15,7 @@ import pytest
 from support.faults import DAMAGES, damaged, files_in, flip_a_bit, full_disk, read_only
 from support.small_corpus import Numbers, number_lines, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir, random_translator
-from support.training import SETTINGS, assert_equal, assert_same_params, save_all, state_at
+from support.training import assert_equal, assert_same_params, save_all, state_at, train_tiny
 
 from padir.data.loader import make_loader
 from padir.data.plan import Batching
@@ -29,7 +29,6 @@ from padir.text.tokenizer import Tokenizer
 from padir.text.tokenizer import train as train_vocabulary
 from padir.training.checkpoints import Checkpoints
 from padir.training.log import TrainingLog
-from padir.training.loop import train
 
 ORBAX_LEAVES_COROUTINES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -41,7 +40,7 @@ class TestEveryFile:
         names = []
         for path in damaged(folder, damage):
             with pytest.raises(PadirError, match=rf"{path.name} .*(give|run) ") as error:
-                train(str(folder), str(tmp_path / "model"), **SETTINGS)
+                train_tiny(folder, str(tmp_path / "model"))
             assert len(str(error.value).splitlines()) == 1
             names.append(path.name)
         assert {"manifest.json", "vocab.model", "train.lengths.npy", "train-00000-of-00001.arrayrecord"} < {*names}
@@ -163,9 +162,9 @@ class TestFullDisk:
         shutil.rmtree(finished / "checkpoints" / "6")
         (finished / MANIFEST).unlink()
         with full_disk(20_000), pytest.raises(PadirError, match="step 6 could not be written: .*File too large"):
-            train(data, str(finished), **SETTINGS)
+            train_tiny(data, finished)
         assert [path.name for path in (finished / "checkpoints").iterdir()] == ["4"]
-        train(data, str(finished), **SETTINGS)
+        train_tiny(data, finished)
         assert_same_params(finished, straight[0])
 
     def test_model_directory(self, tmp_path):
@@ -220,7 +219,7 @@ class TestReadOnlyFolder:
         data = prepared_numbers(open_folder)
         before = files_in(open_folder)
         with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
-            train(str(data), str(open_folder / name), **SETTINGS)
+            train_tiny(data, str(open_folder / name))
         assert files_in(open_folder) == before
 
     def test_checkpoint(self, open_folder):
@@ -243,9 +242,9 @@ class TestOneTrainerAFolder:
         before = {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK}
         with folder_lock(finished, "trained in"):
             with pytest.raises(PadirError, match=rf"by one process at a time, got process {os.getpid()} of .*: wait"):
-                train(data, str(finished), **SETTINGS | {"num_steps": 7})
+                train_tiny(data, finished, num_steps=7)
         assert {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK} == before
-        train(data, str(finished), **SETTINGS)
+        train_tiny(data, finished)
         assert "is finished" in capsys.readouterr().err
 
     def test_the_lock_of_a_killed_process_is_gone(self, tmp_path):
@@ -301,7 +300,7 @@ class TestCompileCache:
         code = (
             "import hashlib, jax, numpy as np; from support.tiny_model import TINY\n"
             "from padir.models.transformer import Transformer\n"
-            "from padir.text.ids import Ids; from padir.training.loop import init_params\n"
+            "from padir.text.ids import Ids; from padir.models.params import init_params\n"
             "leaves = jax.tree.leaves(init_params(Transformer(TINY, Ids(401)), seed=0))\n"
             "print(hashlib.sha256(b''.join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())"
         )
@@ -331,7 +330,7 @@ class TestCompileCache:
 class TestModelOfAFinishedTraining:
     def test_is_written_again_from_the_checkpoint_if_it_is_damaged(self, data, straight, finished, capsys):
         flip_a_bit(finished / "weights.safetensors")
-        train(data, str(finished), **SETTINGS)
+        train_tiny(data, finished)
         assert "writing the model again from the last checkpoint: " in capsys.readouterr().err
         assert_same_params(finished, straight[0])
 

@@ -16,20 +16,23 @@ import numpy as np
 import pytest
 from support.many_devices import environment_with
 from support.tiny_model import TINY
-from support.training import SETTINGS, assert_same_params
+from support.training import SETTINGS, assert_same_params, train_tiny
 
+from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.models.directory import load_model
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Mask
 from padir.storage.folders import LOCK
 from padir.text.ids import Ids
 from padir.training.batch import Batch
 from padir.training.checkpoints import Checkpoints
+from padir.training.config import Intervals
 from padir.training.log import TrainingLog, read_rows
-from padir.training.loop import Batching, Intervals, TrainState, init_params, train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
+from padir.training.placement import TrainState
 from padir.training.step import make_step
 
 TESTS = Path(__file__).parents[1]
@@ -60,7 +63,7 @@ class TestRun:
     def test_run_again_when_finished_it_changes_nothing(self, data, finished, capsys):
         files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]
         before = {path: path.stat().st_mtime_ns for path in files}
-        assert train(data, str(finished), **SETTINGS) == load_model(finished)[1].metrics != {}
+        assert train_tiny(data, finished) == load_model(finished)[1].metrics != {}
         assert {path: path.stat().st_mtime_ns for path in before} == before
         errors = capsys.readouterr().err
         assert "is finished: it has all 6 steps" in errors and "--gin.train.num_steps=N" in errors
@@ -68,12 +71,12 @@ class TestRun:
 
     def test_fewer_steps_than_were_taken_are_refused(self, data, finished):
         with pytest.raises(PadirError, match="num_steps must be at least 6, the step of the last checkpoint .* got 5"):
-            train(data, str(finished), **SETTINGS | {"num_steps": 5})
+            train_tiny(data, finished, num_steps=5)
 
     @pytest.mark.parametrize("num_steps", [6, 7])
     def test_another_configuration_than_the_checkpoints_is_told(self, data, finished, capsys, num_steps):
         text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
-        train(data, str(finished), **SETTINGS | {"num_steps": num_steps}, describe_config=lambda: text)
+        train_tiny(data, finished, num_steps=num_steps, config_text=text)
         lines = capsys.readouterr().err.splitlines()
         first = lines.index("padir: warning: the configuration differs from that of the checkpoint of step 6:")
         assert lines[first + 1 : first + 4] == [
@@ -84,29 +87,28 @@ class TestRun:
         assert "num_steps = " not in "".join(lines[: first + 4])
 
     def test_more_steps_go_on_from_the_last(self, data, finished):
-        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        train_tiny(data, finished, num_steps=7)
         assert load_model(finished)[1].step == 7
         rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 7]
 
     def test_a_finished_run_without_its_model_writes_it_again(self, data, straight, finished):
         (finished / "manifest.json").unlink()
-        train(data, str(finished), **SETTINGS)
+        train_tiny(data, finished)
         assert_same_params(finished, straight[0])
 
     def test_a_finished_run_with_an_earlier_steps_model_writes_its_own(self, data, finished, tmp_path):
         """It was killed between its last checkpoint and its model."""
         earlier = shutil.copytree(finished, tmp_path / "earlier", ignore=shutil.ignore_patterns("checkpoints"))
-        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        train_tiny(data, finished, num_steps=7)
         shutil.copytree(earlier, finished, dirs_exist_ok=True)
         assert load_model(finished)[1].step == 6
-        train(data, str(finished), **SETTINGS | {"num_steps": 7})
+        train_tiny(data, finished, num_steps=7)
         assert load_model(finished)[1].step == 7
 
 
 class TestResume:
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    @pytest.mark.parametrize("step", [1, 3])
+    @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 1), (signal.SIGTERM, 3)])
     def test_interrupted_and_resumed_equals_never_stopped(self, data, straight, tmp_path, monkeypatch, number, step):
         """A signal comes while a step is made: that step, or the next, is the last."""
         folder = tmp_path / "model"
@@ -121,12 +123,12 @@ class TestResume:
         with monkeypatch.context() as patch:
             patch.setattr(TrainingLog, "advance", stop_now)
             with pytest.raises(KeyboardInterrupt, match=f"saved step {step + 1} of 6 in .*; run the same command to"):
-                train(data, str(folder), **SETTINGS | {"intervals": Intervals(log=100, evaluate=0, checkpoint=100)})
+                train_tiny(data, folder, intervals=Intervals(log=100, evaluate=0, checkpoint=100))
         assert signal.getsignal(number) == before
         assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(step + 1)]
         loader = json.loads((folder / "checkpoints" / str(step + 1) / "loader.json").read_text())
         assert (loader["epoch"], loader["batch"]) == (0, step + 1)
-        train(data, str(folder), **SETTINGS)
+        train_tiny(data, folder)
         assert_same_params(folder, straight[0])
 
     @pytest.mark.parametrize("step", [3, 6])
@@ -141,9 +143,9 @@ class TestResume:
             return {"validation_bleu": float(card.step)}
 
         with pytest.raises(KeyboardInterrupt, match=f"saved step {step} of 6 in .*; run the same command to go on"):
-            train(data, str(folder), **SETTINGS, evaluate_fn=validate)
+            train_tiny(data, folder, evaluate_fn=validate)
         assert str(step) in {path.name for path in (folder / "checkpoints").iterdir()}
-        train(data, str(folder), **SETTINGS, evaluate_fn=lambda params, card, _: {"validation_bleu": float(card.step)})
+        train_tiny(data, folder, evaluate_fn=lambda params, card, _: {"validation_bleu": float(card.step)})
         assert_same_params(folder, straight[0])
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
@@ -153,17 +155,17 @@ class TestResume:
         file = max((finished / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size)
         file.write_bytes(file.read_bytes()[:-1] + b"?")
         (finished / "manifest.json").unlink()
-        train(data, str(finished), **SETTINGS)
+        train_tiny(data, finished)
         assert "skipping the checkpoint of step 6" in capsys.readouterr().err
         assert_same_params(finished, straight[0])
 
     def test_of_another_model_is_refused(self, data, finished):
         with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
-            train(data, str(finished), **SETTINGS | {"model": dataclasses.replace(TINY, mlp=64)})
+            train_tiny(data, finished, model=dataclasses.replace(TINY, mlp=64))
 
     def test_with_other_batches_is_refused(self, data, finished):
         with pytest.raises(PadirError, match="belongs to other data, other batch shapes or another seed"):
-            train(data, str(finished), **SETTINGS | {"batching": Batching(rows=8, row_length=32), "num_steps": 9})
+            train_tiny(data, finished, batching=Batching(rows=8, row_length=32), num_steps=9)
 
 
 class TestLeavingByAnException:
@@ -175,7 +177,7 @@ class TestLeavingByAnException:
 
         settings = SETTINGS | {"intervals": Intervals(log=2, evaluate=4, checkpoint=4)}
         with pytest.raises(PadirError, match="no such metric"):
-            train(data, str(tmp_path / "model"), **settings, evaluate_fn=wrong)
+            train_tiny(data, tmp_path / "model", **settings, evaluate_fn=wrong)
         assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["4"]
 
     def test_of_a_second_signal_while_it_waits_for_a_save(self, data, tmp_path, monkeypatch):
@@ -192,16 +194,15 @@ class TestLeavingByAnException:
 
         monkeypatch.setattr(Checkpoints, "_write", write_slowly)
         with pytest.raises(KeyboardInterrupt):
-            train(data, str(tmp_path / "model"), **SETTINGS, evaluate_fn=stop)
+            train_tiny(data, tmp_path / "model", evaluate_fn=stop)
         assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["3"]
 
     def test_the_process_ends_with_the_message_only(self, data, tmp_path):
         code = (
-            "import sys; from support.training import SETTINGS; from padir.errors import PadirError\n"
-            "from padir.training.loop import Intervals, train\n"
+            "import sys; from support.training import train_tiny; from padir.training.config import Intervals\n"
             "def wrong(*_): sys.exit('stopped here')\n"
-            "settings = SETTINGS | {'intervals': Intervals(log=9, evaluate=2, checkpoint=2)}\n"
-            "train(sys.argv[1], sys.argv[2], **settings, evaluate_fn=wrong)"
+            "every = Intervals(log=9, evaluate=2, checkpoint=2)\n"
+            "train_tiny(sys.argv[1], sys.argv[2], intervals=every, evaluate_fn=wrong)"
         )
         process = subprocess.run(
             [sys.executable, "-c", code, data, str(tmp_path / "model")],
@@ -216,11 +217,11 @@ class TestLeavingByAnException:
 
 
 class TestWrong:
-    def test_a_model_without_the_checkpoints_of_its_training_is_not_overwritten(self, data, finished):
+    def test_a_model_without_its_checkpoints_is_not_overwritten(self, data, finished):
         shutil.rmtree(finished / "checkpoints")
         before = {path: path.read_bytes() for path in finished.glob("*") if path.is_file()}
         with pytest.raises(PadirError, match="model_dir must be new.* got .* no checkpoints.*: give another one"):
-            train(data, str(finished), **SETTINGS)
+            train_tiny(data, finished)
         assert {path: path.read_bytes() for path in before} == before
 
     @pytest.mark.parametrize("log", [1, 100], ids=["seen in the loss", "seen when saving"])
@@ -231,27 +232,27 @@ class TestWrong:
             "objective": Objective(stage_weights=("all",)),
         }
         with pytest.raises(PadirError, match="not finite.*lower the learning rate or clip the gradient"):
-            train(data, str(tmp_path / "model"), **settings)
+            train_tiny(data, tmp_path / "model", **settings)
         assert not (tmp_path / "model" / "manifest.json").exists()
         assert not list((tmp_path / "model").glob("checkpoints/*"))
 
     def test_zero_steps(self, data, tmp_path):
         with pytest.raises(PadirError, match="num_steps must be at least 1, got 0"):
-            train(data, str(tmp_path / "model"), **SETTINGS | {"num_steps": 0})
+            train_tiny(data, tmp_path / "model", num_steps=0)
         assert not (tmp_path / "model").exists()
 
     def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
         with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*--max_source_tokens 12"):
-            train(data, str(tmp_path / "model"), **SETTINGS | {"model": dataclasses.replace(TINY, max_length=12)})
+            train_tiny(data, tmp_path / "model", model=dataclasses.replace(TINY, max_length=12))
         assert not (tmp_path / "model").exists()
 
     def test_no_prepared_folder(self, tmp_path):
         with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
-            train(str(tmp_path / "nothing"), str(tmp_path / "model"), **SETTINGS)
+            train_tiny(tmp_path / "nothing", tmp_path / "model")
 
     @pytest.mark.parametrize("wrong", [{"log": 0}, {"checkpoint": 0}, {"keep": 0}, {"evaluate": -1}])
     def test_intervals(self, wrong):
-        with pytest.raises(PadirError, match="at least 1 and evaluate at least 0"):
+        with pytest.raises(PadirError, match=f"Intervals.{next(iter(wrong))} must be at least"):
             Intervals(**wrong)
 
 
@@ -277,7 +278,7 @@ def test_learns_with_other_settings(data, tmp_path):
         "model": dataclasses.replace(TINY, length_head="oracle", dtype="bfloat16", dropout_rate=0.0),
         "intervals": Intervals(log=50, evaluate=0, checkpoint=150),
     }
-    latest = train(data, str(tmp_path / "model"), **settings)
+    latest = train_tiny(data, tmp_path / "model", **settings)
     rows = [json.loads(line) for line in (tmp_path / "model" / "metrics.jsonl").read_text().splitlines()]
     assert latest["loss"] < 0.8 * rows[0]["loss"] and latest["length_loss"] == 0
     card = load_model(tmp_path / "model")[1]
@@ -316,8 +317,8 @@ def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
 @pytest.mark.slow  # tests/distributed/test_devices.py has eight that share more
 def test_two_devices_train_as_one(data, straight, tmp_path):
     code = (
-        "import sys; from support.training import SETTINGS; from padir.training.loop import train; import jax;"
-        "assert len(jax.local_devices()) == 2; train(sys.argv[1], sys.argv[2], **SETTINGS)"
+        "import jax, sys; from support.training import train_tiny;"
+        "assert len(jax.local_devices()) == 2; train_tiny(sys.argv[1], sys.argv[2])"
     )
     command = [sys.executable, "-c", code, data, str(tmp_path / "two")]
     subprocess.run(command, check=True, cwd=TESTS, env=environment_with(devices=2))

@@ -22,7 +22,7 @@ from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.text.ids import Ids
 from padir.training.chunked_rows import by_rows
-from padir.training.objective import Objective, end_stage
+from padir.training.objective import Objective, StageRows
 from padir.training.teacher_forcing import TeacherForcing
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]
@@ -40,7 +40,7 @@ CHANGES = {
 
 def loss_fn(model, objective, batch=BATCH):
     """params -> (loss, sums)."""
-    settings = dict(model=model, num_segments=2, packed=True, dropout=model.config.dropout_rate > 0, progress=0.5)
+    settings = dict(model=model, num_segments=2, dropout=model.config.dropout_rate > 0, progress=0.5)
     return lambda params: objective(jax.random.key(0), params, batch, **settings)
 
 
@@ -96,10 +96,9 @@ class TestPositionsAtOnce:
         canvas = veil(from_tokens(noisy_BL, start_BL, free_BL, BATCH.target_segment_BL, IDS), chosen_BL)
         states_BLD = jax.random.normal(jax.random.key(1), (6, 16, 16))
         keep_BL = jax.random.normal(jax.random.key(2), (6, 16))
-        rows = (states_BLD, keep_BL, canvas, BATCH.target_BL, chosen_BL, free_BL, keys(6, seed=3))
-        objective = Objective(between=between)
-        end = functools.partial(end_stage, params, model=model, objective=objective, is_last=False, progress=0.5)
-        whole, parts = (jax.jit(functools.partial(by_rows, end, n))(*rows)[1] for n in (None, 32))
+        rows = StageRows(canvas, keep_BL, BATCH.target_BL, chosen_BL, free_BL, keys(6, seed=3))
+        end = functools.partial(Objective(between=between).end_stage, model, params, 0.5, False)
+        whole, parts = (jax.jit(functools.partial(by_rows, end, n))(states_BLD, rows)[1] for n in (None, 32))
         assert (whole[0].tokens_BL != noisy_BL).any()
         for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
             if a.dtype == jnp.float32:  # scores

@@ -8,15 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.training import SETTINGS
+from support.training import SETTINGS, train_tiny
 
 from padir import config
 from padir.data.loader import make_loader
 from padir.errors import PadirError
 from padir.models.directory import load_model
-from padir.training import loop as trainer
 from padir.training.checkpoints import Checkpoints
-from padir.training.loop import Intervals, train
+from padir.training.config import Intervals, TrainConfig
 from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective
 
@@ -52,14 +51,14 @@ class TestStop:
     @pytest.mark.parametrize(
         ("gradient_only", "log"), [(False, 1), pytest.param(False, 100, marks=pytest.mark.slow), (True, 100)]
     )
-    def test_leaves_the_batch(self, data, tmp_path, gradient_only, log):  # noqa: F811
+    def test_leaves_the_batch(self, data, tmp_path, gradient_only, log):
         folder = tmp_path / "model"
         wrong = settings(
             objective=Poisoned(gradient_only=gradient_only), intervals=Intervals(log=log, evaluate=0, checkpoint=2)
         )
         path = folder / "not_finite" / "step_3.npz"
         with pytest.raises(PadirError, match=f"not finite at step 3; its batch is saved in {path}: lower the .*=skip"):
-            train(data, str(folder), **wrong)
+            train_tiny(data, folder, **wrong)
         batches = make_loader(data, SETTINGS["batching"], seed=SETTINGS["seed"])
         expected = [next(batches) for _ in range(3)][-1]
         with np.load(path, allow_pickle=False) as saved:
@@ -75,10 +74,10 @@ class TestStop:
 
 class TestSkip:
     @pytest.mark.parametrize("gradient_only", [pytest.param(False, marks=pytest.mark.slow), True])
-    def test_leaves_the_update_out_and_counts_it(self, data, tmp_path, capsys, gradient_only):  # noqa: F811
+    def test_leaves_the_update_out_and_counts_it(self, data, tmp_path, capsys, gradient_only):
         folder = tmp_path / "model"
         objective = Poisoned(at=(3, 5), gradient_only=gradient_only)
-        train(data, str(folder), **settings(objective=objective, not_finite=NotFinite("skip")))
+        train_tiny(data, folder, **settings(objective=objective, not_finite=NotFinite("skip")))
         logged = rows(folder)
         assert [row["step"] for row in logged] == [1, 2, 3, 4, 5, 6]
         assert [row.get("skipped", 0) for row in logged] == [0, 0, 1, 0, 1, 0]
@@ -90,7 +89,7 @@ class TestSkip:
         assert [a == b for a, b in zip(weights, weights[1:], strict=False)] == [False, True, False, True, False]
         assert "skipped" not in load_model(folder)[1].metrics
 
-    def test_changes_nothing_where_all_is_finite_and_figures_are_of_those(self, data, tmp_path):  # noqa: F811
+    def test_changes_nothing_where_all_is_finite_and_figures_are_of_those(self, data, tmp_path):
         runs = {
             "stop": {"objective": Objective(), "not_finite": NotFinite("stop")},
             "skip": {"objective": Objective(), "not_finite": NotFinite("skip")},
@@ -98,18 +97,18 @@ class TestSkip:
         }
         for name, changes in runs.items():
             intervals = Intervals(log=3 if name == "left out" else 1, evaluate=0, checkpoint=6)
-            train(data, str(tmp_path / name), **settings(**changes, intervals=intervals))
+            train_tiny(data, tmp_path / name, **settings(**changes, intervals=intervals))
         stop, skip = (load_model(tmp_path / action)[0] for action in ("stop", "skip"))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), stop, skip)
         first, second = (row["loss"] for row in rows(tmp_path / "skip")[:2])
         three = rows(tmp_path / "left out")[0]
         assert three["skipped"] == 1 and min(first, second) < three["loss"] < max(first, second)
 
-    def test_ends_where_it_is_not_the_batches(self, data, tmp_path):  # noqa: F811
+    def test_ends_where_it_is_not_the_batches(self, data, tmp_path):
         with pytest.raises(PadirError, match="at step 5, 3 times in a row; its batch is saved in .*step_5.npz"):
-            train(
+            train_tiny(
                 data,
-                str(tmp_path / "model"),
+                tmp_path / "model",
                 **settings(objective=Poisoned(at=(1, 3, 4, 5, 6)), not_finite=NotFinite("skip", most_in_a_row=3)),
             )
 
@@ -118,7 +117,7 @@ class TestConfiguration:
     def test_by_gin(self):
         config.clear()
         config.parse(bindings=["NotFinite.action=skip"])
-        assert config.argument(trainer.train, "not_finite") == NotFinite("skip")
+        assert config.argument(TrainConfig, "not_finite") == NotFinite("skip")
         config.clear()
 
     @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import MaskPredict, Padir
 from padir.refinement.transitions import Lifted
 from padir.training.losses import cross_entropy, length_loss, rejecter_loss
-from padir.training.objective import STAGE_WEIGHTS, Objective, refinement_loss, stage_weight
+from padir.training.objective import STAGE_WEIGHTS, Objective, stage_weight
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
 APART = rows_of([[pair] for pair in PAIRS], 8, 8)
@@ -53,16 +53,8 @@ def _free(batch):
 
 @functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments", "key"))
 def run(model, params, batch, objective, dropout=False, num_segments=3, key=0):
-    return refinement_loss(
-        jax.random.key(key),
-        params,
-        batch,
-        model=model,
-        objective=objective,
-        num_segments=num_segments,
-        packed=num_segments > 1,
-        dropout=dropout,
-    )
+    segments = num_segments if num_segments > 1 else None
+    return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)
 
 
 class TestCrossEntropy:
@@ -248,7 +240,7 @@ class TestChosen:
 
         model, params = tiny_model()
         objective = Objective(Mask(rate=1.0), between, ("none", "noised"), length_weight=0.0)
-        settings = dict(model=model, num_segments=1, packed=False, dropout=False)
+        settings = dict(model=model, dropout=False)
         step = jax.jit(lambda p: objective(jax.random.key(0), params, APART, progress=p, **settings)[0])
         assert step(0.4) < step(0.6)  # EOS alone, then everything
 

@@ -12,13 +12,15 @@ from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of
 
 from padir import config
+from padir.data.plan import Batching
 from padir.models.config import ModelConfig
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.strategies import MaskPredict
-from padir.training.loop import Batching, TrainState, init_params
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
-from padir.training.step import figures, make_step
+from padir.training.placement import TrainState
+from padir.training.step import make_step, step_metrics
 from padir.training.teacher_forcing import TeacherForcing
 
 REPOSITORY = Path(__file__).parents[2]
@@ -62,7 +64,7 @@ def test_makes_its_objective_and_trains(name):
         step_fn = jax.jit(make_step(model, objective, optimizer, Batching(row_length=16), seed=0, num_steps=2))
         for _ in range(2):
             state, sums = step_fn(state, BATCH)
-            rows.append(figures(sums, objective, seconds=1.0))
+            rows.append(step_metrics(sums, objective, seconds=1.0))
         return state, sums, rows
 
     state, sums, rows = two_steps(objective)

@@ -36,7 +36,7 @@ class TestCosine:
 
     @pytest.mark.parametrize("wrong", [{"peak": 0.0}, {"warmup_steps": -1}, {"final": 1.5}])
     def test_refuses_what_makes_no_sense(self, wrong):
-        with pytest.raises(PadirError, match="a schedule needs peak > 0"):
+        with pytest.raises(PadirError, match="Cosine.(peak|warmup_steps|final) must be"):
             Cosine(**wrong)
 
 
@@ -86,5 +86,5 @@ class TestAdafactor:
 @pytest.mark.parametrize("cls", [Adam, Adafactor])
 def test_both_are_hashable_optimizers_that_refuse_a_negative_clip(cls):
     assert isinstance(cls(), Optimizer) and hash(cls()) == hash(cls())
-    with pytest.raises(PadirError, match="clip_norm must be above 0, or None"):
+    with pytest.raises(PadirError, match="clip_norm must be above 0, got -1.0: None means no"):
         cls(clip_norm=-1.0).transformation(10)

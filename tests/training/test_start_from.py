@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.small_corpus import GERMAN, number_lines, small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
-from support.training import SETTINGS, assert_same_params
+from support.training import assert_same_params, train_tiny
 
 from padir import config
 from padir.errors import PadirError
@@ -16,11 +16,11 @@ from padir.models.directory import load_model, save_model
 from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.text.tokenizer import train as train_vocabulary
-from padir.training.loop import Intervals, train
+from padir.training.config import Intervals, TrainConfig
 from padir.training.optimizer import Adam, Cosine
 from padir.training.start_from import StartFrom, fill
 
-STEPS = SETTINGS | {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}
+STEPS = {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}
 DECODER_BIAS, ENCODER_BIAS = (f"{stack}/relpos_bias/rel_embedding" for stack in ("decoder", "encoder"))
 
 
@@ -130,11 +130,11 @@ def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, 
     start = random_model_dir(tmp_path / "random")
     changed = dataclasses.replace(TINY, dropout_rate=0.3, dtype="bfloat16")  # no parameter depends on them
     settings = STEPS | {"optimizer": still, "model": changed, "num_steps": 1, "start_from": str(start)}
-    train(data, str(tmp_path / "run"), **settings)
+    train_tiny(data, tmp_path / "run", **settings)
     assert_same_params(tmp_path / "run", start)
     assert "parameters start from" in capsys.readouterr().err
     first = shutil.move(start, tmp_path / "moved")
-    train(data, str(tmp_path / "run"), **settings | {"num_steps": 2})
+    train_tiny(data, tmp_path / "run", **settings | {"num_steps": 2})
     assert_same_params(tmp_path / "run", first)
     assert "start from" not in capsys.readouterr().err
 
@@ -143,8 +143,8 @@ class TestFreeze:
     def test_leaves_the_prefix_as_it_was_and_trains_the_rest(self, data, causal, tmp_path):
         freeze = ("encoder", "token_embedder/embedding")
         settings = STEPS | {"freeze": freeze, "start_from": StartFrom(str(causal)), "num_steps": 1}
-        train(data, str(tmp_path / "run"), **settings)
-        train(data, str(tmp_path / "run"), **settings | {"num_steps": 2})  # resumed
+        train_tiny(data, tmp_path / "run", **settings)
+        train_tiny(data, tmp_path / "run", **settings | {"num_steps": 2})  # resumed
         params, start = flat(load_model(tmp_path / "run")[0]), flat(load_model(causal)[0])
         for name in params.keys() & start.keys() - {DECODER_BIAS}:
             assert same(params[name], start[name]) == name.startswith(("encoder/", "token_embedder/")), name
@@ -161,7 +161,7 @@ class TestFreeze:
     )
     def test_refuses_names_of_nothing_and_of_everything(self, data, tmp_path, freeze, message):
         with pytest.raises(PadirError, match=message):
-            train(data, str(tmp_path / "run"), **STEPS | {"freeze": freeze})
+            train_tiny(data, tmp_path / "run", **STEPS | {"freeze": freeze})
 
 
 def test_gin_takes_a_directory_or_an_instance():
@@ -171,5 +171,5 @@ def test_gin_takes_a_directory_or_an_instance():
     config.parse(
         [], ['StartFrom.model="runs/teacher"', 'StartFrom.parts=("encoder",)', "train.start_from=@StartFrom()"]
     )
-    assert config.argument(train, "start_from") == StartFrom("runs/teacher", ("encoder",))
+    assert config.configured(TrainConfig)().start_from == StartFrom("runs/teacher", ("encoder",))
     config.clear()

@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.tiny import pairs, rows_of, tiny_model
-from support.tiny_model import TINY, prepared_numbers
+from support.tiny_model import TINY
+from support.training import train_tiny
 
+from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.models.decoder import shift_right
 from padir.models.directory import load_model
-from padir.training.loop import Batching, Intervals, train
+from padir.training.config import Intervals, TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
 from padir.training.teacher_forcing import TeacherForcing
@@ -27,16 +29,8 @@ PACKED = rows_of([PAIRS], 24, 20)
 
 @functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments", "key"))
 def run(model, params, batch, objective, num_segments=1, dropout=False, key=0):
-    return objective(
-        jax.random.key(key),
-        params,
-        batch,
-        model=model,
-        num_segments=num_segments,
-        packed=num_segments > 1,
-        dropout=dropout,
-        progress=0.5,
-    )
+    segments = num_segments if num_segments > 1 else None
+    return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)
 
 
 class TestLoss:
@@ -88,7 +82,7 @@ class TestLoss:
             begin += len(target)
 
     def test_wrong_label_smoothing(self):
-        with pytest.raises(PadirError, match=r"label_smoothing must lie in \[0, 1\), got 1.0"):
+        with pytest.raises(PadirError, match=r"label_smoothing must be in \[0, 1\), got 1.0"):
             TeacherForcing(label_smoothing=1.0)
 
     def test_is_not_for_models_that_refine(self):
@@ -100,19 +94,14 @@ class TestLoss:
             run(model, params, APART, Objective())
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return str(prepared_numbers(tmp_path_factory.mktemp("causal")))
-
-
 class TestTraining:
     @pytest.mark.parametrize("mode", ["pack", "bucket"])
     def test_learns_and_writes_a_model_directory(self, data, tmp_path, mode):
         config = dataclasses.replace(TINY, causal=True, dropout_rate=0.0)
         folder = tmp_path / "model"
-        train(
+        train_tiny(
             data,
-            str(folder),
+            folder,
             model=config,
             objective=TeacherForcing(label_smoothing=0.1),
             optimizer=Adam(Cosine(peak=1e-2, warmup_steps=2)),
@@ -126,9 +115,8 @@ class TestTraining:
         assert card.config == config and card.corruption is None and card.strategy is None
 
     @pytest.mark.parametrize(("causal", "objective"), [(True, Objective()), (False, TeacherForcing())])
-    def test_refuses_the_other_objective(self, data, tmp_path, causal, objective):
+    def test_refuses_the_other_objective(self, causal, objective):
         config = dataclasses.replace(TINY, causal=causal)
         message = f"causal = {causal} is trained with .*, got {type(objective).__name__}: bind train.objective"
         with pytest.raises(PadirError, match=message):
-            train(data, str(tmp_path / "model"), model=config, objective=objective, num_steps=1)
-        assert not (tmp_path / "model").exists()
+            TrainConfig(model=config, objective=objective)

@@ -28,7 +28,7 @@ def test_killed_and_stopped_it_ends_as_if_nothing_had_been(tmp_path):
     lines = process.stdout.splitlines()
     assert re.match("2 kills survived: .*while a checkpoint was written", lines[-4])
     assert lines[-3].startswith("1 stops, of which the longest took")
-    assert lines[-1] == "equal bit by bit: parameters, optimizer state, place in the data, figures"
+    assert lines[-1] == "equal bit by bit: parameters, optimizer state, place in the data, metrics"
 
     spec = importlib.util.spec_from_file_location("torture", ROOT / "scripts" / "torture.py")
     torture = importlib.util.module_from_spec(spec)

@@ -182,7 +182,7 @@ def import_model(
       PadirError: the checkpoint cannot be read or is of another model, or the output exists already.
     """
     if (Path(output) / "manifest.json").exists():
-        raise PadirError(f"{output} holds a model already: give another --output, or remove it")
+        raise PadirError(f"{output} holds a model already: give another folder, or remove it")
     checkpoint = read(path, step)
     rows = checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape[0]
     if not partial and rows > card.ids.num_embeddings:  # padded for sharding

@@ -112,8 +112,7 @@ class RefinementModel(BaseTransformerModel):
             params,
             rows,
             model=self.module,
-            num_segments=min(targets, sources // least) if packed else 1,
-            packed=packed,
+            num_segments=min(targets, sources // least) if packed else None,
             dropout=dropout_rng is not None and self.module.config.dropout_rate > 0,
             progress=0.0,
         )

@@ -1,0 +1,125 @@
+"""`TrainConfig`, the settings of a training run that gin binds as `train.NAME`, and its intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from padir import checks
+from padir.data.plan import Batching
+from padir.distributed.sharding import Sharding
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.training.averaging import Averaging
+from padir.training.nonfinite import NotFinite
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Optimizer
+from padir.training.start_from import StartFrom
+from padir.training.teacher_forcing import TeacherForcing
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """How often a training run logs, validates and saves, in steps.
+
+    Attributes:
+      log: steps between two lines of metrics.
+      evaluate: steps between two validations, which decode the validation split; 0: never.
+      checkpoint: steps between two checkpoints.
+      keep: number of checkpoints that stay on disk.
+
+    Raises:
+      PadirError: log, checkpoint or keep is below 1, or evaluate below 0.
+    """
+
+    log: int = 50
+    evaluate: int = 2_000
+    checkpoint: int = 1_000
+    keep: int = 2
+
+    def __post_init__(self):
+        checks.at_least(1, **checks.fields_of(self, "log", "checkpoint", "keep"))
+        checks.at_least(0, **checks.fields_of(self, "evaluate"))
+
+    def evaluates(self, step: int, num_steps: int) -> bool:
+        """True if the validation split is decoded after a step; if ever, then also after the last one."""
+        return self.evaluate > 0 and (step % self.evaluate == 0 or step == num_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run.
+
+    Attributes:
+      model: sizes and choices of the model.
+      objective: what is trained: `Objective`, or `TeacherForcing` for causal models.
+      optimizer: optimizer and learning-rate schedule.
+      batching: how sentence pairs become batches.
+      intervals: how often the run logs, validates and saves.
+      averaging: which weights the model directory gets.
+      not_finite: what happens when a loss or its gradient is NaN or infinite.
+      sharding: how the work is spread over the devices; checkpoints fit any.
+      num_steps: optimizer steps in all.
+      seed: of initial parameters, order of the data, corruption and dropout.
+      start_from: a model whose parameters are the initial ones, as far as they fit; a string is its directory.
+      freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
+
+    Raises:
+      PadirError: num_steps is below 1, the objective is not of the model's kind, or the averaging needs checkpoints
+        that the intervals do not give.
+
+    >>> TrainConfig(ModelConfig(width=256), num_steps=10_000, seed=1).model.width
+    256
+    """
+
+    model: ModelConfig = ModelConfig()
+    objective: Objective | TeacherForcing = Objective()
+    optimizer: Optimizer = Adafactor()
+    batching: Batching = Batching()
+    intervals: Intervals = Intervals()
+    averaging: Averaging = Averaging()
+    not_finite: NotFinite = NotFinite()
+    sharding: Sharding = Sharding()
+    num_steps: int = 100_000
+    seed: int = 0
+    start_from: str | StartFrom | None = None
+    freeze: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        checks.at_least(1, num_steps=self.num_steps)
+        causal = self.model.causal
+        if causal != isinstance(self.objective, TeacherForcing):
+            expected, got = ("TeacherForcing", "Objective") if causal else ("Objective", "TeacherForcing")
+            raise PadirError(
+                f"a model with causal = {causal} is trained with {expected}, got {got}: bind train.objective ="
+                f" @{expected}(), or ModelConfig.causal = {not causal}"
+            )
+        self.averaging.check(self.num_steps, self.intervals.evaluate, self.intervals.checkpoint)
+        object.__setattr__(self, "freeze", tuple(self.freeze))
+
+    @property
+    def checkpoints_kept(self) -> int:
+        """Number of regular checkpoints that stay on disk: at least as many as are averaged."""
+        return max(self.intervals.keep, self.averaging.count if self.averaging.kind == "last" else 0)
+
+    def changes(self) -> list[str]:
+        """The settings that differ from the defaults, as gin bindings that make the same settings.
+
+        >>> from padir.training.optimizer import Adam
+        >>> TrainConfig(ModelConfig(width=256), optimizer=Adam(), num_steps=10).changes()
+        ['ModelConfig.width = 256', 'train.optimizer = @Adam()', 'train.num_steps = 10']
+        """
+        return list(_changes("train", self))
+
+
+def _changes(name: str, instance: Any) -> Iterator[str]:
+    """The fields of a dataclass, and of the dataclasses in it, that differ from their class's defaults."""
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        if dataclasses.is_dataclass(value):
+            if type(value) is not type(field.default):
+                yield f"{name}.{field.name} = @{type(value).__name__}()"
+            yield from _changes(type(value).__name__, value)
+        elif value != field.default:
+            yield f"{name}.{field.name} = {value!r}"

@@ -1,0 +1,67 @@
+"""The programs of a training run, initial state and step, which runs of the same settings in a process share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from padir.models.params import init_params
+from padir.models.transformer import Transformer
+from padir.text.ids import Ids
+from padir.training.averaging import Averaging
+from padir.training.batch import Sums
+from padir.training.config import Intervals, TrainConfig
+from padir.training.optimizer import frozen
+from padir.training.placement import Placement, TrainState
+from padir.training.step import make_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The programs of a training run.
+
+    Attributes:
+      model: the model.
+      placement: where state and batches lie on the devices.
+      initial: (params or None) -> the state before the first step; None: fresh parameters.
+      step: (state, batch as placed) -> (state, sums).
+    """
+
+    model: Transformer
+    placement: Placement
+    initial: Callable[..., TrainState]
+    step: Callable[[TrainState, dict[str, Any]], tuple[TrainState, Sums]]
+
+    @staticmethod
+    def of(config: TrainConfig, ids: Ids) -> Programs:
+        """The programs of a configuration; the same ones where nothing differs that they depend on."""
+        moving = config.averaging if config.averaging.kind == "ema" else Averaging()
+        return _programs(dataclasses.replace(config, intervals=Intervals(), start_from=None, averaging=moving), ids)
+
+
+@functools.lru_cache(maxsize=4)
+def _programs(config: TrainConfig, ids: Ids) -> Programs:
+    model = Transformer(config.model, ids)
+    optimizer = frozen(config.optimizer.transformation(config.num_steps), config.freeze)
+    optimizer = config.averaging.transformation(optimizer)
+
+    def initial(params: Any = None) -> TrainState:
+        params = init_params(model, config.seed) if params is None else params
+        return TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+
+    placement = Placement.of(config.sharding, config.sharding.mesh(), model, initial)
+    step_fn = make_step(
+        model,
+        config.objective,
+        optimizer,
+        config.batching,
+        config.seed,
+        config.num_steps,
+        config.not_finite,
+        config.freeze,
+    )
+    return Programs(model, placement, initial, placement.step(step_fn))

@@ -1,0 +1,250 @@
+"""`TrainRun`, a training run between its start or last checkpoint and its model directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from padir.data.loader import make_loader
+from padir.data.manifest import CorpusInfo
+from padir.data.mixture import Mixture
+from padir.data.prepared import load_tokenizer
+from padir.distributed.processes import Vote, from_first, gathered, is_first
+from padir.distributed.sharding import DATA, on_host, process_rows, settle
+from padir.errors import PadirError
+from padir.models.card import ModelCard, Weights
+from padir.models.directory import save_model
+from padir.models.params import count_parameters
+from padir.text.tokenizer import Tokenizer
+from padir.training.averaging import best_steps, mean_of_checkpoints
+from padir.training.batch import Sums
+from padir.training.checkpoints import Checkpoints
+from padir.training.config import TrainConfig
+from padir.training.log import TrainingLog
+from padir.training.nonfinite import Watch
+from padir.training.programs import Programs
+from padir.training.resume import finished, read_state, warn_of_changes
+from padir.training.signals import Stop, graceful_stop
+from padir.training.start_from import StartFrom, fill
+from padir.training.step import all_finite, step_metrics
+
+EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
+"""(params, card, tokenizer) -> metrics of the validation split, by name. The parameters lie on the devices as in
+training, and each of several processes calls the function."""
+
+
+class TrainRun:
+    """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
+
+    Several processes take the same decisions, from metrics that are the same in all of them or that the first one told
+    the others (`padir.distributed.processes`). Only the first process has the model directory.
+
+    Attributes:
+      config: the settings.
+      at: optimizer steps taken.
+      latest: the last metrics.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        mixture: Mixture,
+        source: CorpusInfo,
+        checkpoints: Checkpoints,
+        evaluate_fn: EvaluateFn | None,
+        config_text: str,
+    ):
+        self.config, self.checkpoints = config, checkpoints
+        self.evaluate_fn, self.config_text = evaluate_fn, config_text
+        self.folder = checkpoints.folder.parent
+        self.tokenizer = load_tokenizer(mixture.folders[0])
+        self.programs = Programs.of(config, self.tokenizer.ids)
+        self.mesh = self.programs.placement.mesh
+        self.loader = make_loader(
+            mixture,
+            config.batching,
+            row_multiple=self.mesh.shape[DATA],
+            length_token=config.model.length_token,
+            seed=config.seed,
+            shard=process_rows(self.mesh),
+        )
+        self.card = ModelCard(
+            config=config.model,
+            ids=self.tokenizer.ids,
+            corruption=config.objective.corruption,
+            strategy=config.objective.strategy,
+            source_language=source.source_language,
+            target_language=source.target_language,
+            task=source.name,
+        )
+        self.at = 0
+        self.latest: dict[str, float] = {}
+        self.stop, self._vote, self._watch = Stop(), Vote(), Watch(self.folder, config.not_finite)
+        self._sums: Sums | None = None
+        self._mark = 0.0
+        self._learning_rate = config.optimizer.learning_rate.schedule(config.num_steps)
+
+    def restore(self) -> dict[str, float] | None:
+        """Takes the last checkpoint's state, or the initial one; gives the model's metrics if the run is finished.
+
+        Raises:
+          PadirError: the checkpoints are of more steps, of another model or all damaged, or no parameter of
+            `start_from` fits.
+        """
+        model, placement, initial = self.programs.model, self.programs.placement, self.programs.initial
+        like, shardings = placement.like, placement.state
+        state, loader_state = read_state(lambda: self.checkpoints.restore_latest(like), like, shardings)
+        if state is not None:
+            self.loader.set_state(loader_state)
+        elif (start := self.config.start_from) is not None:
+            start = StartFrom(start) if isinstance(start, str) else start
+            read = functools.partial(start.load, model, self.tokenizer)
+            params, taken = read_state(read, like.params, shardings.params)
+            filled = functools.partial(fill, model, self.config.seed, **taken)
+            state = placement.fresh(lambda given: initial(filled(given)), params)
+        else:
+            state = placement.fresh(initial)
+        self.state, self.at = state, int(settle(state).step)
+        if self.at > self.config.num_steps:
+            raise PadirError(
+                f"num_steps must be at least {self.at}, the step of the last checkpoint in {self.checkpoints.folder},"
+                f" got {self.config.num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
+            )
+        if is_first():
+            warn_of_changes(self.checkpoints.config(self.at), self.config_text, self.at)
+        return from_first(lambda: finished(self.folder, self.at)) if self.at == self.config.num_steps else None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Opens the log, stops gracefully on signals, and at the end waits for the last checkpoint."""
+        start, config, placement = self.at, self.config, self.programs.placement
+        parameters = count_parameters(placement.like.params)
+        self.log = TrainingLog(self.folder if is_first() else None, config.num_steps, start, parameters)
+        with self.log, graceful_stop() as self.stop, self.checkpoints:
+            if not start and (changes := config.changes()):  # a resumed run has warned of what changed since
+                self.log.say("settings that differ from the defaults:", *(f"  {change}" for change in changes))
+            if self.mesh.size > 1:
+                self.log.say(str(placement))
+            self._protect_best()
+            if start and config.intervals.evaluates(start, config.num_steps):
+                if not from_first(lambda: any(name.startswith("validation_") for name in self.log.metrics(start))):
+                    self.latest = self.validate()  # the run was stopped after saving and before validating
+            self._mark = time.perf_counter()
+            yield
+
+    def step(self) -> None:
+        """Takes one optimizer step on the loader's next batch."""
+        arrays = next(self.loader)
+        with jax.set_mesh(self.mesh):
+            batch = self.programs.placement.batch(arrays)
+            self.state, sums = settle(self.programs.step(self.state, batch))
+        self.at += 1
+        self._watch.add(self.at, arrays, sums.not_finite)
+        self._sums = sums if self._sums is None else jax.tree.map(jnp.add, self._sums, sums)
+
+    def stop_requested(self) -> bool:
+        """True if any process was asked to stop before the last step; read once a step: a signal may come any time."""
+        return self._vote(self.stop.requested) and self.at < self.config.num_steps
+
+    def record(self) -> None:
+        """Logs the metrics since the last line of metrics, at the interval and after the last step."""
+        if self.at % self.config.intervals.log and self.at != self.config.num_steps:
+            self.log.advance(self.at)
+            return
+        self._watch.drain()
+        sums = jax.block_until_ready(self._sums)
+        row = step_metrics(sums, self.config.objective, time.perf_counter() - self._mark)
+        row["learning_rate"] = np.asarray(self._learning_rate(self.at - 1)).item()
+        self.latest = self.log.write(self.at, row)
+        self._sums, self._mark = None, time.perf_counter()
+
+    def checkpoint(self, stopping: bool) -> None:
+        """Saves and validates at the intervals, and saves where the run is to stop.
+
+        Raises:
+          PadirError: a loss, gradient or parameter is not finite.
+          KeyboardInterrupt: the run was to stop, now or within the validation, and its state is saved.
+        """
+        intervals, num_steps = self.config.intervals, self.config.num_steps
+        regular = self.at % intervals.checkpoint == 0 or self.at == num_steps
+        validating = intervals.evaluates(self.at, num_steps) and not stopping
+        if regular or stopping or validating:
+            self._check_finite()
+        if regular or stopping:
+            self._save(extra=not regular)
+        if validating:
+            began = time.perf_counter()
+            try:
+                self.latest = {**self.latest, **self.validate()}
+            except KeyboardInterrupt:
+                stopping = True
+                if not regular:
+                    self._save(extra=True)
+            self._mark += time.perf_counter() - began
+        if stopping:
+            from_first(self.checkpoints.wait)
+            raise KeyboardInterrupt(
+                f"saved step {self.at} of {num_steps} in {self.folder}; run the same command to go on"
+            )
+
+    def validate(self) -> dict[str, float]:
+        """Decodes the validation split, if there is one, and logs its metrics."""
+        row = self.log.write(self.at, self._evaluate(self._current_params()))
+        self._protect_best()
+        return row
+
+    def finish(self) -> dict[str, float]:
+        """Writes the model directory; gives the last metrics, of which the validation's are of the model's weights."""
+        from_first(self.checkpoints.wait)
+        current = gathered(self._current_params())
+        return {**self.latest, **from_first(lambda: self._write_model(current))}
+
+    def _check_finite(self) -> None:
+        self._watch.drain()
+        if not on_host(all_finite(self.state.params)):
+            raise PadirError(
+                f"the parameters are not finite at step {self.at}: lower the learning rate or clip the gradient; the"
+                f" checkpoints in {self.checkpoints.folder} are from before"
+            )
+
+    def _save(self, extra: bool) -> None:
+        whole, place, text = gathered(self.state), self.loader.get_state(), self.config_text
+        from_first(lambda: self.checkpoints.save(self.at, whole, place, config=text, extra=extra))
+
+    def _current_params(self) -> Any:
+        return self.config.averaging.current(self.state.params, self.state.opt_state)
+
+    def _evaluate(self, params: Any) -> dict[str, float]:
+        if self.evaluate_fn is None:
+            return {}
+        with self.stop.at_once():  # it may take longer than the grace of whoever stops the run
+            return self.evaluate_fn(params, dataclasses.replace(self.card, step=self.at), self.tokenizer)
+
+    def _protect_best(self) -> None:
+        """Lets the best checkpoints stay, if they are to be averaged."""
+        if self.config.averaging.kind == "best":
+            self.checkpoints.protected = frozenset(best_steps(self.log.rows, self.config.averaging.count))
+
+    def _write_model(self, current: Any) -> dict[str, float]:
+        averaging, metrics = self.config.averaging, self.log.metrics(self.at)
+        if averaging.kind in ("last", "best"):
+            params, weights = mean_of_checkpoints(self.checkpoints, averaging.kind, averaging.count)
+            row = self._evaluate(params)
+            self.log.write(self.at, {f"averaged_{name}": value for name, value in row.items()})
+            metrics |= row
+        else:
+            params = current
+            weights = Weights(averaging.kind, (self.at,), averaging.decay if averaging.kind == "ema" else None)
+        for of_the_run in ("tokens_per_second", "skipped"):
+            metrics.pop(of_the_run, None)
+        card = dataclasses.replace(self.card, step=self.at, metrics=metrics, weights=weights)
+        save_model(self.folder, params, card, self.tokenizer, self.config_text)
+        return metrics

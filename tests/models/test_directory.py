@@ -1,0 +1,356 @@
+"""Model directories and cards: what is written comes back, and damage, forgery and other models are refused."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+import random
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from support.small_corpus import GERMAN, number_lines, small_tokenizer
+from support.tiny_model import TINY, random_model_dir
+from support.training import assert_equal
+
+from padir.errors import PadirError
+from padir.models.card import ModelCard
+from padir.models.directory import MODEL_FILES, load_model
+from padir.refinement.corruption import CORRUPTIONS, Mixed, Uniform
+from padir.refinement.strategies import STRATEGIES, Padir
+from padir.storage.manifest import MANIFEST, check_manifest, sealed, write_manifest
+from padir.text.ids import Ids
+from padir.text.tokenizer import train
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return random_model_dir(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def model_dir(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+class TestModelDirectory:
+    def test_comes_back_as_it_was_saved(self, saved, tmp_path):
+        params, card, tokenizer = load_model(saved)
+        again = random_model_dir(tmp_path)
+        assert_equal(params, load_model(again)[0])
+        assert card.config == TINY and card.step == 7 and card.corruption == Uniform() and card.strategy == Padir()
+        assert card.ids == tokenizer.ids
+        assert tokenizer.decode(tokenizer.encode(" ".join(GERMAN))) == " ".join(GERMAN)
+        assert (saved / "config.gin").read_text() == "train.num_steps = 7\n"
+        assert sorted(path.name for path in saved.iterdir()) == [
+            "config.gin",
+            "manifest.json",
+            "model.json",
+            "vocab.model",
+            "weights.safetensors",
+        ]
+
+    def test_weights_are_named_as_in_t5x(self, saved):
+        params = load_model(saved)[0]
+        assert params["encoder"]["layers_0"]["attention"]["query"]["kernel"].shape == (16, 16)
+        assert params["token_embedder"]["embedding"].shape == (401, 16)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "vocab.model", "model.json", "config.gin"])
+    def test_a_changed_file_is_refused(self, model_dir, name):
+        (model_dir / name).write_bytes((model_dir / name).read_bytes() + b" ")
+        with pytest.raises(PadirError, match=f"{name} was changed or damaged"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", ["weights.safetensors", "vocab.model", "model.json", "config.gin"])
+    def test_a_missing_file_is_refused(self, model_dir, name):
+        (model_dir / name).unlink()
+        with pytest.raises(PadirError, match=f"{name} is missing: restore"):
+            load_model(model_dir)
+
+    def test_no_directory(self, tmp_path):
+        with pytest.raises(PadirError, match="no model directory .*padir train"):
+            load_model(tmp_path / "nothing")
+
+    def test_without_a_manifest_it_is_half_written(self, model_dir):
+        (model_dir / MANIFEST).unlink()
+        with pytest.raises(PadirError, match="it is incomplete"):
+            load_model(model_dir)
+        (model_dir / "checkpoints").mkdir()
+        with pytest.raises(PadirError, match="its training run has not finished, run the same"):
+            load_model(model_dir)
+
+    def test_a_manifest_may_not_name_a_file_outside(self, model_dir):
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        (model_dir.parent / "outside").write_text("secret")
+        manifest["files"]["../outside"] = manifest["files"]["config.gin"]
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match="outside its folder: '../outside'"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize(
+        "name",
+        ["../../../etc/passwd", "/etc/passwd", "/dev/zero", "inner/../../outside", "link/passwd", "outside.link"],
+    )
+    def test_nothing_outside_is_read_whatever_the_manifest_says(self, model_dir, name):
+        (model_dir.parent / "outside").write_text("secret")
+        (model_dir / "link").symlink_to("/etc")
+        (model_dir / "outside.link").symlink_to(model_dir.parent / "outside")
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        manifest["files"][name] = {"sha256": hashlib.sha256(b"secret").hexdigest(), "bytes": 6}
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match="outside its folder"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", [*MODEL_FILES, MANIFEST])
+    def test_a_link_out_of_the_folder_is_refused_though_its_file_is_right(self, model_dir, name):
+        moved = (model_dir / name).rename(model_dir.parent / "moved")
+        (model_dir / name).symlink_to(moved)
+        with pytest.raises(PadirError, match=f"outside its folder: '{name}'"):
+            load_model(model_dir)
+        (model_dir / name).unlink()
+        moved.rename(model_dir / "inside")
+        (model_dir / name).symlink_to("inside")
+        load_model(model_dir)
+
+    def test_a_snapshot_in_a_cache_of_the_hub_links_to_its_blobs_alone(self, model_dir, tmp_path):
+        """As huggingface_hub lays models out, which their manifests do not know of."""
+        home = tmp_path / "hub" / "models--me--mine"
+        snapshot, blobs = home / "snapshots" / "a1b2", home / "blobs"
+        snapshot.mkdir(parents=True)
+        blobs.mkdir()
+        for number, name in enumerate([*MODEL_FILES, MANIFEST]):
+            (blobs / f"hash{number}").write_bytes((model_dir / name).read_bytes())
+            (snapshot / name).symlink_to(f"../../blobs/hash{number}")
+        load_model(snapshot)
+        (tmp_path / "snapshot").symlink_to(snapshot)
+        load_model(tmp_path / "snapshot")
+        for place in (home / "outside", blobs / "deeper" / "outside", tmp_path / "hub" / "blobs" / "outside"):
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes((model_dir / "config.gin").read_bytes())
+            (snapshot / "config.gin").unlink()
+            (snapshot / "config.gin").symlink_to(place)
+            with pytest.raises(PadirError, match="outside its folder: 'config.gin'"):
+                load_model(snapshot)
+        (snapshot / "config.gin").unlink()
+        (snapshot / "config.gin").symlink_to("../../blobs/hash3")
+        blobs.rename(tmp_path / "elsewhere")  # and blobs may be no link itself
+        blobs.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(PadirError, match="outside its folder"):
+            load_model(snapshot)
+
+    @pytest.mark.parametrize("name", MODEL_FILES)
+    def test_what_the_manifest_does_not_name_is_not_read(self, model_dir, name):
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        del manifest["files"][name]
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match=f"does not name {name}, which so cannot be checked"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "circle", "fifo", "."])
+    def test_names_that_are_no_files(self, model_dir, name):
+        (model_dir / "circle").symlink_to("circle")
+        os.mkfifo(model_dir / "fifo")  # whoever opens it waits for ever
+        manifest = json.loads((model_dir / MANIFEST).read_text())
+        manifest["files"][name] = manifest["files"]["config.gin"]
+        (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
+        with pytest.raises(PadirError, match="is no file|is missing"):
+            load_model(model_dir)
+        (model_dir / MANIFEST).unlink()
+        (model_dir / "fifo").rename(model_dir / MANIFEST)
+        with pytest.raises(PadirError, match="has no manifest.json"):
+            load_model(model_dir)
+
+    def rewrite(self, model_dir, name, content):
+        """Replaces a file, and lets the manifest agree: what anyone can do who makes a folder."""
+        (model_dir / name).write_bytes(content)
+        write_manifest(model_dir)
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            (("config", "width"), "16", "ModelConfig.width must be of type"),
+            (("config", "width"), 16.5, "ModelConfig.width must be of type"),
+            (("config", "width"), 32, r"must have the shape \(.*32.*\), got \(.*16"),
+            (("config", "encoder_layers"), 10**9, "must have 1000000000 layers in its encoder, got 1"),
+            (("config", "decoder_layers"), 2, "must have 2 layers in its decoder, got 1"),
+            (("config", "max_length"), 10**6, "must have the shape"),
+            (("config", "mlp_activations"), ["one_hot"], "no model has these sizes"),
+            (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be of type"),
+            (("config", "dropout_rate"), float("nan"), "dropout_rate must be in"),
+            (("config", "tied"), False, "got no such array"),
+            (("config", "rejecter"), True, "rejecter.* got no such array"),
+            (("config",), [1], "does not describe a model"),
+            (("ids", "num_sentinels"), 10**12, "has no regular piece"),
+            (("ids", "num_embeddings"), 10**9, "must have the shape"),
+            (("ids", "vocab_size"), 401.0, "Ids.vocab_size must be of type"),
+            (("strategy",), "padir", "does not describe a model"),
+            (("strategy",), {"name": ["padir"]}, "does not describe a model"),
+            (("strategy", "remask"), {"__class__": "os.system"}, "does not describe a model"),
+            (("corruption", "name"), "os.system", "'os.system', which padir does not know"),
+            (("target_language",), 3, "target_language must be of type str"),
+            (("step",), None, "step must be of type int"),
+        ],
+    )
+    def test_a_description_that_somebody_made_up_is_refused(self, model_dir, path, value, message):
+        card = json.loads((model_dir / "model.json").read_text())
+        *parents, last = path
+        place = card
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+        self.rewrite(model_dir, "model.json", json.dumps(card).encode())
+        with pytest.raises(PadirError, match=message):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"[]", b"null", b"\xff", b"{", b"[" * 100_000, b'{"format": 1}', b"cos\nsystem\n"]
+    )
+    def test_a_description_that_is_none_is_refused(self, model_dir, content):
+        self.rewrite(model_dir, "model.json", content)
+        with pytest.raises(PadirError, match="model.json"):
+            load_model(model_dir)
+
+    def test_weights_that_are_none_are_refused(self, model_dir):
+        weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
+        name = "encoder/layers_0/mlp/wi/kernel"
+        whole = (model_dir / "weights.safetensors").read_bytes()
+        header = int.from_bytes(whole[:8], "little")
+        for content, message in (
+            (pickle.dumps(weights), "is not a safetensors file"),
+            (b"", "is not a safetensors file"),
+            (whole[:-1], "is not a safetensors file"),
+            ((2**63).to_bytes(8, "little") + whole[8:], "is not a safetensors file"),
+            (
+                safetensors.numpy.save({n: w for n, w in weights.items() if n != name}),
+                "wi/kernel must .* got no such array",
+            ),
+            (
+                safetensors.numpy.save(weights | {name: weights[name].astype(np.int32)}),
+                "must be of float32 or bfloat16",
+            ),
+            (whole[:8] + whole[8 : 8 + header].replace(b"F32", b"I32") + whole[8 + header :], "must be of float32"),
+        ):
+            self.rewrite(model_dir, "weights.safetensors", content)
+            with pytest.raises(PadirError, match=message):
+                load_model(model_dir)
+
+    def test_arrays_of_no_part_of_the_model_are_left_out(self, model_dir):
+        weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
+        params = load_model(model_dir)[0]
+        more = {
+            name: weights["encoder/layers_0/mlp/wi/kernel"] for name in ("encoder/layers_0/mlp/wi/kernel/x", "../x")
+        }
+        self.rewrite(model_dir, "weights.safetensors", safetensors.numpy.save(weights | more))
+        assert_equal(load_model(model_dir)[0], params)
+
+    def test_the_configuration_is_text_and_never_run(self, model_dir, tmp_path):
+        mark = tmp_path / "was_run"
+        code = f"from __gin__ import dynamic_registration\nimport os\nos.mkdir.path = {str(mark)!r}\nX = @os.mkdir()\n"
+        self.rewrite(model_dir, "config.gin", code.encode())
+        load_model(model_dir)
+        assert not mark.exists()
+
+    @pytest.mark.parametrize("name", MODEL_FILES)
+    def test_damage_that_the_manifest_agrees_with_is_refused_or_read(self, model_dir, name):
+        rng = random.Random(name)
+        whole = (model_dir / name).read_bytes()
+        refused = 0
+        for _ in range(25):
+            content = bytearray(whole)
+            head = min(len(content), 4_000)  # where formats say what follows
+            for _ in range(rng.randint(1, 4)):
+                content[rng.randrange(head)] = rng.randrange(256)
+            self.rewrite(model_dir, name, bytes(content[: rng.choice([len(content), rng.randrange(len(content))])]))
+            try:
+                load_model(model_dir)
+            except PadirError:
+                refused += 1
+        assert refused or name == "config.gin"
+
+    @pytest.mark.parametrize("content", ["", "{", "[]", '{"files": 3}', '{"files": {"model.json": {}}}', "[" * 100_000])
+    def test_a_damaged_manifest_is_refused(self, model_dir, content):
+        (model_dir / MANIFEST).write_text(content)
+        with pytest.raises(PadirError, match="manifest.json is damaged"):
+            load_model(model_dir)
+
+    def test_a_foreign_vocabulary_is_refused(self, model_dir, tmp_path):
+        other = train([*number_lines(), "zehn ten"] * 2, tmp_path / "other.model", size=301)
+        assert other.ids == small_tokenizer(tmp_path / "own.model").ids  # so that only the sum can tell
+        (model_dir / "vocab.model").write_bytes(other.model_bytes)
+        with pytest.raises(PadirError, match="vocab.model was changed"):
+            load_model(model_dir)
+
+    def test_a_vocabulary_of_another_size_is_refused(self, model_dir):
+        card = json.loads((model_dir / "model.json").read_text())
+        card["ids"]["vocab_size"] -= 1
+        (model_dir / "model.json").write_text(json.dumps(card))
+        write_manifest(model_dir)
+        with pytest.raises(PadirError, match="must give 400 ids, got 401"):
+            load_model(model_dir)
+
+    def test_check_manifest_passes_what_write_manifest_wrote(self, tmp_path):
+        (tmp_path / "inner").mkdir()
+        (tmp_path / "inner" / "file").write_text("text")
+        write_manifest(tmp_path)
+        check_manifest(tmp_path)
+        (tmp_path / "inner" / "file").write_text("test")
+        with pytest.raises(PadirError, match="was changed"):
+            check_manifest(tmp_path)
+
+
+class TestModelCard:
+    def card(self, **changes):
+        card = ModelCard(TINY, Ids(401), Uniform(), Padir(), "de", "en", "numbers", step=3, metrics={"bleu": 1.5})
+        return dataclasses.replace(card, **changes)
+
+    def there_and_back(self, card):
+        return ModelCard.from_json(json.loads(json.dumps(card.to_json())))
+
+    @pytest.mark.parametrize("corruption", CORRUPTIONS)
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_round_trip_of_every_corruption_and_strategy(self, corruption, strategy):
+        card = self.card(corruption=CORRUPTIONS[corruption](), strategy=STRATEGIES[strategy]())
+        assert self.there_and_back(card) == card
+
+    def test_a_causal_model_has_neither_corruption_nor_strategy(self):
+        card = self.card(config=dataclasses.replace(TINY, causal=True), corruption=None, strategy=None)
+        assert self.there_and_back(card) == card
+        with pytest.raises(PadirError, match="neither corruption nor strategy: load it without"):
+            ModelCard.from_json(card.to_json(), strategy=Padir())
+
+    def test_hyperparameters_come_back(self):
+        card = self.card(
+            config=dataclasses.replace(TINY, mlp_activations=("gelu", "linear"), dtype="bfloat16"),
+            corruption=Mixed(correct=0.25, random=0.25, mask=0.5),
+            strategy=Padir(remask="logits"),
+        )
+        again = self.there_and_back(card)
+        assert again == card
+        assert (again.corruption.mask, again.strategy.remask) == (0.5, "logits")
+
+    def test_a_card_from_before_remat_is_one_without(self):
+        data = self.card(config=dataclasses.replace(TINY, remat=True)).to_json()
+        assert ModelCard.from_json(data).config.remat
+        del data["config"]["remat"]
+        assert ModelCard.from_json(data).config == TINY
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"format": 2}, "model.json must be 1, got 2"),
+            ({"strategy": {"name": "guess"}}, "'guess', which padir does not know: choose one of padir"),
+            ({"strategy": {"name": "padir", "speed": 3}}, "does not describe a model of this padir.*speed"),
+            ({"config": {"widht": 3}}, "does not describe a model of this padir.*widht"),
+        ],
+    )
+    def test_what_it_cannot_read_is_refused(self, change, message):
+        with pytest.raises(PadirError, match=message):
+            ModelCard.from_json(self.card().to_json() | change)
+
+    def test_a_field_that_is_missing_is_named(self):
+        data = self.card().to_json()
+        del data["target_language"]
+        with pytest.raises(PadirError, match="target_language"):
+            ModelCard.from_json(data)
