@@ -57,7 +57,7 @@ def test_train_refuses_missing_folders(built, capsys):
 def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
     command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN]
     assert "rejecter needs a rejecter head" in refused(capsys, *command, "--strategy", "rejecter")
-    assert "--beam is for autoregressive models" in refused(capsys, *command, "--beam", 2)
+    assert "--beam applies only to autoregressive models" in refused(capsys, *command, "--beam", 2)
     assert "--gin.Mask.rate has no effect" in refused(capsys, *command, "--gin.Mask.rate=0.5")
     gin = ["--gin.ModelConfig.causal=True", "--gin.train.objective=@TeacherForcing()"]
     command = [word for word in command if "stage_weights" not in str(word)]
