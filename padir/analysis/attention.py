@@ -1,7 +1,7 @@
-"""Attention probabilities of one decoder pass.
+"""The attention of one decoder pass, collected from the probabilities that the layers sow.
 
-`padir.models.layers.Attention` sows its probabilities at every call. Flax drops sown values unless the caller makes the
-collection "intermediates" mutable, as `attend` does, so that other callers do not pay for them.
+`padir.models.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes
+the collection "intermediates" mutable, as `attend` does, so that other callers do not pay for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Maps:
 
     Attributes:
       own_RJHLL: the decoder's self-attention, between target positions.
-      cross_RJHLS: from target positions to source positions.
+      cross_RJHLS: cross-attention, from target positions to source positions.
       positional_RJHLL: positional attention, between target positions; None where the model has none.
     """
 
@@ -39,17 +39,17 @@ class Maps:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Checks that a model's passes over a draft can be analysed.
+    """Refuses a model whose passes over a draft cannot be analysed.
 
     Raises:
       PadirError: the model is causal or decontextualised.
     """
     if config.causal:
-        raise PadirError("an autoregressive model refines no draft: analyse a model that does")
+        raise PadirError("an autoregressive model has no refinement to analyse: give a refinement model")
     if config.decontextualised:
         raise PadirError(
-            "a decontextualised decoder's positions each see other tokens, which a trace does not keep: analyse a model"
-            " with an ordinary decoder"
+            "in a decontextualised decoder each position sees its own set of tokens, which a trace does not keep:"
+            " analyse a model with an ordinary decoder"
         )
 
 
@@ -62,7 +62,7 @@ def attend(
     cross_kv: Any,
     source_segment_BS: Int[Array, "B S"],
 ) -> tuple[Maps, Int[Array, "R L"]]:
-    """Attention of one decoder pass over drafts, and the best tokens that the pass would write.
+    """Runs one pass over drafts; returns its attention and the best token of each position.
 
     Arguments and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
     """
@@ -88,7 +88,7 @@ def attend(
 
 
 def _by_row(attn, rows: int, length: int):
-    """Sown attention as [R, H, L, keys]: cross-attention folds the N hypotheses of a sentence into its queries."""
+    """Sown attention by row, [R, H, L, keys]: cross-attention folds the N hypotheses of a sentence into its queries."""
     batch, heads, _, keys = attn.shape
     attn = attn.reshape(batch, heads, rows // batch, length, keys)
     return attn.swapaxes(1, 2).reshape(rows, heads, length, keys)

@@ -1,12 +1,13 @@
-"""Metrics of refinement: changes, calibration and correctness by step, and quality by strategy and number of passes.
+"""Metrics of refinement: changes, calibration and correctness after every step, and outcomes of every strategy.
 
-`steps` measures one decoding run of T steps: tokens that change, calibration, and the share of right sentences. Every
-sentence has its reference's length, and a token is right if the reference has the same token at the same position.
-References of the built-in corpus are drawn from the right translations; there, a calibrated model that gives a token
-0.7 at step 1 is right 7 times in 10. At later steps the model reads its own draft.
+`steps` measures one decoding run of T steps: the tokens that each step changes, calibration, and the share of sentences
+that are right after each step. Each sentence gets its reference's length, and a token is right if the reference has the
+same token at the same position. Where references are drawn from the right translations, as in the built-in corpus, a
+calibrated model is right about 7 in 10 of the tokens to which it gives probability 0.7. This holds for step 1 only:
+later steps also see the model's own draft.
 
-`outcomes` measures every strategy at several numbers of passes: exact match and, on the built-in corpus, right
-translations and mode mixing. Each number of passes is decoded anew, because a strategy's schedule depends on it.
+`outcomes` measures every strategy at every number of steps: exact match and, on the built-in corpus, right translations
+and mode mixing. Sentences are decoded anew for every number of steps, because a strategy's schedule depends on it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"
-MOST_TOKENS = 16  # longest sentence that is shown, if there are shorter ones
-# At temperature 0, so that strategies do not differ by chance.
+MOST_TOKENS = 16  # longest sentence that is shown, where there is a choice
+# At temperature 0 the strategies differ only in the positions that they write, not in their draws.
 CORRECTORS = (
     "block_gibbs:temperature=0.0",
     "block_gibbs:block=4,temperature=0.0",
@@ -46,15 +47,15 @@ CORRECTORS = (
 
 @dataclasses.dataclass(frozen=True)
 class StepMetrics:
-    """Metrics of one step over all sentences; shares are of 1.
+    """Metrics of one step over all sentences; shares are between 0 and 1.
 
     Attributes:
-      changed: share of free tokens that the step changed.
-      settled: share of sentences that the step did not change.
-      reliability: reliability curve of the tokens written so far; None if there are none.
-      equal: share of sentences that equal the reference, token by token, after the step.
-      right, mixed: share of sentences that are right translations after the step, or mixtures of right translations;
-        None where the right translations are unknown. Sentences with hidden tokens are neither.
+      changed: share of the free tokens that differ from those before the step.
+      settled: share of the sentences in which no token differs.
+      reliability: reliability of the tokens that were written by the end of the step; None if no token was.
+      equal: share of the sentences that are the reference, token by token, at the end of the step.
+      right, mixed: share of the sentences that are right translations after the step, or mixtures of them; None where
+        the right translations are not known. A sentence with a hidden position is neither.
     """
 
     changed: float
@@ -78,10 +79,10 @@ class SentenceRun(NamedTuple):
     """One sentence through T steps.
 
     Attributes:
-      tokens_TL, score_TL: tokens of the free positions before the first step and after each step, and the
-        log-probability of each when it was written; NaN where nothing has been written.
+      tokens_TL, score_TL: the sentence's free positions before the first step and after each step; a score is the
+        log-probability with which a token was written, NaN where no token has been written.
       target_L: the reference's tokens.
-      verdict_T: "right", "mixed" or "wrong" after each step; None where the right translations are unknown.
+      verdict_T: "right", "mixed" or "wrong" after each step; None where the right translations are not known.
     """
 
     tokens_TL: Int[np.ndarray, "T1 L"]
@@ -91,10 +92,10 @@ class SentenceRun(NamedTuple):
 
 
 def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
-    """Metrics of every step over all sentences.
+    """Metrics of every step, over all sentences.
 
     Raises:
-      PadirError: no sentences.
+      PadirError: there are no sentences.
     """
     runs = list(runs)
     if not runs:
@@ -121,7 +122,7 @@ def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
 
 
 def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[StepMetrics]:
-    """Metrics of every step of a decoding run with the references' lengths.
+    """Metrics of every step of one decoding run, at the references' lengths.
 
     Raises:
       PadirError: the model's passes cannot be analysed, or there are no sentences.
@@ -160,7 +161,9 @@ def outcomes(
     num_steps: Sequence[int],
     progress: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """Metrics of translations, a row for every strategy and number of steps.
+    """A row for every strategy that the model can run and every number of steps.
+
+    All other decoding options are those of `decoding`.
 
     Args:
       decoding: decoding options other than strategy and number of steps.
@@ -183,7 +186,9 @@ def outcomes(
 
 
 def with_strategy(translator: Translator, decoding: Decoding, strategy: Strategy) -> Decoding:
-    """Decoding options with this strategy and, if the strategy needs masks that the model knows, a canvas of masks.
+    """Decoding options with this strategy, and with a canvas of masks if the strategy needs one.
+
+    The canvas changes only where `decoding` names none and the model was trained with masks.
 
     Raises:
       PadirError: the model cannot run the strategy.
@@ -216,9 +221,10 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
 
 
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
-    """(batch, row, sentence) of the sentences that took the most steps, longest first.
+    """(batch, row, sentence number) of the sentences that took the most steps, the longest first among equals.
 
-    Sentences above `MOST_TOKENS`, too wide for a picture, are returned only if there are no others, shortest first.
+    Sentences of more than `MOST_TOKENS` tokens, whose pictures nobody could read, are given only where there are no
+    others, shortest first.
     """
     found: list[tuple[tuple[int, ...], Pass, int]] = []
     for one in refined(translator, test_set, decoding):
@@ -227,6 +233,6 @@ def examples(translator: Translator, test_set: TestSet, decoding: Decoding, coun
             if length > 2:
                 order = (1, passes, length) if length <= MOST_TOKENS else (0, -length, 0)
                 found.append(((*order, -number), one, row))
-        # Batches without examples are dropped, because they hold the encoder's memory.
+        # A batch without examples is dropped, because it holds the encoder's output.
         found = sorted(found, key=lambda each: each[0], reverse=True)[:count]
     return [(one, row, -order[-1]) for order, one, row in found if order[0] == found[0][0][0]]

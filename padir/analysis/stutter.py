@@ -1,7 +1,7 @@
 """Attention between neighbours that stutter and between other neighbours (Tables 4 and 5, section L.5).
 
-1. Refine a draft for `step` passes; the last one leaves stutter where it is.
-2. Two neighbouring positions stutter if they hold the same token then.
+1. Refine a draft for `step` passes. The last pass leaves stutter in the draft.
+2. Two neighbouring positions stutter if they hold the same token in this draft.
 3. Measure the attention between neighbours in the pass that *writes* that draft, or in the next, which *reads* it.
 
 A pass that reads a stuttering draft sees the same token at both positions, which makes their queries alike, dependent
@@ -35,7 +35,7 @@ class Neighbours:
     """P pairs of neighbouring free positions.
 
     Attributes:
-      values: values of each measure (`padir.analysis.pairs`), by name.
+      values: values of each measure by name, see `padir.analysis.pairs`.
       stutter_P: True where both positions hold the same token.
       sentence_P: the number of the pair's sentence.
     """
@@ -45,10 +45,10 @@ class Neighbours:
     sentence_P: Int[np.ndarray, " P"]
 
     def table(self) -> list[dict[str, Any]]:
-        """Mean and standard deviation of stuttering and other pairs, and AUC of stutter, a row for each measure.
+        """Rows of a table by measure: mean and standard deviation of pairs that stutter and of other pairs, and AUC.
 
-        An AUC above 0.5 means that stuttering pairs have higher values. It is given among all pairs and within
-        sentences.
+        The AUC of telling the two apart is taken among all pairs and within each sentence; above 0.5 the measure is
+        higher where there is stutter.
         """
         rows = []
         both = 0 < self.stutter_P.sum() < len(self.stutter_P)
@@ -66,10 +66,10 @@ class Neighbours:
 
 
 def attention_of(translator: Translator, one: Pass, when: str) -> Maps:
-    """Attention, on the host, of the pass that "writes" a batch's last draft, or of a pass that "reads" it.
+    """The attention of the pass that wrote a batch's last draft, or of a pass that reads this draft, on the host.
 
     Raises:
-      PadirError: `when` is neither.
+      PadirError: `when` is neither "writes" nor "reads".
     """
     if when not in WHEN:
         raise PadirError(f"the pass must be one of {', '.join(WHEN)}, got {when!r}")
@@ -92,9 +92,8 @@ def neighbours(
     """Measures every pair of neighbours in the drafts of a test set.
 
     Args:
-      decoding: strategy, canvas and seed; each sentence gets one draft of the likeliest length.
-      step: number of passes that make the draft.
-      when: "writes" or "reads", the pass whose attention is measured.
+      decoding: strategy, canvas and seed of the drafts; each sentence gets one draft of its likeliest length.
+      step: number of passes that make the draft, fewer where a row halts earlier.
 
     Raises:
       PadirError: the model's passes cannot be analysed, or `when` is unknown.

@@ -41,7 +41,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Every step of one sentence's translation.
+    """The translation of one sentence, step by step.
 
     Attributes:
       source: the source text; "" omits it from the page.

@@ -1,4 +1,4 @@
-"""Functions that gin files of a T5X run name beside the model: Task, axis rules, learning rate, padir.json."""
+"""Parts of a T5X run that gin files name beside the model: the Task, axis rules, learning rate and padir.json."""
 
 from __future__ import annotations
 
