@@ -160,5 +160,5 @@ def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:
-    """The bytes of a pair for its split's SHA-256; different pairs give different bytes, as sentences have no newline."""
+    """The bytes of a pair for the SHA-256 of its split; no sentence has a newline, so different pairs differ in bytes."""
     return f"{pair[0]}\n{pair[1]}\n".encode()
