@@ -160,5 +160,5 @@ def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:
-    """The bytes of a pair for the SHA-256 of its split; no sentence has a newline, so different pairs differ in bytes."""
+    """The bytes of a pair for the SHA-256 of its split; newlines, which no sentence has, end its two sentences."""
     return f"{pair[0]}\n{pair[1]}\n".encode()
