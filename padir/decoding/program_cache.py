@@ -17,7 +17,7 @@ SHARE = 0.6  # of the mappings that a process may have; other parts of the proce
 
 
 @dataclasses.dataclass
-class Programs:
+class ProgramCache:
     """The compiled programs of some jitted functions.
 
     Attributes:
