@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from padir.data import sources
@@ -212,7 +211,7 @@ def _add_task(
     """Adds or replaces a Task; its preprocessors give {"inputs", "targets"} as text."""
     seqio, tf = _import()
     Tokenizer.load(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
-    vocabulary = seqio.SentencePieceVocabulary(str(Path(vocab_path).absolute()), extra_ids=num_sentinels)
+    vocabulary = seqio.SentencePieceVocabulary(str(vocab_path), extra_ids=num_sentinels)  # T5X compares paths
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
     def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:

@@ -1,7 +1,8 @@
-"""The checksum at the end of a SentencePiece file, which notices damage that would leave a valid vocabulary.
+"""Writes and checks the checksum at the end of a SentencePiece file.
 
-A file from `padir vocab` ends in the SHA-256 of the bytes before it, in a field that other readers of SentencePiece
-files skip. Without a checksum, a vocabulary with a flipped bit would still be a vocabulary, of other words.
+A file from `padir vocab` ends in the SHA-256 of all bytes before the checksum, in a field that other readers of
+SentencePiece files skip. Without a checksum, a file with a flipped bit may still be a valid vocabulary, but with other
+pieces.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-# The file is a protocol buffer: pieces, trainer, normaliser, self-test, denormaliser. Numbers from 200 on are free.
+# The file is a protocol buffer with the fields 1 to 5: pieces, trainer, normaliser, self-test and denormaliser. Its
+# format leaves field numbers from 200 on to extensions.
 _PIECES, _TRAINER, _NORMALISER, _LAST_FIELD = 1, 2, 3, 5
 _SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes
 _SUM_BYTES = len(_SUM_TAG) + 32
 
 
 def with_sum(model_bytes: bytes) -> bytes:
-    """A SentencePiece file with its checksum at the end."""
+    """Returns a SentencePiece file with the checksum at the end."""
     return model_bytes + _SUM_TAG + hashlib.sha256(model_bytes).digest()
 
 
 def is_whole(model_bytes: bytes) -> bool:
-    """True for a file whose checksum is right, or one without that has exactly the fields of a SentencePiece model.
+    """True if the checksum is right, or if a file without checksum has the fields of a SentencePiece model.
 
-    A file that is cut between two pieces lacks fields.
+    The fields reveal a file that was cut off, because the trainer and the normaliser come after the pieces.
     """
     if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
         return model_bytes == with_sum(model_bytes[:-_SUM_BYTES])
@@ -35,7 +37,7 @@ def is_whole(model_bytes: bytes) -> bool:
 
 
 def _fields(message: bytes) -> Iterator[int]:
-    """The field numbers of a protocol buffer whose fields all hold bytes."""
+    """Yields the field numbers of a protocol buffer whose fields all hold bytes."""
 
     def varint() -> int:
         nonlocal at
@@ -49,7 +51,7 @@ def _fields(message: bytes) -> Iterator[int]:
     at = 0
     while at < len(message):
         tag = varint()
-        length = varint()  # which moves `at`
+        length = varint()  # moves `at`
         at += length
         if tag & 7 != 2 or at > len(message):
             raise ValueError

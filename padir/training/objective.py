@@ -37,14 +37,15 @@ STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 @flax.struct.dataclass
 class StageRows:
-    """One stage's arrays beside the decoder's states, a row for each row of the batch.
+    """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
 
     Attributes:
       canvas: the canvas that the decoder was shown.
-      keep_BL: logits of the rejecter; None without one.
-      chosen_BL: positions that the corruption, or the step between the stages, chose.
+      keep_BL: logits of the rejecter head; None if the model has none.
+      target_BL: the target tokens.
+      chosen_BL: positions that the corruption, or the transition before this stage, chose.
       weight_BL: positions that count in the loss.
-      key_B: random keys of the step to the next stage.
+      key_B: random keys of the transition to the next stage.
     """
 
     canvas: Canvas
@@ -59,8 +60,8 @@ class StageRows:
 class Objective:
     """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
 
-    Called with a batch, it gives the summed loss over all positions that count. A training step divides the loss by the
-    number of target tokens, so that a stage with few positions that count leaves more weight to the length loss.
+    A call returns the loss of a batch, summed over all positions that count. A training step divides this sum by the
+    number of all target tokens: if few positions of a stage count, the length loss weighs more against it.
 
     Attributes:
       corruption: makes the first stage's canvas.
@@ -68,18 +69,18 @@ class Objective:
       stage_weights: for each of the S stages, the positions that count: "all", "noised" (positions that the corruption
         or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), or "none", which also
         stops the stage's gradient.
-      visibility: for decontextualised decoders, the positions that each position sees in the first stage; None: all
-        others that the corruption did not choose.
+      visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
+        with None, each position sees all other positions that the corruption did not choose.
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
       positions_at_once: the most target positions whose logits exist at any time, in whole rows
-        (`padir.training.chunked_rows.by_rows`); the gradient computes the logits again. None: all at once. The number
-        changes memory and speed alone.
+        (`padir.training.chunked_rows.by_rows`), or None for all; the backward pass recomputes the logits. This number
+        changes memory and speed, not the results.
 
     Raises:
-      PadirError: there is no stage, a weight is unknown, the last stage trains nothing, "masked" is given for a
-        corruption that makes no masks, or a number is out of its range.
+      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
+        weight "masked" but the corruption makes no masks, or a number is out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -123,10 +124,10 @@ class Objective:
         dropout: bool = True,
         progress: Float[Array, ""] | float = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """The summed loss of a batch over all stages, and its parts.
+        """Loss of a batch, summed over positions and stages, and the `Sums` that make up the loss.
 
         Args:
-          key: split into one key per row for the corruption and one per stage for dropout.
+          key: random key, split into one key per row for the corruption and one per stage for dropout.
           num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
           dropout: apply dropout, different in each stage (static).
           progress: the share of the training run that is done, in [0, 1).
@@ -152,7 +153,7 @@ class Objective:
             batch.source_BS, batch.source_segment_BS, num_segments=num_segments or 1, deterministic=not dropout
         )
         known = params, bound(0, params).cross_kv(encoded.memory_BSD)
-        # Padding gets position 0: a row may hold more of it than the position table has rows.
+        # Padding gets position 0, as a row may be longer than the position table.
         position_BL = None if num_segments is None else jnp.where(present_BL, positions_in_segment(segment_BL), 0)
         parts, keep_BL = [], None
         for stage, weights in enumerate(self.stage_weights):
@@ -189,8 +190,8 @@ class Objective:
         target_BL, segment_BL, ids = batch.target_BL, batch.target_segment_BL, model.ids
         free_BL = (segment_BL > 0) & (target_BL != ids.eos)
         noisy_BL, chosen_BL = self.corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
-        # The start has the same noise as the canvas, and noise in place of the target at all other positions, so that
-        # hiding a position between the stages hides the target there, too.
+        # `start_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so that
+        # a position that is hidden again between two stages does not show its target.
         start_BL, _ = self.corruption.full()(key_B, target_BL, free_BL, segment_BL, ids=ids)
         canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
         if model.config.decontextualised:
@@ -208,7 +209,7 @@ class Objective:
         states_BLD: Float[Array, "B L D"],
         rows: StageRows,
     ) -> tuple[Any, Any]:
-        """A stage's sums (`token_sums`), and the next stage's canvas and chosen positions (None after the last stage).
+        """A stage's `token_sums`, and the next stage's canvas and chosen positions (None after the last stage).
 
         Takes decoder states, not logits, so that `by_rows` frees the logits of each chunk of rows once its sums are
         computed.
@@ -222,7 +223,7 @@ class Objective:
         return sums, self.between(rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress)
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
-        """The loss and the sums of all stages; `canvas` is the one that the last stage was shown."""
+        """The loss and the sums of all stages; `canvas` is the input of the last stage."""
         stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = map(jnp.stack, zip(*parts, strict=True))
         keep_loss = keep_correct = None
         if keep_BL is not None:

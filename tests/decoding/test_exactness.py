@@ -1,8 +1,8 @@
 """What makes decoding fast changes no translation but where the model itself is undecided.
 
-With fake logits results are equal token for token (test_refine.py, test_contracts.py). A real model sums its products
-in another order where rows or columns are added, so its last bits differ; here every row that differs is counted, and
-must have met two tokens of all but the same logit.
+With fake logits results are equal token for token (tests/refinement/test_loop.py and test_contracts.py). A real model
+sums its products in another order where rows or columns are added, so its last bits differ; here every row that
+differs is counted, and must have met two tokens of all but the same logit.
 """
 
 import functools

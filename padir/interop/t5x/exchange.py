@@ -33,7 +33,7 @@ _CAUSAL = "the checkpoint's decoder writes from left to right, where these bucke
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Which parameters of a checkpoint became parameters of a model.
+    """Report on the parameters of a checkpoint that became parameters of a model.
 
     Attributes:
       taken: the model's parameters that come from the checkpoint, with a note on changes ("" for none).
