@@ -1,10 +1,10 @@
-"""Training: how many real tokens a second a configuration trains on, and what share of the machine that uses."""
+"""Times training steps: real tokens per second of a configuration, and the share of the machine's speed they use."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,41 +12,39 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from padir import checks
 from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
-from padir.data.plan import Batching
 from padir.data.prepared import load_tokenizer
-from padir.distributed.sharding import DATA, MODEL, Sharding
-from padir.errors import PadirError
+from padir.distributed.sharding import DATA, MODEL
 from padir.models.config import ModelConfig
-from padir.models.params import count_parameters, init_params
-from padir.models.transformer import Transformer
-from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Optimizer
-from padir.training.placement import Placement, TrainState
+from padir.models.params import count_parameters
+from padir.training.averaging import Averaging
+from padir.training.config import Intervals, TrainConfig
+from padir.training.programs import Programs
 from padir.training.resume import check_lengths
-from padir.training.step import make_step
 from padir.training.teacher_forcing import TeacherForcing
 
-_MATMUL = 4096  # side of the square matrices whose product says what the machine can do
+_MATMUL = 4096  # side of the square matrices whose product measures the machine's speed
+_WARM_UP = 3  # steps that are not timed
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingFigures:
-    """What a run of some steps measured.
+class TrainingTimes:
+    """Times and sizes of some training steps.
 
     Attributes:
-      step_seconds: of each step, the batch being on the device already.
+      step_seconds: of each step, with the batch on the device already.
       loader_seconds: of each wait for a batch and of bringing it to the device.
       tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
         source_positions likewise; pairs: sentence pairs of a step, on average.
-      compile_seconds: of the first step of each batch shape, which compiles.
-      parameters: of the model.
-      flops: model FLOPs of a step (`model_flops`).
+      compile_seconds: of the first steps of all batch shapes, which compile.
+      parameters: number of the model's parameters.
+      flops: model FLOPs of a step, on average (`model_flops`).
       matmul_flops: FLOPs a second that large matrix products of the model's dtype reached in the same run, one on each
         device, all at once.
-      temporary_bytes: that XLA sets aside on a device for what lives within a step, such as activations, in the batch
-        shape that needs most; None where the backend does not say. Parameters, optimizer state and batch come on top.
+      temporary_bytes: bytes that XLA sets aside on a device for values within a step, such as activations, for the
+        batch shape that needs most, beside parameters, optimizer state and batch; None if the backend does not say.
     """
 
     step_seconds: tuple[float, ...]
@@ -63,8 +61,8 @@ class TrainingFigures:
     temporary_bytes: int | None
 
     @property
-    def figures(self) -> dict[str, float | None]:
-        """Medians, rates over all of the time, and shares, by name; None is not known."""
+    def metrics(self) -> dict[str, float | None]:
+        """Medians, rates over all of the time, and shares, by name; None if not known."""
         seconds = (sum(self.step_seconds) + sum(self.loader_seconds)) / len(self.step_seconds)
         step = float(np.median(self.step_seconds))
         lower, upper = np.percentile(self.step_seconds, [25, 75]).tolist()
@@ -88,100 +86,106 @@ class TrainingFigures:
 
 def measure(
     data: Sequence[str] | Mixture,
+    config: TrainConfig = TrainConfig(),
     *,
-    model: ModelConfig = ModelConfig(),
-    objective: Objective | TeacherForcing = Objective(),
-    optimizer: Optimizer = Adafactor(),
-    batching: Batching = Batching(),
-    sharding: Sharding = Sharding(),
     steps: int = 20,
     num_embeddings: int = 0,
-    seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
-) -> TrainingFigures:
-    """Trains for some steps, as `padir.training.loop.train` does, and keeps nothing but the times.
+) -> TrainingTimes:
+    """Trains for some steps, as `padir.training.train` does, and keeps nothing but the times.
 
     Args:
       data: prepared folders, or a mixture of such.
-      model, objective, optimizer, batching, sharding, seed: as for `train`.
-      steps: that are timed, after three that are not.
+      config: the training run's settings; its number of steps, intervals and averaging have no effect.
+      steps: number of steps that are timed, after three that are not.
       num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
-        vocabulary; 0: as many as the data's has ids.
+        vocabulary; 0: as many as the data's vocabulary has ids.
 
     Raises:
-      PadirError: the data do not fit the configuration.
+      PadirError: the data do not fit the configuration, or steps is below 1.
     """
-    if steps < 1:
-        raise PadirError(f"steps must be at least 1, got {steps}")
+    checks.at_least(1, steps=steps)
     mixture = data if isinstance(data, Mixture) else Mixture(tuple(data))
-    check_lengths(mixture, mixture.manifests("train"), model, batching)
+    check_lengths(mixture, mixture.manifests("train"), config.model, config.batching)
+    config = dataclasses.replace(config, num_steps=steps + _WARM_UP, intervals=Intervals(), averaging=Averaging())
+    model, batching, mesh = config.model, config.batching, config.sharding.mesh()
+    config.sharding.check(mesh, model, batching.rows)
     ids = load_tokenizer(mixture.folders[0]).ids
-    transformer = Transformer(model, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
-    mesh = sharding.mesh()
-    sharding.check(mesh, model, batching.rows)
-    loader = make_loader(mixture, batching, row_multiple=mesh.shape[DATA], length_token=model.length_token, seed=seed)
-    transformation = optimizer.transformation(steps + 3)
-
-    def initial() -> TrainState:
-        params = init_params(transformer, seed)
-        return TrainState(jnp.int32(0), params, transformation.init(params))
-
-    placement = Placement.of(sharding, mesh, transformer, initial)
-    state = placement.fresh(initial)
-    step_fn = placement.step(make_step(transformer, objective, transformation, batching, seed, steps + 3))
-    seconds: list[float] = []
-    waits: list[float] = []
-    first_seconds: list[float] = []
-    counts: list[tuple[int, ...]] = []
-    flops: list[float] = []
-    temporaries: dict[tuple[int, ...], int | None] = {}
-    for _ in range(steps + 3):
-        began = clock()
-        arrays = next(loader)
-        batch = jax.block_until_ready(placement.batch(arrays))
-        ready = clock()
-        waits.append(ready - began)
-        shape = arrays["target_BL"].shape
-        with jax.set_mesh(mesh):
-            if shape not in temporaries:  # a step more, which compiles
-                state, _ = jax.block_until_ready(step_fn(state, batch))
-                first_seconds.append(clock() - ready)
-                temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
-                ready = clock()
-            state, _ = jax.block_until_ready(step_fn(state, batch))
-        seconds.append(clock() - ready)
+    programs = Programs.of(config, dataclasses.replace(ids, num_embeddings=num_embeddings or ids.num_embeddings))
+    loader = make_loader(
+        mixture, batching, row_multiple=mesh.shape[DATA], length_token=model.length_token, seed=config.seed
+    )
+    timer = _StepTimer(programs, mesh, clock)
+    objective = config.objective
+    stages = ("all",) if isinstance(objective, TeacherForcing) else objective.stage_weights
+    counts = []
+    for _ in range(config.num_steps):
+        arrays = timer.step(loader)
         source, target = arrays["source_segment_BS"], arrays["target_segment_BL"]
-        pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
-        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size, pairs))
-        stages = ("all",) if isinstance(objective, TeacherForcing) else objective.stage_weights
         (rows, source_length), target_length = source.shape, target.shape[1]
-        vocabulary = transformer.ids.num_embeddings
-        flops.append(model_flops(model, vocabulary, rows, source_length, target_length, stages))
-    tokens, positions, source_tokens, source_positions, pairs = np.mean(counts[3:], axis=0).tolist()
-    return TrainingFigures(
-        step_seconds=tuple(seconds[3:]),
-        loader_seconds=tuple(waits[3:]),
+        vocabulary = programs.model.ids.num_embeddings
+        flops = model_flops(model, vocabulary, rows, source_length, target_length, stages)
+        pairs = int(target.max(axis=1).sum())  # segments of a row count from 1
+        counts.append((int((target > 0).sum()), target.size, int((source > 0).sum()), source.size, pairs, flops))
+    tokens, positions, source_tokens, source_positions, pairs, flops = np.mean(counts[_WARM_UP:], axis=0).tolist()
+    return TrainingTimes(
+        step_seconds=tuple(timer.seconds[_WARM_UP:]),
+        loader_seconds=tuple(timer.waits[_WARM_UP:]),
         tokens=tokens,
         positions=positions,
         source_tokens=source_tokens,
         source_positions=source_positions,
         pairs=pairs,
-        compile_seconds=sum(first_seconds),
-        parameters=count_parameters(placement.like.params),
-        flops=float(np.mean(flops[3:])),
+        compile_seconds=sum(timer.first_seconds),
+        parameters=count_parameters(programs.placement.like.params),
+        flops=flops,
         matmul_flops=_matmul_flops(jnp.dtype(model.dtype), mesh, clock),
-        temporary_bytes=max((known for known in temporaries.values() if known is not None), default=None),
+        temporary_bytes=max((known for known in timer.temporaries.values() if known is not None), default=None),
     )
+
+
+class _StepTimer:
+    """Makes training steps and notes the seconds of each, and of each wait for a batch."""
+
+    def __init__(self, programs: Programs, mesh: Mesh, clock: Callable[[], float]):
+        self.waits: list[float] = []
+        self.seconds: list[float] = []
+        self.first_seconds: list[float] = []  # of the first step of each batch shape, which compiles
+        self.temporaries: dict[tuple[int, ...], int | None] = {}  # bytes by batch shape
+        self._programs, self._mesh, self._clock = programs, mesh, clock
+        self._state = programs.placement.fresh(programs.initial)
+
+    def step(self, loader: Iterator[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Makes a step on the loader's next batch and returns the batch."""
+        began = self._clock()
+        arrays = next(loader)
+        batch = jax.block_until_ready(self._programs.placement.batch(arrays))
+        ready = self._clock()
+        self.waits.append(ready - began)
+        shape = arrays["target_BL"].shape
+        with jax.set_mesh(self._mesh):
+            if shape not in self.temporaries:  # a step more, which compiles
+                self._advance(batch)
+                self.first_seconds.append(self._clock() - ready)
+                program: Any = self._programs.step
+                self.temporaries[shape] = _temporary_bytes(program.lower(self._state, batch).compile())
+                ready = self._clock()
+            self._advance(batch)
+        self.seconds.append(self._clock() - ready)
+        return arrays
+
+    def _advance(self, batch: Any) -> None:
+        self._state, _ = jax.block_until_ready(self._programs.step(self._state, batch))
 
 
 def model_flops(
     config: ModelConfig, vocabulary: int, rows: int, source: int, target: int, stages: Sequence[str]
 ) -> float:
-    """The floating-point operations of a step's matrix products, forward and backward (twice the forward).
+    """Floating-point operations of a step's matrix products, forward and backward (twice the forward).
 
-    Multiplications and additions count apart. What is computed again to save memory does not count, nor do softmax,
-    norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the cross-attention's
-    keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
+    A multiplication and an addition count as two. Values that are computed again to save memory do not count, nor do
+    softmax, norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the
+    cross-attention's keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
@@ -200,13 +204,13 @@ def model_flops(
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """What a program's temporaries take at once; None where the backend does not say."""
+    """Bytes of a program's temporaries at their peak; None if the backend does not say."""
     analysis = compiled.memory_analysis()
     return None if analysis is None else analysis.temp_size_in_bytes
 
 
 def _matmul_flops(dtype: Any, mesh: Mesh, clock: Callable[[], float]) -> float:
-    """FLOPs a second of a large matrix product on each device at once: the best of five."""
+    """FLOPs per second of a large matrix product on every device at once: the best of five."""
     side = _MATMUL if jax.default_backend() != "cpu" else _MATMUL // 2
     one_each = NamedSharding(mesh, PartitionSpec((DATA, MODEL)))
     a = jnp.ones((mesh.size, side, side), dtype, device=one_each)

@@ -156,14 +156,15 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
     arguments = ("model", "objective", "optimizer", "batching", "sharding")
     named = {name: config.argument(TrainConfig, name) for name in arguments}
     config.check_overrides()
-    measured = training.measure(folders, steps=args.train, num_embeddings=args.vocab_size or 0, **named)
+    setup = TrainConfig(**named)
+    measured = training.measure(folders, setup, steps=args.train, num_embeddings=args.vocab_size or 0)
     where = report.environment()
     tables.show(
         f"training, measured on {report.machine_line(where)}",
         ["metric", "value"],
-        [[name, _rounded(value)] for name, value in measured.figures.items()],
+        [[name, _rounded(value)] for name, value in measured.metrics.items()],
     )
-    results = {"environment": where, "figures": measured.figures, "step_seconds": measured.step_seconds}
+    results = {"environment": where, "figures": measured.metrics, "step_seconds": measured.step_seconds}
     if args.output:
         write_json(f"{args.output}.json", results)
     return results

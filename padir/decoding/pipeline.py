@@ -26,7 +26,7 @@ from padir.decoding.choice import choose
 from padir.decoding.lengths import candidates
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
-from padir.decoding.program_cache import Programs, mappings
+from padir.decoding.program_cache import ProgramCache, mappings
 from padir.decoding.refine_batch import (
     BUCKET,
     DraftInputs,
@@ -43,7 +43,7 @@ from padir.models.length import top_lengths
 from padir.text.batches import sorted_batches
 from padir.text.ids import round_up
 
-PROGRAMS = Programs((encode, refine_drafts, write_targets, score_targets), mappings)
+PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, score_targets), mappings)
 
 Observer = Callable[[str, Any], None]
 """Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""

@@ -17,7 +17,7 @@ SHARE = 0.6  # share of the allowed mappings at which programs are dropped; the 
 
 
 @dataclasses.dataclass
-class Programs:
+class ProgramCache:
     """The compiled programs of several jitted functions.
 
     Attributes:

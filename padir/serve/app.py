@@ -23,7 +23,7 @@ from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
 from padir.serve.request import Refused, Request, read_request
 
-LEFT = 499  # of figures only: whoever left gets no answer
+LEFT = 499  # status in the metrics for a client that left and gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -32,11 +32,11 @@ class _Left(Exception):
 
 
 def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lambda engine: None) -> Starlette:
-    """The application, which starts the engine with itself, and closes it.
+    """Makes the application, which starts and closes the engine.
 
     Args:
-      model: its name, for answers and the page.
-      changed: told when the engine is ready, or has failed.
+      model: the model's name in answers and on the page.
+      changed: called when the engine is ready, or has failed.
     """
     shown = page(engine, model)
 
@@ -52,7 +52,7 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
             asked, results = await _answer(engine, request)
             status, seconds = 200, time.perf_counter() - began
             engine.metrics.seconds.observe(seconds)
-            body = await answer_json(model, seconds, [describe(result, asked) for result in results])
+            body = await answer_json(model, seconds, [translation_json(result, asked) for result in results])
             return Response(body, headers=_PLAIN, media_type="application/json")
         except _Left:
             status = LEFT
@@ -92,7 +92,7 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
 
 
 async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
-    """The answer as JSON, written one translation at a time: megabytes of traces would keep other clients waiting."""
+    """Writes the answer as JSON, one translation at a time, as megabytes of traces would keep other clients waiting."""
     written = []
     for each in translations:
         written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -101,8 +101,8 @@ async def answer_json(model: str, seconds: float, translations: list[dict[str, A
     return f'{{"model":{name},"translations":[{",".join(written)}],"seconds":{seconds:.6f}}}'.encode()
 
 
-def describe(result: Translation, asked: Request) -> dict[str, Any]:
-    """A translation as JSON: what was asked for, with finite numbers."""
+def translation_json(result: Translation, asked: Request) -> dict[str, Any]:
+    """A translation as JSON with finite numbers, and with candidates and trace if the request asks for them."""
     found: dict[str, Any] = {
         "text": result.text,
         "score": _finite(result.score),
@@ -124,17 +124,17 @@ def describe(result: Translation, asked: Request) -> dict[str, Any]:
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """An error as JSON."""
+    """An error response as JSON."""
     headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
     return JSONResponse({"error": message, "status": status}, status, headers)
 
 
 async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[Translation]]:
-    """Reads a request, and waits for its translations, or until its time is up or its client has left.
+    """Reads a request and waits for its translations, or until its time is up or its client has left.
 
     Raises:
-      PadirError: it is refused (`Refused`), or the model cannot do what it asks for.
-      _Left: there is nobody to answer.
+      PadirError: the request is refused (`Refused`), or the options do not fit the model.
+      _Left: the client has left.
     """
     limits, deadline = engine.limits, time.monotonic() + engine.limits.timeout
     _check_type(request)
@@ -157,7 +157,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
         if left in done:
             raise _Left
         raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")
-    finally:  # what nobody waits for is not done
+    finally:  # translations that nobody waits for are cancelled
         left.cancel()
         answer.cancel()
         for future in futures:
@@ -165,16 +165,20 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
 
 
 def _check_type(request: requests.Request) -> None:
-    """Refuses what is not said to be JSON: a page elsewhere could send that without being allowed to."""
+    """Refuses content types other than JSON, which any web page could send without the browser's permission check."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, "expected the content type application/json: say so, and send JSON")
+        raise Refused(415, "the content type must be application/json: set the header, and send JSON")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "the body must not be compressed: send it as it is")
+        raise Refused(415, "the body must not be compressed: send plain JSON")
 
 
 async def _body(request: requests.Request, most: int) -> bytes:
-    """The body of a request, as far as it has at most so many bytes."""
+    """Reads the body of a request, and refuses more than `most` bytes.
+
+    Raises:
+      Refused: 413 if the body is larger.
+    """
     problem = Refused(413, f"a request takes {most:,} bytes: send several")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > most:
@@ -204,9 +208,9 @@ async def _no_such_thing(request: requests.Request, error: Exception) -> Respons
 
 
 async def _our_fault(request: requests.Request, error: Exception) -> Response:
-    return refusal(500, "the server made a mistake, which its log tells")
+    return refusal(500, "internal server error: see the server's log")
 
 
 def _finite(number: float) -> float:
-    """The number, or the nearest one that JSON has."""
+    """Replaces infinity, which JSON does not have, by a very large number."""
     return number if math.isfinite(number) else math.copysign(1e30, number)

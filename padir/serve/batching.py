@@ -1,9 +1,9 @@
-"""A queue whose jobs are run in batches of a kind, by one thread.
+"""A queue whose jobs one thread runs in batches of equal keys.
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
-2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile others gather.
-3. A job that is cancelled while it waits is taken out, and costs nothing.
-4. While no job waits at all, it does a piece of its spare work, if it has been given any.
+2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile other jobs gather.
+3. A job that is cancelled while it waits leaves the queue and costs nothing.
+4. While no job waits, the thread does a piece of its spare work, if there is any.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Batcher:
     """Runs jobs in batches.
 
     Args:
-      run: (key, works) -> a result for each, called in the one thread. What it raises is the failed job's alone: the
-        others of its batch run again without it.
-      max_batch: jobs of a batch.
-      max_wait: seconds that a job waits for others of its key.
-      max_queue: jobs that wait.
+      run: (key, works) -> a result for each, called in the one thread. After an exception the jobs of the batch run
+        again one by one, so that only the failed job gets the exception.
+      max_batch: most jobs of a batch.
+      max_wait: seconds that a job waits for other jobs of its key.
+      max_queue: most jobs that wait.
+      clock: seconds, for tests.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class Batcher:
         """Starts the thread.
 
         Args:
-          prepare: is called before anything is run.
-          spare: is called while no job waits, as long as it says that it has more to do.
+          prepare: called before the first job.
+          spare: called while no job waits, as long as it returns True for more work to do.
         """
 
         def work() -> None:
@@ -79,14 +80,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """Number of jobs that wait."""
         return self._waiting
 
     def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts (key, work) into the queue, all or none; cancel a future to take its job out again.
+        """Puts jobs, (key, work) each, into the queue, all or none; cancel a future to take its job out again.
 
         Raises:
-          QueueFull: they do not all fit.
+          QueueFull: the queue has no room for all of them.
           Closed: `close` was called.
         """
         with self._changed:
@@ -105,7 +106,7 @@ class Batcher:
         return futures
 
     def close(self) -> None:
-        """Takes no more jobs, runs those that wait, and ends the thread."""
+        """Refuses further jobs, runs those that wait, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -113,7 +114,7 @@ class Batcher:
             self._thread.join()
 
     def _take_out(self, key: Hashable, job: _Job) -> None:
-        """Forgets a job that was cancelled; one that has run is gone already."""
+        """Removes a cancelled job from its group; a job that has run is in no group."""
         with self._changed:
             if self._groups.get(key, {}).pop(job, job) is None:
                 self._waiting -= 1
@@ -130,7 +131,7 @@ class Batcher:
                 more = spare()
 
     def _next_batch(self, idle: bool) -> tuple[Hashable, list[_Job]] | None:
-        """Waits for jobs whose time has come; None: there will be none. With `idle`, no jobs where none wait."""
+        """Waits for the next batch; None if closed and empty. With `idle`, returns no jobs as soon as none wait."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
@@ -142,7 +143,7 @@ class Batcher:
                     if not group:
                         del self._groups[key]
                     self._waiting -= len(taken)
-                    # False: cancelled, and its callback has not had the lock yet.
+                    # A job is left out if it was cancelled and its callback still waits for the lock.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
                         return key, taken
@@ -154,7 +155,7 @@ class Batcher:
                     self._changed.wait(seconds)
 
     def _ripe(self) -> tuple[Hashable | None, float | None]:
-        """The key whose turn it is, or else in how many seconds that may be; None: when another job comes."""
+        """(key of the next batch, 0), or else (None, seconds to wait); None seconds wait for another job."""
         if not self._groups:
             return None, None
         first = {key: next(iter(group)).since for key, group in self._groups.items()}

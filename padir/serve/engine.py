@@ -1,19 +1,18 @@
-"""The model behind the server: sentences in, futures of translations out."""
+"""The engine of the server: takes sentences, batches them with those of other clients, gives futures."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from padir import checks
 from padir.decoding.batches import SourceBatch
-from padir.decoding.lengths import Candidate
 from padir.decoding.options import Decoding
-from padir.decoding.pipeline import PROGRAMS, CausalPipeline, Pipeline
+from padir.decoding.pipeline import PROGRAMS, Pipeline
 from padir.decoding.program_cache import SHARE
 from padir.decoding.refine_batch import BUCKET
 from padir.decoding.translation import EMPTY_LINE, Translation
@@ -22,35 +21,26 @@ from padir.errors import PadirError
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.metrics import Metrics
 from padir.serve.request import Limits, Options, Refused, Request
-from padir.text.ids import EOS, round_up
+from padir.serve.warm_up import Shape, compile_shape, usual_shapes
+from padir.text.ids import round_up
 
 _log = logging.getLogger("padir.serve")
 
 
 class Key(NamedTuple):
-    """What the sentences of a batch share: the padded source length, in tokens, and the options."""
+    """Batch key: sentences with the same padded source length in tokens and the same options may share a batch."""
 
     source_length: int
     options: Options
 
 
-class Shape(NamedTuple):
-    """What a program is compiled for: padded source and target lengths, in tokens, sentences of a batch, and whether
-    every step is kept."""
-
-    source: int
-    target: int
-    rows: int
-    trace: bool = False
-
-
-class Sentence(NamedTuple):
-    """A sentence that waits.
+class QueuedSentence(NamedTuple):
+    """A sentence that waits for its batch.
 
     Attributes:
-      text, source: as text, and as `Translator.source_tokens`.
-      number: its place in its request, which random drafts depend on.
-      n_best: how many candidates its answer lists.
+      text, source: the sentence as text, and as the encoder's tokens.
+      number: the sentence's place in its request, which random drafts depend on.
+      n_best: number of candidates in its answer.
     """
 
     text: str
@@ -60,24 +50,24 @@ class Sentence(NamedTuple):
 
 
 class Engine:
-    """A translator with a queue; one thread, the batcher's, uses the model.
+    """A translator with a queue, whose one thread uses the model.
 
-    A sentence's translation is what `Translator.translate` makes of its request's list of sentences with the same
-    options (to the last bits of scores, as batches of other shapes are other matrix products), whoever else's sentences
-    are in its batch; with `Decoding.shortlist` it depends on those.
+    A sentence gets the translation that `Translator.translate` gives for the request's list of sentences with the same
+    options, but for the last bits of scores, whatever other sentences share its batch. With `Decoding.shortlist` it
+    depends on those sentences.
+
+    The engine takes requests as soon as the commonest shapes are compiled (`padir.serve.warm_up`); it compiles the
+    other shapes, one at a time, while nothing waits.
 
     Args:
       translator: the model.
-      decoding: how sentences are translated where a request does not say; batches have up to its `batch_size`.
-      limits: what is taken.
+      decoding: the defaults of requests; batches have up to `batch_size` sentences.
+      limits: limits of requests and of the queue.
       max_wait: seconds that a sentence waits for others of about its length.
-      warm_up: sources of up to so many tokens are compiled for at the start; 0: none.
-
-    The first request is taken as soon as the commonest shapes are compiled (`shapes`); the others follow, one at a
-    time, while nothing waits.
+      warm_up: longest source, in tokens, to compile for at the start; 0: compile nothing.
 
     Raises:
-      PadirError: the options do not fit the model, or the model cannot tell lengths.
+      PadirError: the options do not fit the model or exceed the limits, or the model cannot predict lengths.
     """
 
     def __init__(
@@ -89,15 +79,12 @@ class Engine:
         max_wait: float = 0.005,
         warm_up: int = 32,
     ):
-        self.translator, self.limits, self.warm_up = translator, limits, warm_up
+        self.translator, self.limits = translator, limits
         self.decoding = translator.resolved(decoding)
         self.causal = translator.card.config.causal
         if not 0 <= max_wait <= limits.timeout:
-            raise PadirError(
-                f"a sentence waits for others for 0 .. {limits.timeout:g} seconds (timeout), got {max_wait}"
-            )
-        if warm_up < 0:
-            raise PadirError(f"warm_up must be a number of tokens, or 0 for none, got {warm_up}")
+            raise PadirError("max_wait", f"in 0 .. {limits.timeout:g} seconds (timeout)", max_wait)
+        checks.at_least(0, warm_up=warm_up)
         if not self.causal:
             self._check_lengths(decoding.lengths.top_k)
             self._check_default(decoding)
@@ -105,27 +92,27 @@ class Engine:
         self.metrics = Metrics()
         self.state = "stopped"
         self.failure: Exception | None = None
-        self._left = self.shapes()
+        self._left = usual_shapes(translator.card.config, decoding.batch_size, warm_up)
         self._batcher = Batcher(self._run, max_batch=decoding.batch_size, max_wait=max_wait, max_queue=limits.max_queue)
         self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready, lambda: self.shapes_left)
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
+        """True if the engine takes requests."""
         return self.state == "ready"
 
     @property
     def shapes_left(self) -> int:
-        """How many shapes of the warm-up are not compiled yet."""
+        """Number of shapes of the warm-up that are not compiled yet."""
         return len(self._left)
 
     def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
-        """Starts the thread, which compiles and then is ready, or has a `failure`; `changed` is called then."""
+        """Starts the thread, which compiles; then calls `changed`, as the engine is ready or has a `failure`."""
         self.state = "warming up"
 
         def prepare() -> None:
             try:
-                while self._left and _first(self._left[0]):
+                while self._left and self._left[0].is_first:
                     self._compile(self._left[0])
                     del self._left[0]
                     if self.state == "stopping":
@@ -139,17 +126,16 @@ class Engine:
         self._batcher.start(prepare, self._compile_next)
 
     def close(self) -> None:
-        """Takes no more requests, finishes those that wait, and ends the thread."""
+        """Refuses further requests, answers those that wait, and ends the thread."""
         self.state = "stopping"
         self._batcher.close()
         self.state = "stopped"
 
     def submit(self, request: Request) -> list[Future[Translation]]:
-        """Futures of a request's translations, in order; whoever no longer wants one cancels it.
+        """Queues a request and returns the futures of its translations, in order; cancel those no longer wanted.
 
         Raises:
-          Refused: 422 where a sentence is too long or no text, 429 where the queue is full, 503 where the engine is not
-            ready.
+          Refused: 422 if a sentence is too long, 429 if the queue is full, 503 if the engine is not ready.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
@@ -166,7 +152,7 @@ class Engine:
         jobs = [
             (
                 Key(round_up(len(sources[number]), BUCKET), request.options),
-                Sentence(request.texts[number], sources[number], number, request.n_best),
+                QueuedSentence(request.texts[number], sources[number], number, request.n_best),
             )
             for number in full
         ]
@@ -179,7 +165,7 @@ class Engine:
         return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
 
     def _check_lengths(self, top_k: int) -> None:
-        """Refuses what the model's length head cannot give."""
+        """Refuses more lengths than the model's length head gives."""
         config = self.translator.card.config
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which must be given lengths: serve another model")
@@ -188,13 +174,13 @@ class Engine:
             raise Refused(422, f"the model gives {most} lengths, got top_k={top_k}: try fewer")
 
     def _check_default(self, decoding: Decoding) -> None:
-        """Refuses defaults that requests may not ask for."""
+        """Refuses defaults above the limits of requests."""
         for name, value, most in (
             ("num_steps", decoding.num_steps, self.limits.max_steps),
             ("top_k", decoding.lengths.top_k, self.limits.max_lengths),
         ):
             if value > most:
-                raise PadirError(f"requests may ask for {name} up to {most}, got the default {value}: raise the limit")
+                raise PadirError(name, f"at most {most}, the limit of requests", value, "raise the limit")
 
     def _pipeline(self, options: Options, n_best: int) -> Pipeline:
         if options.num_steps is None or options.top_k is None:
@@ -203,7 +189,7 @@ class Engine:
         decoding = dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
         return self.translator.pipeline(decoding, trace=options.trace)
 
-    def _run(self, key: Key, sentences: list[Sentence]) -> list[Translation]:
+    def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
         began = time.perf_counter()
         pipeline = self._pipeline(key.options, max(sentence.n_best for sentence in sentences))
@@ -222,70 +208,27 @@ class Engine:
             for each, result in zip(sentences, results, strict=True)
         ]
 
-    def shapes(self) -> list[Shape]:
-        """The shapes of usual requests, the commonest first: default options, sources of up to `warm_up` tokens,
-        targets of about their length; with every number of rows, and traces of one sentence."""
-        longest = self.translator.card.config.max_length
-        most = min(round_up(self.warm_up, BUCKET), longest)
-        found = []
-        for length in range(BUCKET, most + 1, BUCKET):
-            near = (length, max(BUCKET, length - BUCKET), min(length + BUCKET, longest))
-            targets = dict.fromkeys(near[:1] if self.causal else near)  # a causal model goes on until the sentence ends
-            for rows, target in itertools.product(batch_shapes(self.decoding.batch_size), targets):
-                found.append(Shape(length, target, rows))
-                if rows == 1 and not self.causal:
-                    found.append(Shape(length, target, rows, trace=True))
-        return sorted(found, key=lambda shape: (not _first(shape), shape.rows, shape.trace, shape.source))
-
     def _compile_next(self) -> bool:
-        """Compiles for one more shape of the warm-up; False where there is none, or no room for it."""
+        """Compiles one more shape of the warm-up; False if none is left, or no room for its programs."""
         if not self._left or not self.ready:
             return False
         try:
-            if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need some, too
+            if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need programs, too
                 self._compile(self._left[0])
                 del self._left[0]
                 return True
             _log.warning("the process has no room for more programs: %d shapes are left out", len(self._left))
-        except Exception:  # a request of that shape will have the same trouble, and an answer that says so
+        except Exception:  # a request of that shape will fail, too, and its answer will say so
             _log.exception("the warm-up ended at %s", self._left[0])
         self._left.clear()
         return False
 
     def _compile(self, shape: Shape) -> None:
-        """Translates sentences that are made up, of a shape."""
-        card, tokenizer = self.translator.card, self.translator.tokenizer
-        piece = card.ids.first_regular
-        prefix = [card.ids.length] if card.config.length_token else []
-        tokens = [*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]
-        text = tokenizer.decode([piece] * (shape.source - 2))
-        source = SourceBatch([text] * shape.rows, [tokens] * shape.rows, range(shape.rows))
-        pipeline = self._pipeline(dataclasses.replace(self.defaults, trace=shape.trace), 0)
-        if isinstance(pipeline, CausalPipeline):
-            pipeline.write(source)
-            return
-        tried = pipeline.try_lengths(pipeline.encode(source))
-        count = max(map(len, tried.candidates))
-        wanted = [[Candidate(shape.target, draw) for draw in range(count)]] * shape.rows
-        pipeline.choose(pipeline.refine(dataclasses.replace(tried, candidates=wanted)))
-
-
-def _first(shape: Shape) -> bool:
-    """Whether a shape is compiled before the first request is taken: one sentence, its translation about as long."""
-    return shape.rows == 1 and shape.target == shape.source and not shape.trace
-
-
-def batch_shapes(batch_size: int) -> list[int]:
-    """The numbers of rows that batches of 1 .. batch_size sentences are padded to.
-
-    >>> batch_shapes(12)
-    [1, 2, 4, 8, 12]
-    """
-    return sorted({min(batch_size, 1 << (sentences - 1).bit_length()) for sentences in range(1, batch_size + 1)})
+        compile_shape(self._pipeline(dataclasses.replace(self.defaults, trace=shape.trace), 0), shape)
 
 
 def _nothing() -> Future[Translation]:
-    """The translation of an empty line, as `Translator.translate` gives it."""
+    """The translation of an empty line."""
     future: Future[Translation] = Future()
     future.set_result(EMPTY_LINE)
     return future

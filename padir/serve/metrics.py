@@ -1,4 +1,4 @@
-"""The server's own figures, for Prometheus."""
+"""Metrics of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Metrics:
         self.seconds: Histogram = made(
             Histogram,
             "request_seconds",
-            "Seconds from a request to its answer, of those that succeeded",
+            "Seconds from a successful request to its answer",
             buckets=_SECONDS,
         )
         self.sentences: Counter = made(Counter, "sentences", "Sentences translated")
@@ -38,26 +38,26 @@ class Metrics:
             Histogram, "batch_sentences", "Sentences that were translated together", buckets=_SENTENCES
         )
         self.batch_seconds: Histogram = made(
-            Histogram, "batch_seconds", "Seconds that the model took for a batch", buckets=_SECONDS
+            Histogram, "batch_seconds", "Seconds of the model for a batch", buckets=_SECONDS
         )
-        self.ready: Gauge = made(Gauge, "ready", "Whether the server is warmed up and takes requests")
+        self.ready: Gauge = made(Gauge, "ready", "1 if the server is warmed up and takes requests")
         self.shapes_left: Gauge = made(Gauge, "shapes_left", "Shapes of the warm-up that are not compiled yet")
         self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
 
     def watch(self, waiting: Callable[[], float], ready: Callable[[], float], shapes_left: Callable[[], float]) -> None:
-        """What is looked up whenever the figures are asked for."""
+        """Sets the functions that give the gauges' values whenever the metrics are read."""
         self.waiting.set_function(waiting)
         self.ready.set_function(ready)
         self.shapes_left.set_function(shapes_left)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The figures in the text format that a client accepts, and its content type."""
+        """The metrics in the text format that a client accepts, and the format's content type."""
         try:
             encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is no number
+        except (TypeError, ValueError):  # the version in the header is no number
             encoder, content_type = choose_encoder("")
         return encoder(self.registry), content_type
 
     def total(self, name: str) -> int:
-        """The sum of a counter over its labels, such as `sentences`."""
+        """Sum of a counter, such as "sentences", over its labels."""
         return int(sum(s.value for m in self.registry.collect() for s in m.samples if s.name == f"padir_{name}_total"))

@@ -1,4 +1,4 @@
-"""The page at /: one file that needs nothing else, made of page.html, page.css and page.js beside this one."""
+"""The page at /, one self-contained HTML file made of page.html, page.css and page.js."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ CONTENT_SECURITY_POLICY = (
 
 
 def page(engine: Engine, model: str) -> str:
-    """The page for a model.
+    """Makes the page as HTML.
 
     Args:
-      model: its name.
+      model: the model's name.
     """
     card, limits = engine.translator.card, engine.limits
     one_length = card.config.causal or card.config.length_head != "token"

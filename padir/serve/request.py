@@ -1,4 +1,4 @@
-"""What a client may ask for: the JSON of POST /translate, read and checked."""
+"""Requests of POST /translate: their limits, their options, and reading them from JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import dataclasses
 import json
 from typing import Any, NoReturn
 
+from padir import checks
 from padir.errors import PadirError
 
 
 class Refused(PadirError):
-    """A request that gets an error for an answer.
+    """A request is answered by an error.
 
     Attributes:
-      status: of HTTP.
-      retry_after: seconds after which the same request may succeed; None: it will not.
+      status: HTTP status.
+      retry_after: seconds after which the same request may succeed; None if it never will.
     """
 
     def __init__(self, status: int, message: str, retry_after: int | None = None):
@@ -24,18 +25,18 @@ class Refused(PadirError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the server takes.
+    """Limits of requests and of the queue.
 
     Attributes:
       max_body: bytes of a request.
-      max_sentences: of a request.
-      max_characters: of a sentence; the model's own limit is of its tokens.
-      max_steps, max_lengths: the most that a request may ask for of each; of candidates, as many as of lengths.
-      max_queue: sentences that wait, of all clients.
+      max_sentences: sentences of a request.
+      max_characters: characters of a sentence; the model has a limit of tokens, too.
+      max_steps, max_lengths: largest num_steps, and largest top_k and n_best, of a request.
+      max_queue: sentences of all clients that wait.
       timeout: seconds from a request's arrival to its answer.
 
     Raises:
-      PadirError: a limit that nothing could meet.
+      PadirError: no request could meet a limit.
     """
 
     max_body: int = 65_536
@@ -47,11 +48,10 @@ class Limits:
     timeout: float = 30.0
 
     def __post_init__(self):
-        for name, value in dataclasses.asdict(self).items():
-            if name != "timeout" and value < 1:
-                raise PadirError(f"{name} must be at least 1, got {value}: nothing could be asked for")
+        whole = {name: value for name, value in dataclasses.asdict(self).items() if name != "timeout"}
+        checks.at_least(1, **whole)
         if not 0 < self.timeout < float("inf"):
-            raise PadirError(f"timeout must be some seconds above 0, got {self.timeout}")
+            raise PadirError("timeout", "above 0 seconds and finite", self.timeout)
         if self.max_queue < self.max_sentences:
             raise PadirError(
                 f"a request of {self.max_sentences} sentences would never fit a queue of {self.max_queue}: raise"
@@ -61,11 +61,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How sentences are decoded; only those with equal options share a batch.
+    """Decoding options of a request; sentences with other options go into other batches.
 
     Attributes:
       num_steps, top_k: as in `Decoding` and `LengthSearch`; None for an autoregressive model.
-      trace: every step, too.
+      trace: the answer has every step.
     """
 
     num_steps: int | None
@@ -79,8 +79,8 @@ class Request:
 
     Attributes:
       texts: the sentences.
-      options: how they are decoded.
-      n_best: how many candidates the answer lists.
+      options: decoding options of all sentences.
+      n_best: number of candidates in the answer.
     """
 
     texts: tuple[str, ...]
@@ -92,13 +92,13 @@ FIELDS = ("text", "num_steps", "top_k", "n_best", "trace")
 
 
 def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
-    """A request from its JSON.
+    """Reads a request from JSON.
 
     Args:
-      defaults: what a request that does not say gets; of an autoregressive model's, all but `text` is refused.
+      defaults: options that the request does not set; for an autoregressive model, all fields but `text` are refused.
 
     Raises:
-      Refused: 400 where it is no JSON; 422 where a field is missing, unknown, of another type or beyond its limit.
+      Refused: 400 if the body is no JSON; 422 if a field is missing, unknown, of the wrong type or beyond its limit.
 
     >>> read_request(b'{"text": "Hallo!", "top_k": 3}', Limits(), Options(num_steps=4, top_k=1)).options
     Options(num_steps=4, top_k=3, trace=False)
@@ -168,11 +168,11 @@ def _integer(asked: dict[str, Any], name: str, default: int, least: int, most: i
 
 
 def _kind(value: Any) -> str:
-    """What JSON calls a value."""
+    """The JSON name of a value's type."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number"}
     return "null" if value is None else names.get(type(value), "a number")
 
 
 def _short(name: str) -> str:
-    """A name that a client made up, as much of it as a message needs; ASCII, as surrogates are no text."""
+    """A client's field name for a message: cut, and in ASCII, as surrogates cannot be encoded."""
     return ascii(name if len(name) <= 40 else f"{name[:40]}...")

@@ -1,4 +1,4 @@
-"""The process: a socket, uvicorn, and an end in good order."""
+"""The server process: socket, uvicorn, and an orderly end."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from padir.serve.engine import Engine
 def serve(
     engine: Engine, model: str, *, host: str, port: int, tell: Callable[[str], None], grace: float = 5.0
 ) -> dict[str, int]:
-    """Serves until SIGTERM or SIGINT; then takes no more requests and answers those that it has.
+    """Serves until SIGTERM or SIGINT; then refuses further requests and answers those that it has.
 
     Args:
-      model: its name, for answers and the page.
-      port: 0 takes a free one.
-      tell: told the address, and when the server is ready.
-      grace: seconds beyond a request's timeout after which it ends nevertheless.
+      model: the model's name in answers and on the page.
+      port: 0 takes a free port.
+      tell: gets the address, and a message when the server is ready.
+      grace: seconds beyond a request's timeout after which the server ends in any case.
 
     Returns:
-      How many requests, sentences and passes there were.
+      Numbers of requests, sentences and passes.
 
     Raises:
-      PadirError: there is no such port, or no such host.
-      OSError: the port is taken, or the host is none of this machine's.
-      Exception: what the warm-up failed with.
+      PadirError: the port or the host does not exist.
+      OSError: the port is taken, or the host is not an address of this machine.
+      Exception: the error of a failed warm-up.
     """
     with _listening(host, port) as listener:
         name, taken = listener.getsockname()[:2]
@@ -49,13 +49,13 @@ def serve(
             lifespan="on",
             ws="none",
             log_level="warning",
-            access_log=False,  # what people write is theirs
+            access_log=False,  # for the users' privacy
             server_header=False,
             timeout_graceful_shutdown=math.ceil(engine.limits.timeout + grace),
         )
         server = uvicorn.Server(config)
         tell(f"{model} at {address}, warming up")
-        # Having ended in good order, uvicorn raises the signal again that it was told to end by.
+        # After an orderly end, uvicorn raises the signal again that asked it to end.
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
     if engine.failure is not None:
@@ -65,7 +65,7 @@ def serve(
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens, of the address family that the host has."""
+    """Opens a listening socket of the host's address family."""
     if not 0 <= port <= 65535:  # getaddrinfo takes the lower 16 bits
         raise PadirError("port", "in 0 .. 65535", port, "0 takes a free one")
     try:

@@ -16,9 +16,11 @@ from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.errors import PadirError
+from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 from padir.training.batch import Batch
+from padir.training.config import TrainConfig
 from padir.training.objective import Objective
 
 IDS = Ids(vocab_size=400)
@@ -51,7 +53,7 @@ def products(jaxpr):
 def test_model_flops_are_those_of_the_forward_pass_three_times(sizes):
     config = dataclasses.replace(TINY, **sizes)
     model = Transformer(config, IDS)
-    params = training.init_params(model, 0)
+    params = init_params(model, 0)
     source, target = jnp.ones((3, 10), jnp.int32), jnp.ones((3, 7), jnp.int32)
 
     def forward(params):
@@ -74,7 +76,7 @@ def test_the_decoder_counts_once_a_stage():
 @pytest.mark.parametrize("weights", [("all", "all"), ("none", "all")], ids="-".join)
 def test_model_flops_are_about_those_of_the_gradient(weights):
     model = Transformer(TINY, IDS)
-    params = training.init_params(model, 0)
+    params = init_params(model, 0)
     tokens = jnp.full((3, 10), 300, jnp.int32)
     batch = Batch(tokens, jnp.ones_like(tokens), tokens, jnp.ones_like(tokens))
     objective = Objective(stage_weights=weights)
@@ -89,31 +91,32 @@ def test_model_flops_are_about_those_of_the_gradient(weights):
 @pytest.mark.slow
 def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
     data = prepared_numbers(tmp_path)
-    options = {"model": TINY, "batching": Batching(rows=4, row_length=32), "steps": 1, "clock": Clock()}
-    own = training.measure([str(data)], **options)
-    larger = training.measure([str(data)], num_embeddings=4_000, **options)
+    config = TrainConfig(TINY, batching=Batching(rows=4, row_length=32))
+    options = {"steps": 1, "clock": Clock()}
+    own = training.measure([str(data)], config, **options)
+    larger = training.measure([str(data)], config, num_embeddings=4_000, **options)
     more = 4_000 - small_tokenizer(tmp_path / "v").ids.num_embeddings
     assert larger.parameters - own.parameters == more * TINY.width
     assert larger.flops - own.flops == pytest.approx(3 * 2 * 2 * 4 * 32 * TINY.width * more)  # in both stages
     with pytest.raises(PadirError, match="num_embeddings must be at least"):
-        training.measure([str(data)], num_embeddings=10, **options)
+        training.measure([str(data)], config, num_embeddings=10, **options)
 
 
-def test_figures_of_a_short_run(tmp_path):
+def test_metrics_of_a_short_run(tmp_path):
     data = prepared_numbers(tmp_path)
     batching = Batching(rows=4, row_length=32)
-    measured = training.measure([str(data)], model=TINY, batching=batching, steps=2, clock=Clock())
-    figures = measured.figures
+    measured = training.measure([str(data)], TrainConfig(TINY, batching=batching), steps=2, clock=Clock())
+    metrics = measured.metrics
     assert measured.step_seconds == (1.0, 1.0) and measured.loader_seconds == (1.0, 1.0)
-    assert figures["positions_per_second"] == 4 * 32 / 2  # a second of waiting, a second of work
-    assert 0.5 < figures["tokens_per_second"] / (4 * 32 / 2) == pytest.approx(1 - figures["padding_share"])
+    assert metrics["positions_per_second"] == 4 * 32 / 2  # a second of waiting, a second of work
+    assert 0.5 < metrics["tokens_per_second"] / (4 * 32 / 2) == pytest.approx(1 - metrics["padding_share"])
     loader = make_loader(Mixture((str(data),)), batching, row_multiple=1, length_token=True, seed=0)
     ends = [int((next(loader)["target_BL"] == 1).sum()) for _ in range(5)][3:]  # one EOS a pair
-    assert figures["pairs_per_second"] == np.mean(ends) / 2
-    assert figures["loader_share"] == 1 and figures["step_ms"] == 1000
-    assert figures["share_of_matmul"] == pytest.approx(measured.flops / 2 / measured.matmul_flops)
+    assert metrics["pairs_per_second"] == np.mean(ends) / 2
+    assert metrics["loader_share"] == 1 and metrics["step_ms"] == 1000
+    assert metrics["share_of_matmul"] == pytest.approx(measured.flops / 2 / measured.matmul_flops)
     logits = 4 * 32 * small_tokenizer(tmp_path / "v").ids.num_embeddings
-    assert figures["temporary_mb"] > 2 * 4e-6 * logits  # of both stages
+    assert metrics["temporary_mb"] > 2 * 4e-6 * logits  # of both stages
 
 
 def test_temporaries_may_not_be_known(monkeypatch):

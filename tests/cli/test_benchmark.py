@@ -39,9 +39,9 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     """`padir.benchmark.training` has tests of its own: here it gets the configuration, and its numbers are shown."""
     calls = []
 
-    def measure(folders, **settings):
-        calls.append((folders, settings))
-        return types.SimpleNamespace(figures={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
+    def measure(folders, config, **settings):
+        calls.append((folders, config, settings))
+        return types.SimpleNamespace(metrics={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
 
     monkeypatch.setattr("padir.benchmark.training.measure", measure)
     gin = [word for word in TINY_GIN if "num_steps" not in word]
@@ -49,9 +49,9 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
     status, out, _ = run(capsys, *command)
     assert status == 0 and "12,346" in out and "not known" in out
     assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
-    ((folders, settings),) = calls
-    assert folders == (str(built / "data"),) and settings["steps"] == 3 and settings["model"].width == 16
-    assert settings["objective"].stage_weights == ("all",) and settings["batching"].row_length == 16
+    ((folders, config, settings),) = calls
+    assert folders == (str(built / "data"),) and settings["steps"] == 3 and config.model.width == 16
+    assert config.objective.stage_weights == ("all",) and config.batching.row_length == 16
 
 
 def test_wrong_options_are_refused(built, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from padir import benchmark
 from padir.decoding.options import Decoding
-from padir.decoding.program_cache import Programs, mappings
+from padir.decoding.program_cache import ProgramCache, mappings
 from padir.errors import PadirError
 
 
@@ -18,7 +18,7 @@ def counted():
 
 def test_programs_stay_while_there_is_room(counted):
     function, number = counted
-    programs = Programs((function,), lambda: (number["now"], 100))
+    programs = ProgramCache((function,), lambda: (number["now"], 100))
     function(jnp.zeros(2))
     programs.make_room()
     assert function._cache_size() == 1 and programs.times_dropped == 0
@@ -26,7 +26,7 @@ def test_programs_stay_while_there_is_room(counted):
 
 def test_they_go_when_there_is_none_and_come_back(counted):
     function, number = counted
-    programs = Programs((function,), lambda: (number["now"], 100))
+    programs = ProgramCache((function,), lambda: (number["now"], 100))
     function(jnp.zeros(2))
     number["now"] = 61
     programs.make_room()
@@ -37,7 +37,7 @@ def test_they_go_when_there_is_none_and_come_back(counted):
 def test_nothing_is_counted_unless_something_was_compiled(counted):
     function, _ = counted
     asked = []
-    programs = Programs((function,), lambda: asked.append(1))
+    programs = ProgramCache((function,), lambda: asked.append(1))
     for _ in range(3):
         function(jnp.zeros(2))
         programs.make_room()
@@ -52,7 +52,7 @@ def test_dropping_frees_mappings():
     if before is None:
         pytest.skip("only Linux says how many mappings a process has")
     function = jax.jit(lambda x: jnp.sort(jnp.tanh(x) @ x.T, axis=0).sum())
-    programs = Programs((function,), lambda: (1, 1))
+    programs = ProgramCache((function,), lambda: (1, 1))
     for n in range(2, 6):
         function(jnp.ones((n, n)))
     more = mappings()[0] - before[0]

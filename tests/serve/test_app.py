@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import httpx
 import pytest
 from support.serving import Gated, engine_of, figure, running, until
 from support.small_corpus import small_tokenizer
-from support.tiny_model import random_model_dir, random_translator
+from support.tiny_model import TINY, random_model_dir, random_translator
 
 from padir.cli import main
 from padir.decoding.lengths import LengthSearch
@@ -25,8 +26,8 @@ from padir.decoding.refine_batch import encode, refine_drafts
 from padir.decoding.search import Greedy
 from padir.errors import PadirError
 from padir.serve.app import answer_json
-from padir.serve.engine import Shape, batch_shapes
 from padir.serve.request import Limits, Request
+from padir.serve.warm_up import Shape, batch_shapes, usual_shapes
 
 TEXTS = [
     "eins",
@@ -338,7 +339,7 @@ class TestHealth:
         until(lambda: engine.shapes_left == 0)
         engine.close()
         shapes = [shape for shape in done if shape != "request"]
-        assert shapes == engine.shapes() and shapes[0] == Shape(source=8, target=8, rows=1)
+        assert shapes == usual_shapes(translator.card.config, 2, 8) and shapes[0] == Shape(source=8, target=8, rows=1)
         assert done.index("request") == 2
 
     def test_goes_on_where_what_is_left_of_the_warm_up_fails(self, gated, caplog):
@@ -386,9 +387,8 @@ class TestHealth:
             gated.gate.set()
         assert engine.state == "stopped" and len(gated.batches) == 1
 
-    def test_usual_shapes_are_the_commonest_first(self, tokenizer):
-        longer = random_translator(tokenizer, max_length=16)
-        shapes = engine_of(longer, Decoding(batch_size=2), warm_up=16).shapes()
+    def test_usual_shapes_are_the_commonest_first(self):
+        shapes = usual_shapes(dataclasses.replace(TINY, max_length=16), batch_size=2, longest_source=16)
         assert shapes[:2] == [Shape(8, 8, 1), Shape(16, 16, 1)]  # before the first request
         others = [(8, 16), (16, 8)]
         traced = [Shape(*lengths, 1, trace=True) for lengths in ((8, 8), (8, 16), (16, 16), (16, 8))]
@@ -491,11 +491,11 @@ class TestCommand:
         ("options", "message"),
         [
             (["--max_queue", "8"], "would never fit a queue of 8"),
-            (["--num_steps", "17"], "num_steps up to 16, got the default 17"),
-            (["--top_k", "9"], "top_k up to 8, got the default 9"),
-            (["--max_wait", "-1"], "waits for others for 0 .. 30 seconds"),
-            (["--warm_up", "-1"], "warm_up must be a number of tokens"),
-            (["--beam", "2"], "the model refines drafts"),
+            (["--num_steps", "17"], "--num_steps must be at most 16, the limit of requests, got 17"),
+            (["--top_k", "9"], "--top_k must be at most 8, the limit of requests, got 9"),
+            (["--max_wait", "-1"], "max_wait must be in 0 .. 30 seconds (timeout), got -0.001"),
+            (["--warm_up", "-1"], "--warm_up must be at least 0, got -1"),
+            (["--beam", "2"], "--beam applies only to autoregressive models; this model refines drafts"),
             (["--host", "256.0.0.1"], "--host must be an address or a name of this machine, got '256.0.0.1'"),
             (["--port", "65536"], "--port must be in 0 .. 65535, got 65536"),
             (["--port", "-1"], "--port must be in 0 .. 65535, got -1"),

@@ -1,0 +1,73 @@
+"""Warm-up of the server: the shapes of usual batches, compiled before or between requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+from padir.decoding.batches import SourceBatch
+from padir.decoding.lengths import Candidate
+from padir.decoding.pipeline import CausalPipeline, Pipeline
+from padir.decoding.refine_batch import BUCKET
+from padir.models.config import ModelConfig
+from padir.text.ids import EOS, round_up
+
+
+class Shape(NamedTuple):
+    """A batch that a program is compiled for: padded source and target lengths in tokens, rows, and if it is traced."""
+
+    source: int
+    target: int
+    rows: int
+    trace: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """True for shapes that are compiled before the first request: one sentence, its translation about as long."""
+        return self.rows == 1 and self.target == self.source and not self.trace
+
+
+def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> list[Shape]:
+    """Shapes of usual requests, the commonest first: every number of rows, and traces of one sentence.
+
+    Args:
+      batch_size: most sentences of a batch.
+      longest_source: most source tokens; targets are about as long as their sources.
+    """
+    most = min(round_up(longest_source, BUCKET), config.max_length)
+    found = []
+    for length in range(BUCKET, most + 1, BUCKET):
+        near = (length, max(BUCKET, length - BUCKET), min(length + BUCKET, config.max_length))
+        targets = dict.fromkeys(near[:1] if config.causal else near)  # a causal model writes until the sentence ends
+        for rows, target in itertools.product(batch_shapes(batch_size), targets):
+            found.append(Shape(length, target, rows))
+            if rows == 1 and not config.causal:
+                found.append(Shape(length, target, rows, trace=True))
+    return sorted(found, key=lambda shape: (not shape.is_first, shape.rows, shape.trace, shape.source))
+
+
+def batch_shapes(batch_size: int) -> list[int]:
+    """The numbers of rows that batches of 1 .. batch_size sentences are padded to.
+
+    >>> batch_shapes(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({min(batch_size, 1 << (sentences - 1).bit_length()) for sentences in range(1, batch_size + 1)})
+
+
+def compile_shape(pipeline: Pipeline, shape: Shape) -> None:
+    """Translates made-up sentences of a shape, which compiles its programs."""
+    card, tokenizer = pipeline.loaded.card, pipeline.loaded.tokenizer
+    piece = card.ids.first_regular
+    prefix = [card.ids.length] if card.config.length_token else []
+    tokens = [*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]
+    text = tokenizer.decode([piece] * (shape.source - 2))
+    source = SourceBatch([text] * shape.rows, [tokens] * shape.rows, range(shape.rows))
+    if isinstance(pipeline, CausalPipeline):
+        pipeline.write(source)
+        return
+    tried = pipeline.try_lengths(pipeline.encode(source))
+    count = max(map(len, tried.candidates))
+    wanted = [[Candidate(shape.target, draw) for draw in range(count)]] * shape.rows
+    pipeline.choose(pipeline.refine(dataclasses.replace(tried, candidates=wanted)))
