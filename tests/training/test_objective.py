@@ -86,7 +86,7 @@ class TestStages:
     def test_packed_and_unpacked_losses_and_gradients_agree(self):
         model, params = one_layer_model()
         for between in (Lifted(Padir()), Lifted(MaskPredict())):
-            objective = Objective(Given(), between, ("noised", "all", "all"), label_smoothing=0.1, z_loss=1e-3)
+            objective = Objective(Given(), between, ("noised", "all"), label_smoothing=0.1, z_loss=1e-3)
 
             def total(params, batch, num_segments, objective=objective):
                 return run(model, params, batch, objective, num_segments=num_segments)
