@@ -34,7 +34,7 @@ from padir.data.sources import ParallelText
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore
-from padir.decoding.rescorer import rescorer
+from padir.decoding.rescoring import rescorer
 from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError

@@ -21,7 +21,7 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 def run(block: re.Match[str]) -> str:
     """A block with its commands run anew."""
     lines = []
-    for command in re.findall(r"^\$ (.*)$", block[1], re.MULTILINE):
+    for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", block[1], re.MULTILINE):
         print(f"$ {command}", file=sys.stderr, flush=True)
         place = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(

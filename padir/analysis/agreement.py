@@ -69,14 +69,14 @@ class Agreement:
         return groups if self.truth_P is None else groups | {"both vary": self.vary_P}
 
     def score(self, name: str) -> Float[np.ndarray, " P"]:
-        """Values of a measure with the sign under which the hypothesis says that more is more dependent."""
+        """Values of a measure, negated if by the hypothesis lower values mean more dependency."""
         return _SIGN.get(name.split("_")[0], 1.0) * self.values[name]
 
     def table(self) -> list[dict[str, Any]]:
         """Correlations with the truth and AUC of dependent pairs, a row for each group of pairs and measure.
 
-        Intervals are a bootstrap over sentences. Where the truth is unknown, correlations are with the model's own
-        mutual information.
+        Intervals come from a bootstrap over sentences. Where the truth is unknown, correlations are with the model's
+        own mutual information.
         """
         rows = []
         known = self.truth_P is not None
@@ -110,7 +110,7 @@ class AnalysedSentence:
 
 
 def with_truth(translator: Translator, test_set: TestSet) -> list[AnalysedSentence]:
-    """Sentences with several right translations of one length; of several such lengths the likeliest.
+    """Sentences that have several right translations of one length, at the likeliest of these lengths.
 
     Raises:
       PadirError: a source is not of toy_de_en's grammar, or no sentence has such translations.
@@ -173,7 +173,7 @@ def measure_agreement(
     checks.at_least(1, canvases=canvases)
     known = all(sentence.joint is not None for sentence in sentences)
     if known and given_draft:
-        raise PadirError("the truth is known given the source and the length: leave the draft out (--given source)")
+        raise PadirError("the truth is known given the source and the length: use given='source'")
     each = []
     for number in range(canvases):
         seeded = dataclasses.replace(decoding, seed=decoding.seed + number)

@@ -1,4 +1,4 @@
-"""How well a number tells two kinds of pairs apart, or goes with another number."""
+"""Separation of two kinds of pairs by a measure (AUC), and correlation of two measures, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ RESAMPLES = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A figure with the 2.5 % and 97.5 % points of a bootstrap over groups; NaN where there are none."""
+    """A metric with the 2.5 % and 97.5 % points of a bootstrap over groups; NaN where it is undefined."""
 
     value: float
     low: float
     high: float
 
     def row(self, name: str) -> dict[str, float]:
-        """As columns of a table."""
+        """The estimate as columns of a table: value, low and high."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def auc(score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]) -> float:
-    """How often a pair with the label has a higher score than one without; equal scores count half.
+    """Area under the ROC curve: the probability that a pair with the label scores higher than one without.
+
+    Equal scores count half.
 
     >>> auc(np.array([0.1, 0.4, 0.4, 0.9]), np.array([False, False, True, True]))
     0.875
@@ -69,8 +71,9 @@ def within(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """`auc` where each pair is compared only with those of its own group: what differs between groups, such as a
-    sentence's length, on which all attention depends, cannot help. NaN where no group has pairs of both kinds.
+    """`auc` over comparisons within groups only; NaN where no group has pairs of both kinds.
+
+    A difference between groups cannot help the measure, such as a sentence's length, on which all attention depends.
 
     >>> within(np.array([1.0, 2.0, 8.0, 9.0]), np.array([True, False, False, True]), np.array([0, 0, 1, 1])).value
     0.5
@@ -133,7 +136,7 @@ def correlations(
 def _interval(
     figure: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
 ) -> tuple[float, float]:
-    """Of a figure of weighted pairs: a group that is drawn twice weighs twice. One group has no interval."""
+    """Bootstrap interval of a metric of weighted pairs: a group that is drawn twice weighs twice; NaN for one group."""
     names, group_P = np.unique(group_P, return_inverse=True)
     if len(names) < 2:
         return float("nan"), float("nan")
@@ -147,7 +150,7 @@ def _interval(
 
 
 def _level(value_P: Any) -> Any:
-    """Which of the different values, from the lowest on, each is."""
+    """Rank of each value among the distinct values, from 0 for the lowest."""
     return np.unique(value_P, return_inverse=True)[1].reshape(-1)
 
 
@@ -159,7 +162,7 @@ def _auc(level_P: Any, label_P: Any, weight_P: Any) -> float:
 
 
 def _ranks(level_P: Any, weight_P: Any) -> Any:
-    """Mean ranks in a sample that has each pair so many times, up to a constant."""
+    """Mean ranks, up to a constant, in a sample that repeats each pair as often as its weight says."""
     weight_Q = np.bincount(level_P, weights=weight_P)
     return (np.cumsum(weight_Q) - weight_Q / 2)[level_P]
 

@@ -1,7 +1,7 @@
-"""The attention of one decoder pass, from what the layers sow.
+"""The attention of one decoder pass, collected from the probabilities that the layers sow.
 
 `padir.models.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes
-the collection "intermediates" mutable, as `attend` does; so nobody else pays for them.
+the collection "intermediates" mutable, as `attend` does, so that other callers do not pay for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Maps:
 
     Attributes:
       own_RJHLL: the decoder's self-attention, between target positions.
-      cross_RJHLS: from target positions to source positions.
+      cross_RJHLS: cross-attention, from target positions to source positions.
       positional_RJHLL: positional attention, between target positions; None where the model has none.
     """
 
@@ -39,17 +39,17 @@ class Maps:
 
 
 def check_model(config: ModelConfig) -> None:
-    """Whether a model's passes over a draft can be looked into.
+    """Refuses a model whose passes over a draft cannot be analysed.
 
     Raises:
-      PadirError: it is causal, or decontextualised.
+      PadirError: the model is causal or decontextualised.
     """
     if config.causal:
-        raise PadirError("an autoregressive model refines no draft: analyse a model that does")
+        raise PadirError("an autoregressive model has no refinement to analyse: give a refinement model")
     if config.decontextualised:
         raise PadirError(
-            "a decontextualised decoder's positions each see other tokens, which a trace does not keep: analyse a model"
-            " with an ordinary decoder"
+            "in a decontextualised decoder each position sees its own set of tokens, which a trace does not keep:"
+            " analyse a model with an ordinary decoder"
         )
 
 
@@ -62,7 +62,7 @@ def attend(
     cross_kv: Any,
     source_segment_BS: Int[Array, "B S"],
 ) -> tuple[Maps, Int[Array, "R L"]]:
-    """One pass over drafts: its attention, and the best tokens that it would write.
+    """Runs one pass over drafts; returns its attention and the best token of each position.
 
     Args and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
     """
@@ -88,7 +88,7 @@ def attend(
 
 
 def _by_row(attn, rows: int, length: int):
-    """[R, H, L, keys] of what is sown: cross-attention folds the N hypotheses of a sentence into its queries."""
+    """Sown attention by row, [R, H, L, keys]: cross-attention folds the N hypotheses of a sentence into its queries."""
     batch, heads, _, keys = attn.shape
     attn = attn.reshape(batch, heads, rows // batch, length, keys)
     return attn.swapaxes(1, 2).reshape(rows, heads, length, keys)

@@ -1,4 +1,4 @@
-"""Whether what a model is so sure of is right so often: expected calibration error and reliability curves."""
+"""Calibration of a model's predictions: expected calibration error and reliability curves."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Reliability:
-    """Predictions in bins of equal width of their confidence; bins without any are left out.
+    """Predictions sorted by confidence into bins of equal width; empty bins are left out.
 
     Attributes:
-      count_Q: how many predictions each bin has.
-      confidence_Q: their mean confidence.
-      accuracy_Q: how many of them were right.
+      count_Q: number of predictions in each bin.
+      confidence_Q: mean confidence of the predictions in each bin.
+      accuracy_Q: share of the predictions in each bin that were right.
     """
 
     count_Q: Float[np.ndarray, " Q"]
@@ -26,8 +26,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Expected calibration error (Guo et al., ICML 2017): the mean over predictions of |confidence - accuracy|, by
-        bin."""
+        """Expected calibration error (Guo et al., ICML 2017): mean |confidence - accuracy| of the bins, by count."""
         return float((self.count_Q * np.abs(self.confidence_Q - self.accuracy_Q)).sum() / self.count_Q.sum())
 
     @property

@@ -1,22 +1,23 @@
-"""Dependency between target positions, measured in the model itself; and whether its conditionals fit together.
+"""Dependency between target positions according to the model, and the consistency of the model's conditionals.
 
-For a pair (i, j), with everything else on the canvas held:
+For a pair of positions (i, j), with everything else on the canvas held:
 
-1. Hide both: the model's p_i and p_j.
-2. Write each of the M likeliest values v of i in turn, j hidden: p_j(. | i = v).
-3. Mutual information of the two, had i the distribution p_i over these values:
+1. Hide both positions. One pass gives the model's distributions p_i and p_j.
+2. Write each of the M likeliest values v of i in turn, with j hidden. Each pass gives p_j(. | i = v).
+3. Compute the mutual information of the two positions, with p_i restricted to these M values and normalised:
 
        I = sum over v of p_i(v) KL(p_j(. | v) || sum over u of p_i(u) p_j(. | u))
 
-   which is the model's conditional mutual information given the rest: how much j's distribution moves when i is drawn
-   anew. It is exact if M values have all the probability; `coverage` says how much they have.
-4. Cycle test: with a, a' the two likeliest values of i, b, b' those of j, the log odds ratio of the four combinations
-   follows from p_i alone, log p_i(a|b) p_i(a'|b') / p_i(a'|b) p_i(a|b'), and from p_j alone. Conditionals of one joint
-   distribution give the same number twice (both are what its four probabilities give); the gap says how far the model
-   is from having any joint distribution.
+   This is the model's conditional mutual information given everything else on the canvas: it grows with the effect of
+   i's value on j's distribution. It is exact if the M values have all of the probability; `coverage_P` is the
+   probability that they have.
+4. Test the cycle. Let a and a' be the two likeliest values of i, and b and b' those of j. The log odds ratio of the
+   four combinations follows from p_i alone, log p_i(a|b) p_i(a'|b') / (p_i(a'|b) p_i(a|b')), and from p_j alone. If
+   the conditionals belong to one joint distribution, both ratios are equal. The gap between the two measures how far
+   the model is from having a joint distribution.
 
-What stands at hidden positions is what the canvas began as: a mask, or a random token where the model knows no mask.
-Where it is random, the average over several canvases is what should be read.
+A hidden position shows the token of the first canvas: a mask, or a random token where the model knows no mask. With
+random tokens, average the measures over several canvases.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Dependence:
-    """What the model says of P pairs of positions.
+    """Mutual information and cycle test of P pairs of positions.
 
     Attributes:
       information_P: mutual information in nats, the mean of both directions.
-      coverage_P: probability of the values that were tried, the mean of both directions.
-      odds_P2: the log odds ratio by the first position's conditionals, and by the second's.
-      least_P: the lowest probability, both hidden, among the four values that these odds are of.
+      coverage_P: total probability of the values that were tried, the mean of both directions.
+      odds_P2: the log odds ratio from the conditionals of the first position, and from those of the second.
+      least_P: the lowest probability, with both positions hidden, among the four values in the odds ratio.
     """
 
     information_P: Float[np.ndarray, " P"]
@@ -52,12 +53,15 @@ class Dependence:
 
     @property
     def cycle_gap_P(self) -> Float[np.ndarray, " P"]:
-        """How far the two log odds ratios are apart, in nats; 0 for conditionals of a joint distribution."""
+        """Absolute difference of the two log odds ratios, in nats; 0 for conditionals of a joint distribution."""
         return np.abs(self.odds_P2[:, 0] - self.odds_P2[:, 1])
 
     def cycle(self, least: float = 0.01) -> dict[str, Any]:
-        """The cycle test over pairs of which all four values are at least so probable: on values that the model never
-        writes its odds mean little. Gaps and odds are in nats; the correlation of the two odds would be 1."""
+        """Metrics of the cycle test, over the pairs whose four values all have at least the probability `least`.
+
+        Odds of values that the model never writes mean little. Gaps and odds are in nats. The correlation of the two
+        odds is 1 for conditionals of a joint distribution.
+        """
         there_P = self.least_P >= least
         odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
         varies = len(gap_P) > 1 and np.ptp(odds_P2, axis=0).all()
@@ -72,16 +76,16 @@ class Dependence:
 
 
 def joined_dependence(parts: Sequence[Dependence]) -> Dependence:
-    """What was measured of several sentences, in turn."""
+    """Concatenates the measurements of several sentences."""
     names = [field.name for field in dataclasses.fields(Dependence)]
     return Dependence(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def check_values(values: int) -> None:
-    """Whether so many values of a position can be tried.
+    """Checks the number of values to try at a position.
 
     Raises:
-      PadirError: fewer than 2.
+      PadirError: the number is below 2.
     """
     if values < 2:
         raise PadirError(f"dependency needs at least 2 values of a position, got {values}")
@@ -99,15 +103,16 @@ def dependence(
     """Measures the pairs of positions of one sentence.
 
     Args:
-      distribution: the model.
-      tokens_L: what stands at positions that are not hidden.
-      start_L: what hidden positions show.
-      hidden_L: positions that stay hidden while a pair is measured; the pair itself always is. All True gives the
-        dependency given the source and the length alone; all False that given the rest of the draft.
+      distribution: the model's log-probabilities.
+      tokens_L: the tokens of positions that are not hidden.
+      start_L: the tokens that hidden positions show.
+      hidden_L: positions that stay hidden while a pair is measured; the pair itself is hidden in any case. All True
+        gives the dependency given the source and the length alone, all False the dependency given the rest of the
+        draft.
       values: M, at least 2.
 
     Raises:
-      PadirError: fewer than 2 values, or more than there are.
+      PadirError: `values` is below 2, or above the number of values that a position can have.
     """
     check_values(values)
     pairs = len(pairs_P2)
@@ -115,7 +120,7 @@ def dependence(
     each_P = np.arange(pairs)
     for side in (0, 1):
         base_PL[each_P, pairs_P2[:, side]] = start_L[pairs_P2[:, side]]
-    # Step 1, the rows of i before those of j.
+    # Step 1 for both positions: the rows that ask for i come before those that ask for j.
     alone_PV = np.asarray(distribution(np.concatenate([base_PL, base_PL]), pairs_P2.T.reshape(-1)))
     if values > alone_PV.shape[-1]:
         raise PadirError(f"a position has {alone_PV.shape[-1]:,} values, got values={values:,}: try fewer, such as 4")
@@ -145,7 +150,7 @@ def dependence(
 
 
 def _information(weight_PM, log_PMV) -> Float[np.ndarray, " P"]:
-    """Mutual information of which value was written and what stands at the other position."""
+    """Mutual information of the value written at one position and the token at the other."""
     prob_PMV = np.exp(log_PMV)
     mean_PV = (weight_PM[..., None] * prob_PMV).sum(1)
 
@@ -156,6 +161,9 @@ def _information(weight_PM, log_PMV) -> Float[np.ndarray, " P"]:
 
 
 def _log_odds(log_PMV, asked_PM) -> Float[np.ndarray, " P"]:
-    """log p(x | first value) p(y | second) / p(y | first) p(x | second), x and y the asked position's likeliest."""
+    """log p(x | first) p(y | second) / (p(y | first) p(x | second)) for the two likeliest tokens x, y of a position.
+
+    "first" and "second" are the two likeliest values of the other position.
+    """
     log_P22 = np.take_along_axis(log_PMV[:, :2], asked_PM[:, None, :2].repeat(2, 1), axis=-1)
     return log_P22[:, 0, 0] + log_P22[:, 1, 1] - log_P22[:, 0, 1] - log_P22[:, 1, 0]

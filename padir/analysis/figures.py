@@ -26,7 +26,7 @@ def png(draw: Callable[..., None], *args: Any, **options: Any) -> bytes:
         draw(figure, *args, **options)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130)
-    from PIL import Image  # which matplotlib requires
+    from PIL import Image  # installed with matplotlib
 
     # 256 colours take a third of the bytes, and pages and docs hold many pictures.
     small = io.BytesIO()
@@ -44,7 +44,7 @@ def draw_maps(
 
     Args:
       maps: attention [layer, head, query, key] by the kind's name.
-      keys: what stands at each key of a kind.
+      keys: the token at each key of a kind.
     """
     layers = next(iter(maps.values())).shape[0]
     widths = [len(keys[name]) for name in maps]
@@ -59,7 +59,7 @@ def draw_maps(
 
 
 def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) -> None:
-    """Every head of every layer, small; a row for every kind and layer."""
+    """A small map of every head of every layer; a row for every kind of attention and layer."""
     layers, heads = next(iter(maps.values())).shape[:2]
     rows = [(name, layer) for name in maps for layer in range(layers)]
     figure.set_size_inches(1.2 + 1.5 * heads, 1.35 * len(rows))
@@ -78,7 +78,7 @@ def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) ->
 def draw_groups(
     figure: Any, values: Mapping[str, Float[np.ndarray, " P"]], label_P: Bool[np.ndarray, " P"], names: Sequence[str]
 ) -> None:
-    """How each measure is distributed among pairs with the label (first) and without."""
+    """A panel for each measure: its distributions among pairs with the label (first) and without."""
     figure.set_size_inches(2.3 * len(values), 3.4)
     panels = figure.subplots(1, len(values), squeeze=False)[0]
     for axes, (title, value_P) in zip(panels, values.items(), strict=True):
@@ -168,7 +168,7 @@ def draw_refinement(
 
 
 def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[float], errors_T: Sequence[float]) -> None:
-    """By step: tokens that change, sentences that have settled; calibration error."""
+    """Shares of tokens that change and of sentences that have settled (left) and calibration error (right), by step."""
     figure.set_size_inches(8.4, 3.2)
     left, right = figure.subplots(1, 2)
     step_T = range(1, len(changed_T) + 1)
@@ -185,9 +185,9 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
 
 
 def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
-    """How often tokens are right against how sure the model is of them, and how many there are.
+    """Accuracy of tokens (upper panel) and share of tokens (lower panel) against the model's confidence in them.
 
-    Bins of fewer than 20 tokens stand in the lower panel only: above they would be noise.
+    Bins of fewer than 20 tokens are shown in the lower panel only: their accuracy would be noise.
     """
     import matplotlib
 
@@ -210,10 +210,11 @@ def draw_reliability(figure: Any, curves: Mapping[str, Reliability]) -> None:
 def draw_outcomes(
     figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str], against: str = "steps"
 ) -> None:
-    """A panel for each figure in `labels`: its value against the number of steps, a line for each strategy.
+    """A panel for each metric in `labels`: its value against the number of steps, a line for each strategy.
 
     Args:
-      against: "steps", of which each strategy had so many, or "step", of one run.
+      against: the column on the horizontal axis: "steps", the number of passes that a strategy was given, or "step",
+        the number of a step in one decoding run.
     """
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     figure.set_size_inches(4.4 * len(labels), 3.6 + 0.17 * len(strategies))
@@ -231,7 +232,7 @@ def draw_outcomes(
             axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
         axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
-        if key != "bleu":  # whose differences would not be seen
+        if key != "bleu":  # differences of BLEU would not be seen on an axis from 0
             axes.set_ylim(bottom=0)
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
@@ -245,6 +246,6 @@ def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 
 
 
 def _short(words: Sequence[str], most: int = 11) -> list[str]:
-    """Tokens that fit, in which a dollar sign begins no formula."""
+    """Tokens cut to a length, with dollar signs escaped, which would begin a formula."""
     cut = (word if len(word) <= most else f"{word[: most - 1]}…" for word in words)
     return [word.replace("$", r"\$") for word in cut]

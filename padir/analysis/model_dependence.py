@@ -1,4 +1,4 @@
-"""A model's own dependency between the positions of a sentence: `padir.analysis.conditionals` asked of a decoder."""
+"""A model's own dependency between the positions of a sentence: `padir.analysis.conditionals` with a decoder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sentence_dependence(
       one: the batch that holds the sentence, in its row `row`.
       pairs_P2: the pairs of positions.
       values: tokens that are tried at a position.
-      given_draft: hold the rest of the last draft; else all of it is hidden.
+      given_draft: True holds the rest of the last draft, False hides it.
 
     Raises:
       PadirError: fewer than 2 values, or more than the vocabulary has.

@@ -1,14 +1,14 @@
-"""Measures of a pair of target positions, made of attention: the columns of the paper's Tables 4 and 5.
+"""Attention measures of pairs of target positions: the columns of the paper's Tables 4 and 5.
 
 For a pair (i, j) and one head:
 
     self-attention      (A[i, j] + A[j, i]) / 2, A the decoder's self-attention
-    positional          the same of positional attention
+    positional          the same for the decoder's positional attention
     total variation     1/2 * sum over sources s of |C[i, s] - C[j, s]|, C the cross-attention
     cosine distance     1 - C[i]·C[j] / (|C[i]| |C[j]|)
 
-Each is then taken at its minimum, mean and maximum over all heads of all layers. The paper does not say how the two
-directions of self-attention are joined; the mean is our choice.
+Each measure gives three columns: its minimum, mean and maximum over all heads of all layers. The paper does not say
+how the two directions of self-attention are joined; the mean is our choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def measure(maps: Maps, row: int, pairs_P2: Int[np.ndarray, "P 2"]) -> dict[str,
     """Every measure of the pairs of positions in one row, by name: "self_min", "tv_avg", ...
 
     Args:
-      maps: on the host.
+      maps: attention maps on the host.
     """
     by_kind = {"self": _mutual(maps.own_RJHLL[row], pairs_P2)}
     if maps.positional_RJHLL is not None:

@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     passes_B: Int[np.ndarray, " B"]
 
     def rows(self) -> Iterator[tuple[int, int]]:
-        """(row, number of its sentence)."""
+        """Pairs (row, number of the row's sentence), without the rows that fill the batch up."""
         return enumerate(self.numbers)
 
 

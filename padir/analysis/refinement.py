@@ -1,12 +1,13 @@
-"""How refinement goes: what changes from step to step, how sure the model is of it, and what comes of it.
+"""Metrics of refinement: changes, calibration and correctness after every step, and outcomes of every strategy.
 
-Of one run of T steps: tokens that changed, calibration, and how many sentences are right by then. For these each
-sentence gets its reference's length, and a token is right if the reference has the same one at the same place. Where
-references are drawn from the right translations, as in the built-in corpus, a model that says 0.7 of a token would be
-right 7 times in 10: at step 1, that is, where it is told nothing else. Later it is told its own draft.
+`steps` measures one decoding run of T steps: the tokens that each step changes, calibration, and the share of sentences
+that are right after each step. Each sentence gets its reference's length, and a token is right if the reference has the
+same token at the same position. Where references are drawn from the right translations, as in the built-in corpus, a
+calibrated model is right about 7 in 10 of the tokens to which it gives probability 0.7. This holds for step 1 only:
+later steps also see the model's own draft.
 
-Of every strategy and number of steps: exact match and, on the built-in corpus, right translations and mode mixing. A
-strategy is decoded anew for every number of steps, as its schedule depends on it.
+`outcomes` measures every strategy at every number of steps: exact match and, on the built-in corpus, right translations
+and mode mixing. Sentences are decoded anew for every number of steps, because a strategy's schedule depends on it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
 TOY = "toy_de_en"
-MOST_TOKENS = 16  # of a sentence that is shown
-# At temperature 0, so that strategies differ in what they write and not in how they draw it.
+MOST_TOKENS = 16  # longest sentence that is shown, where there is a choice
+# At temperature 0 the strategies differ only in the positions that they write, not in their draws.
 CORRECTORS = (
     "block_gibbs:temperature=0.0",
     "block_gibbs:block=4,temperature=0.0",
@@ -46,15 +47,15 @@ CORRECTORS = (
 
 @dataclasses.dataclass(frozen=True)
 class StepMetrics:
-    """One step of all sentences; shares are of 1.
+    """Metrics of one step over all sentences; shares are between 0 and 1.
 
     Attributes:
       changed: share of the free tokens that differ from those before the step.
-      settled: share of the sentences in which none does.
-      reliability: of the tokens that had been written by the end of the step; None where none had.
+      settled: share of the sentences in which no token differs.
+      reliability: reliability of the tokens that were written by the end of the step; None if no token was.
       equal: share of the sentences that are the reference, token by token, at the end of the step.
-      right, mixed: share of the sentences that are right translations then, or mixtures of them; None where nobody
-        lists the right ones. What is still hidden is neither.
+      right, mixed: share of the sentences that are right translations after the step, or mixtures of them; None where
+        the right translations are not known. A sentence with a hidden position is neither.
     """
 
     changed: float
@@ -65,7 +66,7 @@ class StepMetrics:
     mixed: float | None = None
 
     def row(self) -> dict[str, Any]:
-        """As columns of a table."""
+        """The metrics as columns of a table."""
         found: dict[str, Any] = {"changed": self.changed, "settled": self.settled}
         if self.reliability is not None:
             found |= {"confidence": self.reliability.confidence, "accuracy": self.reliability.accuracy}
@@ -78,10 +79,10 @@ class SentenceRun(NamedTuple):
     """One sentence through T steps.
 
     Attributes:
-      tokens_TL, score_TL: its free positions before the first step and after each; a score is the log-probability with
-        which a token was written, NaN where nothing has been.
+      tokens_TL, score_TL: the sentence's free positions before the first step and after each step; a score is the
+        log-probability with which a token was written, NaN where no token has been written.
       target_L: the reference's tokens.
-      verdict_T: "right", "mixed" or "wrong" after each step; None where nobody knows.
+      verdict_T: "right", "mixed" or "wrong" after each step; None where the right translations are not known.
     """
 
     tokens_TL: Int[np.ndarray, "T1 L"]
@@ -91,10 +92,10 @@ class SentenceRun(NamedTuple):
 
 
 def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
-    """What every step does, over all sentences.
+    """Metrics of every step, over all sentences.
 
     Raises:
-      PadirError: no sentences.
+      PadirError: there are no sentences.
     """
     runs = list(runs)
     if not runs:
@@ -121,10 +122,10 @@ def tally(runs: Iterable[SentenceRun]) -> list[StepMetrics]:
 
 
 def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list[StepMetrics]:
-    """What every step of `decoding` does, with the references' lengths.
+    """Metrics of every step of one decoding run, at the references' lengths.
 
     Raises:
-      PadirError: the model cannot be looked into, or there are no sentences.
+      PadirError: the model's passes cannot be analysed, or there are no sentences.
     """
     check_model(translator.card.config)
     decoding = translator.resolved(decoding)
@@ -162,7 +163,7 @@ def outcomes(
 ) -> list[dict[str, Any]]:
     """A row for every strategy that the model can run and every number of steps.
 
-    Sentences are translated as `decoding` says, with one length unless it says otherwise.
+    All other decoding options are those of `decoding`.
 
     Args:
       strategies: as the command line names them.
@@ -179,10 +180,12 @@ def outcomes(
 
 
 def with_strategy(translator: Translator, decoding: Decoding, strategy: Strategy) -> Decoding:
-    """A decoding with this strategy, and with a canvas of masks where that needs one and the model knows them.
+    """Decoding options with this strategy, and with a canvas of masks if the strategy needs one.
+
+    The canvas changes only where `decoding` names none and the model was trained with masks.
 
     Raises:
-      PadirError: the model cannot run it.
+      PadirError: the model cannot run the strategy.
     """
     canvas = decoding.canvas
     if "mask" in getattr(strategy, "needs", ()) and not translator.card.config.decontextualised:
@@ -212,9 +215,10 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
 
 
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
-    """(batch, row, sentence) of the sentences that took the most steps, the longest first among these.
+    """(batch, row, sentence number) of the sentences that took the most steps, the longest first among equals.
 
-    Long ones (`MOST_TOKENS`), of which no one would see anything, come only where there is no other, shortest first.
+    Sentences of more than `MOST_TOKENS` tokens, whose pictures nobody could read, are given only where there are no
+    others, shortest first.
     """
     found: list[tuple[tuple[int, ...], Pass, int]] = []
     for one in refined(translator, test_set, decoding):
@@ -223,6 +227,6 @@ def examples(translator: Translator, test_set: TestSet, decoding: Decoding, coun
             if length > 2:
                 order = (1, passes, length) if length <= MOST_TOKENS else (0, -length, 0)
                 found.append(((*order, -number), one, row))
-        # A batch that shows nothing is not kept: it holds the encoder's memory.
+        # A batch without examples is dropped, because it holds the encoder's output.
         found = sorted(found, key=lambda each: each[0], reverse=True)[:count]
     return [(one, row, -order[-1]) for order, one, row in found if order[0] == found[0][0][0]]

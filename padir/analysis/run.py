@@ -85,7 +85,7 @@ def _write(folder: Path, about: dict[str, Any], findings: Findings, result: dict
 
 
 def _without_nan(value: Any) -> Any:
-    """A copy for JSON, with None for NaN (an undefined metric, such as the correlation with a constant)."""
+    """A copy of a value for JSON, with None for NaN (an undefined metric, such as the correlation with a constant)."""
     if isinstance(value, dict):
         return {name: _without_nan(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """Tables 4 and 5: attention between neighbours that stutter and between neighbours that do not (section L.5).
 
-1. Refine a draft for `step` passes; the last one leaves stutter where it is.
-2. Two neighbouring positions stutter if they hold the same token then.
+1. Refine a draft for `step` passes. The last pass leaves stutter in the draft.
+2. Two neighbouring positions stutter if they hold the same token in this draft.
 3. Measure the attention between neighbours in the pass that *writes* that draft, or in the next, which *reads* it.
 
 A pass that reads a stuttering draft is shown the same token at both positions, which makes their queries alike whatever
@@ -35,9 +35,9 @@ class Neighbours:
     """P pairs of neighbouring free positions.
 
     Attributes:
-      values: of each measure (`padir.analysis.pairs`), by name.
-      stutter_P: whether both hold the same token.
-      sentence_P: the number of the sentence.
+      values: values of each measure by name, see `padir.analysis.pairs`.
+      stutter_P: True where both positions hold the same token.
+      sentence_P: the number of the pair's sentence.
     """
 
     values: dict[str, Float[np.ndarray, " P"]]
@@ -45,8 +45,11 @@ class Neighbours:
     sentence_P: Int[np.ndarray, " P"]
 
     def table(self) -> list[dict[str, Any]]:
-        """For each measure: mean and standard deviation of pairs that stutter and of others, and how well it tells them
-        apart (AUC over 0.5: higher where there is stutter), among all pairs and within each sentence."""
+        """Rows of a table by measure: mean and standard deviation of pairs that stutter and of other pairs, and AUC.
+
+        The AUC of telling the two apart is taken among all pairs and within each sentence; above 0.5 the measure is
+        higher where there is stutter.
+        """
         rows = []
         both = 0 < self.stutter_P.sum() < len(self.stutter_P)
         for name, value_P in self.values.items():
@@ -63,10 +66,10 @@ class Neighbours:
 
 
 def attention_of(translator: Translator, one: Pass, when: str) -> Maps:
-    """The attention of the pass that wrote a batch's last draft, or of one that reads it, on the host.
+    """The attention of the pass that wrote a batch's last draft, or of a pass that reads this draft, on the host.
 
     Raises:
-      PadirError: `when` is neither.
+      PadirError: `when` is neither "writes" nor "reads".
     """
     if when not in WHEN:
         raise PadirError(f"the pass must be one of {', '.join(WHEN)}, got {when!r}")
@@ -89,11 +92,11 @@ def neighbours(
     """Measures every pair of neighbours in the drafts of a test set.
 
     Args:
-      decoding: its strategy, canvas and seed count; one draft of the likeliest length is made of each sentence.
-      step: which pass ends the draft; the model's own halting apart.
+      decoding: strategy, canvas and seed of the drafts; each sentence gets one draft of its likeliest length.
+      step: number of passes that make the draft, fewer where a row halts earlier.
 
     Raises:
-      PadirError: the model cannot be looked into, or `when` is unknown.
+      PadirError: the model's passes cannot be analysed, or `when` is unknown.
     """
     check_model(translator.card.config)
     values: dict[str, list[Any]] = collections.defaultdict(list)

@@ -1,9 +1,9 @@
-"""How strongly two target positions of the built-in corpus truly depend on each other.
+"""True dependency between target positions on the built-in corpus, as mutual information in nats.
 
 The grammar lists every right translation of a sentence with its probability (`padir.data.toy.references`). A model
-writes at a length that it is given, so of these only the translations of that many tokens count, and their
-probabilities are scaled to sum to 1: the exact joint distribution of the tokens at positions 1 .. L, given source and
-length. Positions are thus aligned. Mutual information is in nats.
+writes a translation of a given length, so only the right translations of this length are compared with it. Their
+probabilities, scaled to sum to 1, are the exact joint distribution of the tokens at positions 1 .. L given the source
+and the length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Joint:
     Attributes:
       tokens_KL: the sentences.
       prob_K: their probabilities, which sum to 1.
-      share: of all right translations, how probable it is to be one of these.
+      share: probability that a right translation of any length is one of these sentences.
     """
 
     tokens_KL: Int[np.ndarray, "K L"]
@@ -33,12 +33,12 @@ class Joint:
     share: float = 1.0
 
     def entropy(self) -> Float[np.ndarray, " L"]:
-        """Of each position, in nats."""
+        """Entropy of each position, in nats."""
         length = self.tokens_KL.shape[1]
         return np.array([_entropy(self.tokens_KL[:, [i]], self.prob_K) for i in range(length)])
 
     def information(self) -> Float[np.ndarray, "L L"]:
-        """Mutual information of every two positions; on the diagonal the entropies.
+        """Mutual information of every two positions, in nats; the diagonal holds the entropies.
 
         >>> joint = Joint(np.array([[7, 8, 5], [8, 7, 5]]), np.array([0.5, 0.5]))
         >>> (joint.information() / np.log(2)).round(6).tolist()
@@ -53,7 +53,7 @@ class Joint:
 
 
 def joints(source: str, tokenizer: Tokenizer) -> dict[int, Joint]:
-    """The right translations of a sentence by their length in tokens, EOS included; only lengths that have several.
+    """The right translations of a sentence by length in tokens, EOS included; only lengths of several translations.
 
     Raises:
       PadirError: the sentence is not of the grammar.
@@ -71,7 +71,7 @@ def joints(source: str, tokenizer: Tokenizer) -> dict[int, Joint]:
 
 
 def _entropy(tokens_KP: Int[np.ndarray, "K P"], prob_K: Float[np.ndarray, " K"]) -> float:
-    """Of the tokens at P positions together."""
+    """Joint entropy of the tokens at P positions, in nats."""
     _, kind_K = np.unique(tokens_KP, axis=0, return_inverse=True)
     prob = np.bincount(kind_K.reshape(-1), weights=prob_K)
     return float(max(0.0, -(prob[prob > 0] * np.log(prob[prob > 0])).sum()))

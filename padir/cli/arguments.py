@@ -12,7 +12,7 @@ from typing import Any
 from padir.cli.options import given
 from padir.decoding.options import Decoding, Prune, foreign_option
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank
-from padir.decoding.rescorer import rescorer
+from padir.decoding.rescoring import rescorer
 from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator

@@ -74,7 +74,11 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
     group.add_argument(
-        "--gin_search_paths", action="append", default=[], metavar="DIR", help="look for gin files there; repeatable"
+        "--gin_search_paths",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder to look for gin files in; repeatable",
     )
     group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
@@ -168,7 +172,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         "--rerank",
         **many,
         metavar="HOW",
-        help="choose among hypotheses by: own score | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
+        help="choose among hypotheses by: own (the model's score) | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
     )
     setting(group, OwnScore, "brevity", "own and MODEL_DIR: divide the log-probability by tokens^BREVITY")
     setting(group, OwnScore, "length_weight", "own: weight of the length's log-probability")

@@ -37,7 +37,7 @@ class Mixture:
     def __post_init__(self):
         object.__setattr__(self, "folders", tuple(self.folders))
         if not self.folders:
-            raise PadirError("a mixture needs at least one prepared folder", remedy="give --data DIR")
+            raise PadirError("a mixture needs at least one prepared folder")
         object.__setattr__(self, "weights", tuple(map(float, self.weights)) or (1.0,) * len(self.folders))
         if len(self.weights) != len(self.folders):
             raise PadirError(f"{len(self.folders)} folders need as many weights, got {len(self.weights)}")

@@ -1,1 +1,37 @@
-"""Decoding: from sentences to translations."""
+"""Decoding: from sentences to translations, with models that refine drafts and with autoregressive ones.
+
+`Translator` is the entry; `Decoding` holds its options: `LengthSearch` and a `Rerank` rule for drafts, a `Search` for
+autoregressive models, a `Shortlist` of the words to write with. The stages that every batch passes are in
+`padir.decoding.pipeline`, the jitted programs in `refine_batch` and `autoregressive`.
+"""
+
+from padir.decoding.lengths import LengthSearch
+from padir.decoding.options import Decoding, Prune
+from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.rescoring import rescorer
+from padir.decoding.scoring import PairScore, score_pairs
+from padir.decoding.search import Beam, Greedy, Sampling, Search
+from padir.decoding.shortlist import Shortlist
+from padir.decoding.translation import TargetScore, Translation
+from padir.decoding.translator import Translator
+
+__all__ = [
+    "Beam",
+    "Decoding",
+    "Greedy",
+    "LengthSearch",
+    "MinimumBayesRisk",
+    "OwnScore",
+    "PairScore",
+    "Prune",
+    "Rerank",
+    "Rescore",
+    "Sampling",
+    "Search",
+    "Shortlist",
+    "TargetScore",
+    "Translation",
+    "Translator",
+    "rescorer",
+    "score_pairs",
+]

@@ -1,15 +1,14 @@
-"""Writing from left to right: greedy, beam search and sampling with a causal model, and its scores of given targets.
+"""Autoregressive decoding with a causal model: greedy search, beam search, sampling; and scores of given targets.
 
-One loop runs the three; each step,
+One loop runs all three searches. At each step,
 
 1. the decoder gives logits of the next position of every row, N rows a sentence, whose keys and values are cached;
-2. the search says which row each new row goes on from, and by which token;
+2. the search chooses which row each new row extends, and by which token;
 3. a row that wrote EOS is finished and keeps its place;
-4. a sentence is over when all of its rows are finished, or when none of the others can win.
+4. a sentence is over when all of its rows are finished, or when no unfinished row can win.
 
-Log-probabilities are the model's own, over its whole vocabulary, or over a batch's ids where it has a shortlist. Ids
-that may not be written are left out of the choice, EOS at the first position among them; at its length limit a row must
-write EOS.
+Log-probabilities are the model's own, over its whole vocabulary, or over the ids of a batch with a shortlist. The
+search never chooses special ids, nor EOS at the first position; at its length limit a row must write EOS.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 from padir.text.ids import Ids
 
-# Most target tokens of a sentence, EOS included, by its source tokens: more than any translation of it should need.
+# The limit of a sentence's target tokens, EOS included, is FACTOR * source tokens + EXTRA: more than it should need.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
 
 NextFn = Callable[..., tuple[Any, Any]]
-"""(tokens_BNL, slot_BNL, position, cache) -> (logits_BNV, cache): `tokens_BNL` holds what the rows have written before
-`position`, padding from there on; `slot_BNL` says whose slot of the cache holds each of a row's positions."""
+"""(tokens_BNL, slot_BNL, position, cache) -> (logits_BNV, cache): `tokens_BNL` holds the tokens written before
+`position`, then padding; `slot_BNL` holds the slot of the cache for each position of a row."""
 
 
 def length_limits(source_tokens: list[int], max_length: int) -> list[int]:
-    """Most target tokens of each sentence, EOS included; it depends on nothing but the sentence.
+    """Limits of each sentence's target tokens, EOS included; a limit depends on nothing but its sentence.
 
     >>> length_limits([3, 100], max_length=128)
     [22, 128]
@@ -57,12 +56,12 @@ def generate(
     max_length: int,
     ids: Ids,
 ) -> tuple[Hypotheses, Int[Array, " B"]]:
-    """Writes N hypotheses of each sentence, and says how many decoder passes each sentence needed.
+    """Writes N hypotheses of each sentence; returns them and the decoder passes of each sentence.
 
     Args:
       key_B: one key per sentence, made from its number, so that a result does not depend on its batch.
       next_fn: the decoder.
-      cache: what `next_fn` is given first.
+      cache: the cache that `next_fn` gets at the first position.
       limit_B: most tokens of each sentence, EOS included, 2 .. max_length.
       search: one of `padir.decoding.search`.
       max_length: L.
@@ -96,7 +95,7 @@ def generate(
             tokens_BNL=jnp.where(here_BNL, extension.token_BN[..., None], rows.tokens_BNL),
             length_BN=rows.length_BN + goes_on_BN,
             log_prob_BN=log_prob_BN,
-            # A row with probability 0 was chosen for want of others and may still be replaced.
+            # A row with probability 0 was chosen because no other was left; another may still replace it.
             done_BN=rows.done_BN | (goes_on_BN & (extension.token_BN == ids.eos) & (log_prob_BN > -jnp.inf)),
         )
         return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache
@@ -117,7 +116,7 @@ def generate(
 
 
 def _allowed(logits_BNV, position, limit_B, eos: int):
-    """-inf for EOS at the first position, since a sentence with text has a token beside it, and else at the limit."""
+    """Forbids EOS at the first position, as a sentence has another token, and all but EOS at the limit."""
     eos_V = jnp.arange(logits_BNV.shape[-1]) == eos
     last_B11 = (position == limit_B - 1)[:, None, None]
     return jnp.where(jnp.where(eos_V, position > 0, ~last_B11), logits_BNV, -jnp.inf)

@@ -1,4 +1,4 @@
-"""`Decoding`: how sentences are translated, and which of its options a model has a meaning for."""
+"""`Decoding`: the options of translating sentences, and the check that they fit a model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from padir.refinement.strategies import check_strategy
 
 @dataclasses.dataclass(frozen=True)
 class Prune:
-    """Fewer hypotheses of each sentence after the first steps, those with the highest mean log-probability.
+    """Keeps only the hypotheses with the highest mean log-probability after the first steps.
 
-    This changes what is translated, where a hypothesis that starts badly would have won.
+    The translation is another one if a hypothesis that starts badly would have won.
 
     Attributes:
-      keep: how many go on.
-      steps: decoder passes that all of them get.
+      keep: number of hypotheses of each sentence that go on.
+      steps: decoder passes that all hypotheses get.
 
     Raises:
-      PadirError: a number below 1.
+      PadirError: a number is below 1.
     """
 
     keep: int = 1
@@ -40,27 +40,27 @@ class Prune:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How sentences are translated.
+    """Decoding options.
 
     Attributes:
       num_steps: decoder passes at most, T.
       strategy: None takes the model's own.
-      canvas: what drafts are made of; None takes the corruption that the model was trained with.
-      lengths: which lengths are tried, and how many drafts of each.
+      canvas: the corruption that makes drafts; None takes the one that the model was trained with.
+      lengths: the lengths that are tried, and the number of drafts of each.
       drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2), but for
         digits and bytes; None: only for the strategy "padir".
-      search: of a causal model, which all of the above is not for; nor is this for others.
+      search: for a causal model only; the options above are for models that refine drafts.
       batch_size: sentences decoded at once.
       seed: of the random drafts, or of sampling.
-      rerank: how one of the hypotheses is chosen; an autoregressive model's search does so itself.
-      prune: how many of the hypotheses go on after the first steps; None: all. A trace shows all steps of all.
-      n_best: how many of them a `Translation` lists, best first; 0 lists none.
-      shortlist: write a batch with the ids that its sources are likely to be translated to, of either kind of model;
-        None: with all. It saves most of the projection onto a large vocabulary, and makes a translation depend on the
-        sentences that it is in a batch with (`padir.decoding.shortlist`). Given targets are scored with all ids.
+      rerank: the rule that chooses one of the hypotheses; an autoregressive model's search chooses by itself.
+      prune: leaves out hypotheses after the first steps; None: none. A trace shows all steps of all hypotheses.
+      n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.
+      shortlist: write a batch only with the ids that its sources are likely to be translated to; None: with all ids.
+        A shortlist saves most of the projection onto a large vocabulary, and makes a translation depend on the other
+        sentences of its batch (`padir.decoding.shortlist`). Given targets are scored with all ids.
 
     Raises:
-      PadirError: a number is too small, or a field is of another kind.
+      PadirError: a number is out of its range, or a field has a value of the wrong type.
     """
 
     num_steps: int = 4
@@ -92,47 +92,47 @@ class Decoding:
             value = getattr(self, name)
             optional = value is None and name in ("strategy", "canvas", "prune", "shortlist")
             if not optional and (isinstance(value, type) or not isinstance(value, kind)):
-                raise PadirError(f"{name} must be a {kind.__name__}, got {value!r}: give an instance (in gin @Name())")
+                raise PadirError(name, f"a {kind.__name__}", value, "give an instance (in gin @Name())")
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
-        """The same with a model's own canvas and strategy where it leaves them open."""
+        """Fills in a model's own canvas and strategy where the options leave them open."""
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
     def check(self, config: ModelConfig) -> None:
-        """Compares what differs from the defaults with the kind of the model.
+        """Refuses options that are not for this kind of model and differ from the defaults.
 
         Raises:
-          PadirError: it is an option of the other kind.
+          PadirError: an option is for the other kind of model.
         """
         for name in OF_REFINING if config.causal else OF_CAUSAL:
             if getattr(self, name) != getattr(Decoding, name):
                 raise foreign_option(name, config.causal)
 
 
-OF_CAUSAL = ("search",)  # fields of `Decoding` that mean nothing to the other kind of model
+OF_CAUSAL = ("search",)  # fields of `Decoding` for causal models only, and below for models that refine only
 OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "prune", "n_best")
 
 
 def foreign_option(name: str, causal: bool) -> PadirError:
-    """The error that says why a model of a kind has no such option."""
+    """The error for an option that is for the other kind of model."""
     if causal:
         return PadirError(
-            f"the model is autoregressive: it writes each sentence once, from left to right, and refines no draft, so"
-            f" that {name} means nothing to it; choose a search (--beam, --length_penalty or --sample) instead"
+            f"{name} applies only to models that refine drafts; this model is autoregressive",
+            remedy="choose a search instead (--beam, --length_penalty or --sample)",
         )
     return PadirError(
-        f"the model refines drafts: {name} is for autoregressive models, which write from left to right; choose"
-        " num_steps, strategy and lengths instead"
+        f"{name} applies only to autoregressive models; this model refines drafts",
+        remedy="choose num_steps, strategy and lengths instead",
     )
 
 
 def resolve(
     decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
 ) -> Decoding:
-    """A decoding with a model's own strategy and canvas where it leaves them open.
+    """Fills in a model's own strategy and canvas, and checks that the options fit the model.
 
     Args:
-      corruption, strategy: those that the model was trained with; None for a causal model.
+      corruption, strategy: of the model's training run; None for a causal model.
 
     Raises:
       PadirError: the options do not fit the model.

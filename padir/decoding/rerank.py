@@ -1,8 +1,8 @@
-"""How one of a sentence's hypotheses is chosen, one frozen dataclass a rule; the best score wins, ties go to the first.
+"""Rules that choose one of a sentence's hypotheses, one frozen dataclass each; of equal scores the first wins.
 
-The hypotheses are what decoding wrote at several lengths or from several drafts. `OwnScore` asks the model that wrote
-them, `Rescore` another one (an autoregressive model reads a finished sentence in one teacher-forced pass), and
-`MinimumBayesRisk` asks which of them the others agree with.
+Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
+model that wrote them, `Rescore` those of another model (an autoregressive one reads a finished sentence in one
+teacher-forced pass), and `MinimumBayesRisk` prefers the hypothesis that the others agree with.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from padir import checks
 from padir.errors import PadirError
 
 ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
-"""(sources, targets) -> of each target its log-probability, and the number of tokens that this is the sum of."""
+"""(sources, targets) -> for each target (log-probability, number of tokens that it is the sum of)."""
 
 
 class Hypothesis(NamedTuple):
     """One finished draft of a sentence.
 
     Attributes:
-      text: what it says; "" for a rule that does not read it.
-      log_prob: sum of its tokens' log-probabilities, each as of when it was last written; EOS, which the length places,
-        is not among them.
-      tokens: how many tokens that sum has.
-      length_log_prob: log-probability of its length; None where the length head is no classifier.
+      text: the hypothesis as text; "" for a rule that reads no text.
+      log_prob: sum of the tokens' log-probabilities, each of the step that wrote the token last; without EOS, which the
+        length places.
+      tokens: number of tokens of that sum.
+      length_log_prob: log-probability of the length; None if the length head is no classifier.
     """
 
     text: str
@@ -40,7 +41,7 @@ class Hypothesis(NamedTuple):
 class Rerank(Protocol):
     """A frozen dataclass that scores every hypothesis of every sentence of a batch; higher is better.
 
-    `reads_text` says whether it needs the texts, which are only made where somebody reads them.
+    `reads_text` is True if the rule needs the hypotheses' texts, which are made only then.
     """
 
     @property
@@ -60,10 +61,11 @@ class OwnScore:
 
     Attributes:
       brevity: exponent of the number of tokens.
-      length_weight: how much the length head's own opinion counts.
+      length_weight: weight of the length head's log-probability.
 
     Raises:
-      PadirError: a negative number; when called, length_weight for a length head that gives no probabilities.
+      PadirError: a number is negative or not finite; when called, length_weight is set and the length head gives no
+        probabilities.
     """
 
     brevity: float = 1.0
@@ -82,12 +84,16 @@ class OwnScore:
         return self.of(hypothesis.log_prob, hypothesis.tokens, hypothesis.length_log_prob)
 
     def of(self, log_prob: Any, tokens: Any, length_log_prob: Any = None) -> Any:
-        """The score of a `Hypothesis`' numbers, or of arrays of them."""
+        """Computes the score from a hypothesis' numbers, or from arrays of numbers.
+
+        >>> OwnScore(brevity=0.0).of(-3.0, 6)
+        -3.0
+        """
         if self.length_weight:
             if length_log_prob is None:
                 raise PadirError(
-                    "length_weight needs a length head that gives probabilities ('token'), this model has none: use"
-                    " length_weight=0"
+                    "length_weight needs a length head that gives probabilities ('token'), this model has another",
+                    remedy="use length_weight=0",
                 )
             log_prob = log_prob + self.length_weight * length_log_prob
         return _normalised(log_prob, tokens, self.brevity)
@@ -97,16 +103,16 @@ class OwnScore:
 class Rescore:
     """Another model's log-probability of the text / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.rescorer.rescorer` makes one of an autoregressive model's directory.
+    `padir.decoding.rescoring.rescorer` makes this rule of an autoregressive model's directory.
 
     Attributes:
-      score_fn: (sources, targets) -> (log-probability, tokens) of each target.
-      brevity: exponent of the number of tokens, in that model's pieces; 1 is the mean.
-      name: of the model, for tables.
-      target_language: that it knows; "" for any.
+      score_fn: the other model, (sources, targets) -> (log-probability, tokens) of each target.
+      brevity: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
+      name: the other model's name in tables.
+      target_language: the language that the other model writes; "" for any.
 
     Raises:
-      PadirError: a negative exponent; when called, texts of another language.
+      PadirError: the exponent is negative or not finite; when called, the texts are of another language.
     """
 
     score_fn: ScoreFn
@@ -121,8 +127,9 @@ class Rescore:
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         if self.target_language not in ("", target_language):
             raise PadirError(
-                f"{self.name} rescores translations into {self.target_language!r}, got {target_language!r}: name a"
-                " model of the same languages"
+                f"{self.name} rescores translations into {self.target_language!r}",
+                got=target_language,
+                remedy="name a model of the same languages",
             )
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
         texts = [hypothesis.text for row in hypotheses for hypothesis in row]
@@ -135,24 +142,26 @@ class Rescore:
 
 @dataclasses.dataclass(frozen=True)
 class MinimumBayesRisk:
-    """The mean utility of a text with all hypotheses of the sentence as its references (Kumar and Byrne, 2004).
+    """The mean utility of a text with all hypotheses of the sentence as references (Kumar and Byrne, 2004).
 
-    Every hypothesis has the same weight, so that a text which several of them share counts as often.
+    Every hypothesis has the same weight: a text that several hypotheses share counts several times.
 
     Attributes:
       utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order and the tokenizer of
         the target language).
+
+    Raises:
+      PadirError: the utility is neither.
     """
 
     utility: str = "chrf"
     reads_text = True
 
     def __post_init__(self):
-        if self.utility not in ("chrf", "bleu"):
-            raise PadirError(f"utility must be chrf or bleu, got {self.utility!r}")
+        checks.one_of(("chrf", "bleu"), utility=self.utility)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        from padir.metrics.scores import sentence_metric  # SacreBLEU is only wanted by those who score
+        from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
 
         metric = sentence_metric(self.utility, target_language)
         results = []

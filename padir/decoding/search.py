@@ -1,7 +1,7 @@
-"""How an autoregressive model's next tokens are chosen: one frozen dataclass a search.
+"""Searches: rules that choose an autoregressive model's next tokens, one frozen dataclass each.
 
-A search keeps N rows of each sentence. `padir.decoding.autoregressive.generate` asks it at every position which row
-each new row goes on from, and by which token. Scores are comparable within a search only.
+A search keeps N rows of each sentence. At every position, `padir.decoding.autoregressive.generate` asks the search
+which row each new row extends, and by which token. Only scores of the same search are comparable.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from padir import checks
 from padir.errors import PadirError
 
 
@@ -27,7 +28,7 @@ class Hypotheses:
       tokens_BNL: EOS included, then padding.
       length_BN: in tokens, EOS included.
       log_prob_BN: the model's log-probability of the tokens; -inf for a row that led nowhere.
-      done_BN: whether the row has written EOS.
+      done_BN: True if the row has written EOS.
     """
 
     tokens_BNL: Int[Array, "B N L"]
@@ -38,10 +39,9 @@ class Hypotheses:
 
 @flax.struct.dataclass
 class Extension:
-    """What a search makes of the rows: new row n goes on from row `parent_BN[b, n]` by a token.
+    """A search's choice of the next rows: new row n extends row `parent_BN[b, n]` by a token.
 
-    `log_prob_BN` is that of the new row. What it says of a row that goes on from a finished one is not used but for
-    the parent.
+    `log_prob_BN` is the new row's log-probability. If the parent is finished, only `parent_BN` is used.
     """
 
     parent_BN: Int[Array, "B N"]
@@ -53,9 +53,9 @@ class Extension:
 class Search(Protocol):
     """A frozen dataclass that chooses tokens, with its hyperparameters as fields.
 
-    `size` is N. `extend` sees allowed logits (-inf elsewhere), of which `log_z_BN` is the logsumexp over the whole
-    vocabulary, and keeps every finished row. `score` grows with log_prob and with length. `over` says which sentences
-    need no further step.
+    `size` is N. `extend` is given logits (-inf for ids that are not allowed) with `log_z_BN`, their logsumexp over the
+    whole vocabulary, and keeps every finished row. `score` grows with log_prob and with length. `over` is True for
+    sentences that need no further step.
     """
 
     @property
@@ -76,7 +76,7 @@ class Search(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Greedy:
-    """The most likely token each time; the score is the mean log-probability per token, EOS included."""
+    """Greedy search: the most likely token at every position; the score is the mean log-probability, EOS included."""
 
     size = 1
 
@@ -95,10 +95,10 @@ class Greedy:
 class Beam:
     """Beam search: of all extensions the most likely ones, as many as there are unfinished rows.
 
-    A finished row keeps its place, so that the beam narrows, N rows are all that a sentence ever has, and one of size
-    1 is greedy search. (T5X's beam keeps finished rows apart, and its width, which may find a little more.) The search
-    of a sentence ends as soon as no unfinished row can beat the best finished one, whatever its length will be: this
-    changes nothing but the time. Rows that were not finished then are not results.
+    A finished row keeps its place, so that the beam narrows, a sentence never has more than N rows, and size 1 is
+    greedy search. (T5X's beam keeps finished rows apart, and its width, and may find a little more.) The search of a
+    sentence ends as soon as no unfinished row can beat the best finished one, whatever its length will be: the result
+    is the same, only sooner. Rows that were not finished then are not results.
 
     Attributes:
       size: N.
@@ -113,8 +113,7 @@ class Beam:
     alpha: float = 0.6
 
     def __post_init__(self):
-        if self.size < 1:
-            raise PadirError("size", "at least 1", self.size)
+        checks.at_least(1, size=self.size)
         if not 0 <= self.alpha < math.inf:  # nan, too
             raise PadirError("alpha", "at least 0 (0: no length penalty) and finite", self.alpha)
 
@@ -129,10 +128,10 @@ class Beam:
         order_BNK = jnp.where(rows.done_BN[..., None], stays_K, total_BNK)
         _, index_BN = jax.lax.top_k(order_BNK.reshape(-1, self.size * best), self.size)
 
-        def chosen(x_BNK):
+        def at_index(x_BNK):
             return jnp.take_along_axis(x_BNK.reshape(-1, self.size * best), index_BN, axis=1)
 
-        return Extension(index_BN // best, chosen(token_BNK), chosen(total_BNK))
+        return Extension(index_BN // best, at_index(token_BNK), at_index(total_BNK))
 
     def score(self, log_prob_BN, length_BN):
         return log_prob_BN / ((5.0 + length_BN) / 6.0) ** self.alpha
@@ -146,15 +145,15 @@ class Beam:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Tokens drawn from the model's distribution; the score is the mean log-probability per token, EOS included.
+    """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
-    The log-probability is the model's, whatever temperature, top_k and top_p make of its distribution (in this order).
+    The score is of the model's own distribution, before temperature, top_k and top_p change it (in this order).
 
     Attributes:
       temperature: logits are divided by it.
       top_k: draw among the k most likely tokens; 0: all.
       top_p: draw among the fewest most likely tokens that together have at least this probability; 1: all.
-      size: N, samples of each sentence.
+      size: N, number of samples of each sentence.
 
     Raises:
       PadirError: a number is out of its range.
@@ -168,10 +167,10 @@ class Sampling:
     def __post_init__(self):
         if not 0 < self.temperature < math.inf:  # nan, too
             raise PadirError("temperature", "above 0 and finite", self.temperature, "search with Greedy for the limit")
-        if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise PadirError(f"top_k must be at least 0 and top_p in (0, 1], got {self.top_k} and {self.top_p}")
-        if self.size < 1:
-            raise PadirError(f"the number of samples must be at least 1, got size={self.size}")
+        checks.at_least(0, top_k=self.top_k)
+        if not 0 < self.top_p <= 1:
+            raise PadirError("top_p", "in (0, 1]", self.top_p)
+        checks.at_least(1, size=self.size)
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         drawn_from_BNV = self._likely(logits_BNV / self.temperature)
@@ -180,7 +179,7 @@ class Sampling:
         return _own(token_BN, value_BN - log_z_BN, rows)
 
     def _likely(self, logits_BNV):
-        """-inf for the tokens that top_k and top_p leave out."""
+        """Sets the logits of the tokens that top_k and top_p leave out to -inf."""
         if 0 < self.top_k < logits_BNV.shape[-1]:
             least_BN1 = jax.lax.top_k(logits_BNV, self.top_k)[0][..., -1:]
             logits_BNV = jnp.where(logits_BNV < least_BN1, -jnp.inf, logits_BNV)
@@ -203,6 +202,6 @@ SEARCHES: dict[str, Callable[..., Search]] = {"greedy": Greedy, "beam": Beam, "s
 
 
 def _own(token_BN, log_prob_BN, rows: Hypotheses) -> Extension:
-    """Every row goes on from itself."""
+    """Extends every row by its own token."""
     parent_BN = jnp.broadcast_to(jnp.arange(token_BN.shape[1]), token_BN.shape)
     return Extension(parent_BN, token_BN, rows.log_prob_BN + log_prob_BN)

@@ -1,14 +1,14 @@
-"""Lexical shortlists: a batch is written with the ids that its sources are likely to be translated to, and no others.
+"""Lexical shortlists: the ids that a batch's sources are likely to be translated to, and that it is written with.
 
 1. `padir.jobs.learn_shortlist` learns which target ids each source id is translated to.
-2. `Shortlist.restrict` takes those of a batch's source ids, the most frequent ids, and all that are special; more
-   frequent ones fill up to one of few sizes, so that few programs are compiled.
-3. `compact` makes a model of these ids alone, its part of the token embedding and of the projection gathered: it
-   drafts, refines and searches as every other, and computes as many logits. `expand` turns what it wrote into ids of
-   the whole vocabulary.
+2. `Shortlist.restrict` takes the candidates of a batch's source ids, the most frequent ids, and all special ids; more
+   frequent ids fill the list up to one of few sizes, so that few programs are compiled.
+3. `compact` makes a model of these ids alone, with their rows of the token embedding and of the projection: it drafts,
+   refines and searches as every model, with fewer logits. `expand` turns the written ids into ids of the whole
+   vocabulary.
 
-What a sentence can be written with thus depends on the batch that it is in, through the other sentences' ids. Random
-drafts are drawn from the ids of the batch, and log-probabilities are over them.
+The ids that a sentence can be written with thus depend on the other sentences of its batch. Random drafts are drawn
+from the ids of the batch, and log-probabilities are over these ids.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.transformer import Transformer
 from padir.storage.files import atomic_file
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
-# What NumPy and zipfile say of damaged files; a few bytes can ask for any amount of memory.
+# Errors of NumPy and zipfile for damaged files; a few bytes can ask for any amount of memory.
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
@@ -45,19 +46,19 @@ _AXES = {"embedding": 0, "embedding_scale": 0, "kernel": 1, "kernel_scale": 0}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Which target ids each source id is likely to be translated to. P counts all ids but the sentinels.
+    """The target ids that each source id is likely to be translated to. P counts all ids but the sentinels.
 
-    Equal where the `sha256` is.
+    Shortlists of the same `sha256` are equal.
 
     Attributes:
-      vocabulary: the sha256 of the vocabulary's file.
-      candidates_PK: target ids of each source id, most probable first; 0 where there are no more. Row 0 is the NULL
-        word's, to which what has no source word is aligned: it belongs to every sentence.
+      vocabulary: SHA-256 of the vocabulary's file.
+      candidates_PK: target ids of each source id, most probable first, then zeros. Row 0 is the NULL word's, to which
+        target words without a source word are aligned: it belongs to every sentence.
       by_frequency_N: all regular ids, the most frequent in targets first.
-      frequent: how many of those belong to every sentence.
+      frequent: number of the most frequent ids that belong to every sentence.
 
     Raises:
-      PadirError: the arrays have other shapes or values.
+      PadirError: the arrays have wrong shapes or values.
     """
 
     vocabulary: str
@@ -67,8 +68,7 @@ class Shortlist:
 
     def __post_init__(self):
         table, order = self.candidates_PK, self.by_frequency_N
-        if self.frequent < 0:
-            raise PadirError(f"frequent must be at least 0, got {self.frequent}")
+        checks.at_least(0, frequent=self.frequent)
         if table.ndim != 2 or table.shape[1] < 1 or order.ndim != 1 or len(np.unique(order)) != len(order):
             raise PadirError(
                 "a shortlist needs candidates [P, K] with K of at least 1 and different ids by frequency, got shapes"
@@ -79,7 +79,7 @@ class Shortlist:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Of all that it holds."""
+        """SHA-256 of the shortlist's contents."""
         digest = hashlib.sha256(f"{self.vocabulary} {self.frequent} {self.candidates_PK.shape}".encode())
         for array in (self.candidates_PK, self.by_frequency_N):
             digest.update(np.ascontiguousarray(array, "<i4").tobytes())
@@ -92,11 +92,11 @@ class Shortlist:
         return hash(self.sha256)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: how much it keeps, and what tells it apart."""
+        """The shortlist's sizes and SHA-256, as JSON."""
         return {"candidates": self.candidates_PK.shape[1], "frequent": self.frequent, "sha256": self.sha256}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file in NumPy's format .npz, whole or not at all."""
+        """Writes a file in NumPy's format .npz, atomically."""
         with atomic_file(path, binary=True) as file:
             np.savez_compressed(
                 file,
@@ -109,10 +109,10 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shortlist:
-        """Reads what `save` wrote.
+        """Reads a file of `save`.
 
         Raises:
-          PadirError: no such file, or it is damaged or something else.
+          PadirError: the file is missing, damaged or no shortlist.
         """
         remedy = "make one with `padir shortlist`"
         try:
@@ -132,7 +132,7 @@ class Shortlist:
         """Compares the vocabulary with a model's.
 
         Raises:
-          PadirError: it is another one.
+          PadirError: the model has another vocabulary.
         """
         known = tokenizer.sha256 in (self.vocabulary, "")  # numbers for words have no file
         if not known or tokenizer.ids.end_regular != len(self.candidates_PK):
@@ -143,10 +143,10 @@ class Shortlist:
             )
 
     def likely(self, source_ids: np.ndarray) -> np.ndarray:
-        """Whether each id is on the list of some source ids, [P]: candidates, frequent ones, all that are not regular.
+        """Marks the ids on the list of some source ids, [P]: candidates, frequent ids, and all that are not regular.
 
         Args:
-          source_ids: of any shape; sentinels have no candidates.
+          source_ids: an array of any shape; sentinels have no candidates.
         """
         likely_P = np.ones(len(self.candidates_PK), bool)
         likely_P[self.by_frequency_N[self.frequent :]] = False
@@ -156,7 +156,7 @@ class Shortlist:
         return likely_P
 
     def restrict(self, source_BS: np.ndarray, ids: Ids) -> np.ndarray | None:
-        """The ids that a batch is written with, increasing, as many as one of `SIZES`; None: no fewer than all."""
+        """The ids that a batch is written with, increasing, as many as one of `SIZES`; None for all ids."""
         likely_P = self.likely(source_BS)
         count = int(likely_P.sum()) + ids.num_sentinels
         size = next((size for size in SIZES if size >= count), ids.vocab_size)
@@ -168,12 +168,12 @@ class Shortlist:
 
 
 def compact(model: Transformer, params: Any, kept_v: Int[Array, " v"] | None) -> tuple[Transformer, Any]:
-    """A model of some ids only, which are numbered anew in their order; None: of all, as it is.
+    """Makes a model of some ids only, which are numbered anew in their order.
 
     Special ids keep their meaning: padding, EOS, unk and bytes lie below, sentinels on top.
 
     Args:
-      kept_v: from `Shortlist.restrict`; inside jit it may be traced.
+      kept_v: ids of `Shortlist.restrict`, which may be traced inside jit; None returns the model as it is.
     """
     if kept_v is None:
         return model, params
@@ -190,5 +190,5 @@ def compact(model: Transformer, params: Any, kept_v: Int[Array, " v"] | None) ->
 
 
 def expand(tokens: Int[Array, "*B"], kept_v: Int[Array, " v"] | None) -> Int[Array, "*B"]:
-    """What a compact model wrote, in ids of the whole vocabulary."""
+    """Turns ids of a compact model into ids of the whole vocabulary."""
     return tokens if kept_v is None else kept_v[tokens]

@@ -1,8 +1,8 @@
-"""Lines of bytes in, lines of text out: what `padir translate` does with any input.
+"""Translation of a stream of lines, as `padir translate` does it: bytes in, one line of text out for each line.
 
-Whatever a line holds, one line comes out for it. What the library would refuse is mended with a warning: bytes that are
-not UTF-8 are replaced, sources that are too long are cut. Control characters and text that looks like a special token
-are warned of, too, since they are seldom meant. However long the input is, only a chunk of it is in memory.
+Input that the library would refuse is mended with a warning: bytes that are not UTF-8 are replaced, sources that are
+too long are cut. Control characters and text that looks like a special token get a warning, too, since they are seldom
+meant. However long the input is, only a chunk of it is in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 
-_CHUNK_BATCHES = 16  # lines are read for so many batches at once, so that sorting by length saves padding
-_CHUNK_CHARACTERS = 1 << 21  # and no more of them than have this many characters
+_CHUNK_BATCHES = 16  # batches that a chunk of lines fills, so that sorting by length saves padding
+_CHUNK_CHARACTERS = 1 << 21  # most characters of a chunk, up to the line that exceeds them
 LONGEST_LINE = 1 << 20  # bytes, of which models read the first few thousand at most
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
@@ -32,8 +32,8 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
     """The lines of a file without line ends (LF or CRLF) and without a byte-order mark.
 
     Args:
-      warn: told of each line that holds what is seldom meant, and of each that is cut.
-      name: of the file, for messages.
+      warn: gets a message for each line that was mended, was cut or holds what is seldom meant.
+      name: the file's name in messages.
 
     Raises:
       PadirError: the file cannot be read to its end.
@@ -54,8 +54,8 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
-    """What `translate_lines` has done: lines in all, and the mean of their decoder passes."""
+class StreamTotals:
+    """Totals of `translate_lines`: number of lines, and the mean of their decoder passes."""
 
     lines: int = 0
     passes: float = 0.0
@@ -71,14 +71,14 @@ def translate_lines(
     progress: Callable[[int], None] = lambda count: None,
     each: Callable[[str, Translation], None] = lambda source, translation: None,
     trace: bool = False,
-) -> Written:
-    """Writes one line for each line of `source`, as they get ready, and keeps none.
+) -> StreamTotals:
+    """Translates lines chunk by chunk and writes one line for each.
 
     Args:
-      warn: told of each line that was cut.
-      progress: told how many lines have been written since the last time.
-      each: given each source with its translation, in their order, before its line is written.
-      trace: let translations have their steps.
+      warn: gets a message for each line that was cut.
+      progress: gets the number of lines written since its last call.
+      each: gets each source with its translation, in their order, before the line is written.
+      trace: give translations their steps.
     """
     first, passes = 0, 0
     for chunk in _chunks(source, decoding.batch_size * _CHUNK_BATCHES):
@@ -92,11 +92,11 @@ def translate_lines(
         out.flush()
         progress(len(chunk))
         first += len(chunk)
-    return Written(first, passes / max(1, first))
+    return StreamTotals(first, passes / max(1, first))
 
 
 def _chunks(source: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Lists of `size` lines, or of fewer where they are long; nothing is read before it is asked for."""
+    """Yields lists of `size` lines, or of fewer long ones; reads no further than the list needs."""
     chunk, characters = [], 0
     for line in source:
         chunk.append(line)
@@ -110,12 +110,12 @@ def _chunks(source: Iterable[str], size: int) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str, Translation], None], dict[str, Any]]]:
-    """Writes translations as JSON while they come: {"translations": [{...}, ...], "lines": ...}.
+    """Writes translations as JSON one by one: {"translations": [{...}, ...], "lines": ...}.
 
-    Gives a function that adds one, and a dictionary for the figures that follow them. The file appears when all is
-    written, or not at all.
+    Yields a function that adds a translation, and a dictionary for the metrics that follow them. The file appears when
+    all is written, or not at all.
     """
-    figures: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     count = 0
 
     def add(source: str, translation: Translation) -> None:
@@ -128,8 +128,8 @@ def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str
 
     with atomic_file(path) as file:
         file.write('{\n "translations": [')
-        yield add, figures
+        yield add, metrics
         file.write("\n ]" if count else "]")
-        for name, value in figures.items():
+        for name, value in metrics.items():
             file.write(f",\n {json.dumps(name)}: {json.dumps(value)}")
         file.write("\n}\n")

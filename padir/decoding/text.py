@@ -10,15 +10,15 @@ from padir.text.ids import EOS, PADDING
 
 
 def one_line(text: str) -> str:
-    """The text without a carriage return."""
-    return text.replace("\r", " ")  # most readers of text files take it for the end of a line
+    """Replaces carriage returns, which most readers of text files take for the end of a line, by spaces."""
+    return text.replace("\r", " ")
 
 
 def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
-    """The free tokens, less those that equal their left neighbour (the paper's section L.2).
+    """Leaves out free tokens that equal their left neighbour (the paper's section L.2).
 
     Args:
-      copied: ids that stay nevertheless; the paper knows none, and so would make 10 of 100 where digits are pieces.
+      copied: ids that may repeat, an addition to the paper, which would make 10 of 100 if digits are pieces.
 
     >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
     [7, 8, 8, 7]
@@ -30,10 +30,10 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
 def packed_without_repeats(
     tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
 ) -> Int[Array, "B L"]:
-    """`without_repeats` of every row, for use inside jit: moved to the left, EOS after it where there is room.
+    """`without_repeats` of every row, for use inside jit: moved to the left, with EOS after it if there is room.
 
     Args:
-      copied_V: which ids stay nevertheless; all of them leaves repetitions in.
+      copied_V: True for ids that may repeat; all True leaves all repetitions in.
     """
     left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])

@@ -43,15 +43,15 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
     if coordinator == AUTO:
         if numbers != (None, None):
             raise PadirError(
-                "--coordinator auto takes the processes from the environment",
-                remedy="leave out --num_processes and --process_id",
+                "coordinator='auto' takes the processes from the environment",
+                remedy="leave out num_processes and process_id",
             )
     elif num_processes is None or process_id is None:
-        raise PadirError("--coordinator HOST:PORT needs --num_processes N and --process_id I", remedy="or use `auto`")
+        raise PadirError("coordinator HOST:PORT needs num_processes and process_id", remedy="or use `auto`")
     elif not 0 <= process_id < num_processes:
-        raise PadirError("--process_id", f"in [0, {num_processes - 1}]", process_id)
+        raise PadirError("process_id", f"in [0, {num_processes - 1}]", process_id)
     elif not coordinator.rpartition(":")[0] or not coordinator.rpartition(":")[2].isdigit():
-        raise PadirError("--coordinator", "HOST:PORT, such as 10.0.0.1:1234, or `auto`", coordinator)
+        raise PadirError("coordinator", "HOST:PORT, such as 10.0.0.1:1234, or `auto`", coordinator)
     jax.config.update("jax_enable_preemption_service", False)  # this service would take SIGTERM from the trainer
     try:
         jax.distributed.initialize(

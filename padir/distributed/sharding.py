@@ -169,7 +169,7 @@ def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> Partiti
     lacking = [i for i in range(len(whole_shape)) if whole_shape[:i] + whole_shape[i + 1 :] == shape]
     if not lacking:
         return PartitionSpec()
-    # Of a square matrix optax's row means lack the last of the two axes, its column means the first.
+    # Optax's row means of a square matrix lack the last of its two axes, and the column means lack the first.
     without = lacking[-1] if "v_row" in fields else lacking[0]
     entries = [*spec, *[None] * (len(whole_shape) - len(spec))]
     return PartitionSpec(*entries[:without], *entries[without + 1 :])
@@ -194,7 +194,7 @@ def process_rows(mesh: Mesh) -> tuple[int, int]:
 
 
 def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """Places an array that every process has on the devices of all processes."""
+    """Places an array on the devices of all processes; each process must hold the whole array."""
     if sharding.is_fully_addressable:
         return jax.device_put(array, sharding)
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
@@ -203,7 +203,8 @@ def spread(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
 def on_host(tree: Any) -> Any:
     """Copies arrays to the host as NumPy arrays.
 
-    If an array lies on the devices of several processes, all processes must call this function; each gets the whole.
+    If an array lies on the devices of several processes, all processes must call this function, and each gets the whole
+    array.
     """
     if all(_is_whole_here(leaf) for leaf in jax.tree.leaves(tree)):
         return jax.device_get(tree)
@@ -237,7 +238,7 @@ def _replicate(everywhere: NamedSharding) -> Callable[[list[jax.Array]], list[ja
 def keep_rows(x: jax.Array) -> jax.Array:
     """Keeps the rows of an array [B, ...] split over "data" on the mesh of `jax.set_mesh`, if there is one.
 
-    Otherwise XLA may gather the rows and split vectors instead, where parameters are split along them.
+    Without this constraint XLA may gather the rows and split [..., D] along D instead, as parameters are split.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = [name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto]
@@ -247,7 +248,7 @@ def keep_rows(x: jax.Array) -> jax.Array:
 
 
 def all_devices() -> list[Any]:
-    """The devices of all processes, grouped by process: on a TPU pod the ids alone follow its topology."""
+    """The devices of all processes, grouped by process; on a TPU pod, ids follow the topology and not the processes."""
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 

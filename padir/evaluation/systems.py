@@ -1,4 +1,4 @@
-"""Rows of a table of systems: every one of several models with every set of decoding options, on one test set."""
+"""Rows of a table of systems: each of several models with each set of decoding options, on one test set."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Row:
     Attributes:
       model: name of the model in the table.
       decoding: decoding options, with the model's own strategy and canvas filled in.
-      oracle_lengths: whether sentences got the lengths of their references.
+      oracle_lengths: True if sentences got the lengths of their references.
       evaluation: None if the model cannot decode with these options.
       note: reason why `evaluation` is None.
-      causal: whether the model is autoregressive.
+      causal: True if the model is autoregressive.
       weights: description of the model's weights, such as the checkpoints that they are the mean of.
     """
 
@@ -57,8 +57,8 @@ def evaluate_all(
       progress: called with each row when it is done.
 
     Raises:
-      PadirError: the test set is empty, two models have one name, a model has other languages, or no model can decode
-        with any of the options.
+      PadirError: the test set is empty, two models have the same name, a model translates other languages than the test
+        set's, or no model can decode with any of the options.
     """
     _check(models, test_set)
     rows: list[Row] = []
@@ -126,7 +126,7 @@ class _Model:
         self.compiled: set[tuple[Decoding, bool]] = set()
 
     def row(self, decoding: Decoding, oracle: bool) -> Row:
-        """Evaluate one set of decoding options; what the model refuses becomes a row with a note."""
+        """Evaluate one set of decoding options; options that the model refuses make a row with a note."""
         reads_text = decoding.rerank.reads_text
         programs = decoding if reads_text else dataclasses.replace(decoding, num_steps=1), oracle
         translator, test_set = self.translator, self.test_set

@@ -51,7 +51,7 @@ def run(
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
     if output is not None:  # before the work
         if os.path.basename(output) in ("", ".", ".."):
-            raise PadirError(f"--output must be the name of files without their endings, got {output!r}: add one")
+            raise PadirError("output", "the name of files without their endings", output, "add one")
         check_writable(f"{output}.csv", file=True)
         if subject != "theorems":
             require_matplotlib()

@@ -141,7 +141,10 @@ def _mode_mass(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def _k_gibbs(rng: np.random.Generator, num_spins: int) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    """Of a clique and each k that can hold it: the chain, the clique's sum in each state, and q."""
+    """k-Gibbs on a random clique, for each k that can hold it: (transition matrix, clique's sum in each state, q).
+
+    q is the probability that a block holds the whole clique, times p(R_1).
+    """
     drawn, size = _clique(rng, num_spins)
     prob_S, sum_S = distribution(drawn), _sums(num_spins, size)
     for k in range(size, num_spins + 1):
@@ -178,9 +181,9 @@ def _parallel_is_stuck(rng: np.random.Generator, num_spins: int) -> Margins:
 
 
 def separation(clique: Clique, k: int, steps: int) -> dict[str, float]:
-    """Both samplers from R_-1, exactly, and the bounds: chances to have been in R_1 after 1 step, and after `steps`.
+    """Exact chances and bounds of both samplers, started in R_-1, to visit R_1: within 1 step, and within `steps`.
 
-    "parallel leaves" is the chance to have had a clique sum above -2, which is what the bound bounds.
+    "parallel leaves" is the chance to visit a clique sum above -2; "parallel, bound" is an upper bound of this chance.
     """
     target_T = np.arange(clique.size + 1) == clique.size
     high_T = 2 * np.arange(clique.size + 1) - clique.size > -2
@@ -197,8 +200,8 @@ def separation(clique: Clique, k: int, steps: int) -> dict[str, float]:
 def separating_clique(delta: float, steps: int, num_spins: int) -> tuple[Clique, int]:
     """The smallest clique, with h = 1/2 and J = 2, and a k for which the corollary's two bounds are within delta.
 
-    Enough are: k ≥ N (1 - delta / 2C), so that a block misses the clique with a chance of at most delta/2;
-    p(R_1) ≥ 1 - delta/2; and steps · exp(-(m - [C odd])² / 2C) ≤ delta.
+    Three conditions suffice: k ≥ N (1 - delta / 2C), so that a block misses the clique with a chance of at most
+    delta/2; p(R_1) ≥ 1 - delta/2; and steps · exp(-(m - [C odd])² / 2C) ≤ delta.
     """
     for size in range(2, num_spins + 1):
         clique = Clique(num_spins, size, 2.0, 0.5)

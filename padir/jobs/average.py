@@ -19,24 +19,24 @@ def average_run(
 ) -> ModelCard:
     """Writes the mean of a finished training run's last or best checkpoints as a model directory.
 
-    Only checkpoints that `Intervals.keep` has left count: a better checkpoint that was removed is not among the best.
-    For a run with a moving average, "best" averages moving averages and "last" averages parameters.
+    The run keeps only its last checkpoints (`Intervals.keep`), and "best" chooses among these. For a run with a moving
+    average, "best" averages moving averages and "last" averages parameters.
 
     Args:
       run_dir: the model directory of `padir train`, with its checkpoints.
       output_dir: the folder to write.
       kind: "last" or "best".
       count: number of checkpoints.
-      dtype: of the weights in the file, "float32" or "bfloat16".
+      dtype: type of the weights in the file, "float32" or "bfloat16".
 
     Raises:
-      PadirError: the run is not finished, has fewer checkpoints, or the output folder is not empty.
+      PadirError: the run is not finished or has fewer than `count` checkpoints, or the output folder is not empty.
     """
     run_dir, output_dir = Path(run_dir), Path(output_dir)
     checks.at_least(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise PadirError(f"{output_dir} is not an empty folder: give another --output")
+        raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     _, card, tokenizer = load_model(run_dir)
     params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count, card.weights.decay)
     if len(weights.steps) < count:
@@ -44,7 +44,7 @@ def average_run(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
             f" --{kind} {count}: lower it, or train with a higher Intervals.keep"
         )
-    # The run's metrics are of other weights.
+    # The run's metrics were measured with other weights.
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
     save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text(), dtype=dtype)
     return card

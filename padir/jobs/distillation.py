@@ -209,7 +209,7 @@ def _rescorer_sha256(rescore: Rescore) -> str:
     if not rescore.name or not path.is_file():
         raise PadirError(
             f"the name of a Rescore must be its model's directory, got {rescore.name!r}: make it with"
-            " padir.decoding.rescorer.rescorer"
+            " padir.decoding.rescoring.rescorer"
         )
     return sha256(path)
 

@@ -17,10 +17,10 @@ class SystemScore:
 
     Attributes:
       system, metric: names.
-      score: of the test set as it is.
+      score: score of the original test set, without resampling.
       mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
-      p_value: probability of a difference to the baseline at least as large if the systems were equally good; None for
-        the baseline.
+      p_value: probability of a difference from the baseline at least as large as the observed one, if the systems were
+        equally good; None for the baseline.
       signature: SacreBLEU's signature, with the number of resamples and the seed.
     """
 
@@ -41,14 +41,18 @@ def compare(
 ) -> list[SystemScore]:
     """BLEU and chrF of every system, tested against the baseline, which is the first system.
 
-    Every system is scored on the same `samples` resamples of the test set, so that the result is the same each time;
-    SACREBLEU_SEED in the environment gives other resamples.
+    Every system is scored on the same `samples` resamples of the test set, so that the result is the same each time.
+    The environment variable SACREBLEU_SEED sets the seed of the resamples.
 
     Args:
+      references: one reference translation for each sentence.
       systems: (name, hypotheses) pairs, at least two, with one hypothesis for each reference.
+      target_language: language code, by which SacreBLEU chooses BLEU's tokenizer.
+      samples: number of resamples, at least 100.
 
     Raises:
-      PadirError: fewer than two systems, two of one name, fewer than 100 samples, or unequal numbers of lines.
+      PadirError: there are fewer than two systems, two systems of the same name, fewer than 100 samples, no references,
+        or unequal numbers of lines.
     """
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest

@@ -28,7 +28,7 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
 
     Raises:
       PadirError: the name is not in `known`.
-      TypeError: a hyperparameter is unknown, or of another type.
+      TypeError: a hyperparameter is unknown or has the wrong type.
     """
     hyperparameters = {key: value for key, value in description.items() if key != "name"}
     if description["name"] not in known:
@@ -47,7 +47,7 @@ class Weights:
       kind: "none" (no average: the weights of one step), "ema" (a moving average up to one step), or the mean of the
         "last" checkpoints or of the "best" ones, those with the highest validation BLEU.
       steps: the step, or the steps of the averaged checkpoints.
-      decay: decay of the moving average, also where the averaged checkpoints hold moving averages; None if none is.
+      decay: decay of the moving average, or of the moving averages whose mean was taken; None without a moving average.
     """
 
     kind: str = "none"
@@ -74,7 +74,7 @@ class ModelCard:
       strategy: the strategy that the model is decoded with by default; None for a causal model.
       source_language, target_language, task: languages and name of the training data.
       step: number of optimizer steps.
-      metrics: metrics of the training run by name; those of the validation split were measured with these weights.
+      metrics: the last metrics of the training run, by name; validation metrics were measured with these weights.
       weights: the origin of the weights within the training run.
     """
 
@@ -106,18 +106,18 @@ class ModelCard:
 
     @staticmethod
     def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
-        """Makes a card from the JSON of `to_json`; a corruption or strategy that is given replaces the card's own.
+        """Makes a card from the JSON of `to_json`; the arguments `corruption` and `strategy` replace the card's own.
 
         Raises:
-          PadirError: another format, or a field that is missing, unknown or of the wrong type.
+          PadirError: model.json has another format, or a field is missing, unknown or of the wrong type.
         """
         got = data.get("format") if isinstance(data, dict) else None
         if got != FORMAT:
-            raise PadirError("the format of model.json", str(FORMAT), got, "use the version of padir that wrote it")
+            raise PadirError("the format of model.json", str(FORMAT), got, "use the padir version that wrote it")
         try:
             config = from_json(ModelConfig, data["config"])
             if config.causal and (corruption or strategy):
-                raise PadirError("a causal model has neither corruption nor strategy: load it without")
+                raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
             for name, kind in (("source_language", str), ("target_language", str), ("task", str), ("step", int)):
                 if not fits(described[name], kind):

@@ -1,4 +1,4 @@
-"""Parameters of a model: initial values, axis names, shapes and their number."""
+"""Parameters of a model: initial values, names of their axes, shapes, and how many there are."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
     """Shapes of a model's parameters by name, such as "encoder/layers_0/attention/query/kernel"; computes no values.
 
     Raises:
-      PadirError: the sizes make no model.
+      PadirError: the sizes contradict each other.
     """
     row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
     try:
         variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
-    except Exception as error:  # JAX and Flax raise many kinds for impossible sizes
+    except Exception as error:  # JAX and Flax raise various exceptions for impossible sizes
         raise PadirError(f"no model has these sizes ({first_line(error)}): change {config}") from error
     params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
     return {name: leaf.shape for name, leaf in params.items()}

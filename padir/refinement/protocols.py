@@ -15,9 +15,9 @@ from padir.text.ids import Ids
 class Corruption(Protocol):
     """A frozen dataclass that puts noise in place of the tokens at some free positions; its fields are hyperparameters.
 
-    A call returns (noisy_BL, chosen_BL): chosen positions are free and hold noise; all others keep their tokens. Draws
-    use one key per row and are made per segment and position in it, so that they change neither with L nor with the
-    packing.
+    A call returns (noisy_BL, chosen_BL): chosen positions are free and hold noise; all others keep their tokens. Random
+    draws use one key per row and are made per segment and position in the segment, so that they change neither with L
+    nor with the packing.
     """
 
     @property
@@ -46,8 +46,8 @@ class Strategy(Protocol):
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
     gets the number of its step, from 0, and logits in which forbidden ids are -inf. It never changes padding or EOS.
-    When it sets done_B, and at the last step, no position that was never written is left. A strategy that only some
-    models can run has a class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
+    By the last step, or when it sets done_B for a row, it must have written every free position of the row. A strategy
+    that only some models can run has a class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
     """
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
@@ -63,10 +63,10 @@ class Between(Protocol):
 
     A call gets the canvas that the stage saw; the stage's output, without gradient and with forbidden ids at -inf; the
     target; the chosen positions (at first those that the corruption chose); and `progress`, the share of the training
-    run that is done, in [0, 1). It returns the next stage's canvas and chosen positions, which are free and which the
-    stage weights "noised" and "masked" refer to. Each row of the result depends on that row alone, because a call may
-    get some rows of a batch. An attribute `strategy` names the decoding strategy that the transition imitates; the
-    model is then decoded with it by default.
+    run that is done, in [0, 1). It returns the next stage's canvas and chosen positions. Chosen positions are free;
+    the stage weights "noised" and "masked" count them in the loss. Each row of the result must depend on that row
+    alone, because a call may get only some rows of a batch. An attribute `strategy` names the decoding strategy that
+    the transition imitates; the model is then decoded with it by default.
     """
 
     def __call__(

@@ -41,7 +41,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """How one sentence was translated.
+    """The translation of one sentence, step by step.
 
     Attributes:
       source: the source text; "" leaves it out of the page.
@@ -73,7 +73,7 @@ class Trace:
         return len(self.steps) - 1
 
     def changed(self, step: int) -> tuple[bool, ...]:
-        """Which of the L pieces differ from the step before; none at step 0."""
+        """True for each of the L pieces that differs from the step before; all False at step 0."""
         before, after = self.steps[max(step - 1, 0)].pieces, self.steps[step].pieces
         return tuple(old != new for old, new in zip(before, after, strict=True))
 

@@ -67,13 +67,12 @@ def serve(
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """A socket that listens, of the address family that the host has."""
     if not 0 <= port <= 65535:  # getaddrinfo takes the lower 16 bits
-        raise PadirError(f"--port must be in 0 .. 65535, got {port}: 0 takes a free one")
+        raise PadirError("port", "in 0 .. 65535", port, "0 takes a free one")
     try:
         ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise PadirError(
-            f"--host must be an address or a name of this machine's, got {host!r} ({error.strerror})"
-        ) from None
+        expected = "an address or a name of this machine"
+        raise PadirError("host", expected, host, f"{error.strerror}") from None
     try:
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:

@@ -51,8 +51,8 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
       file: True where `path` is to be a file, False where it is to be a folder.
 
     Raises:
-      PadirError: the folder that holds `path`, or will hold it, takes no files, or `path` is a folder and must be a
-        file.
+      PadirError: no file can be made in the folder that holds `path` or will hold it, or `file` is true and `path` is a
+        folder.
     """
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
@@ -67,7 +67,7 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
 
 def _concerns(error: OSError, path: Path) -> bool:
     """True for an error about `path`, its contents, its parents or its partial version."""
-    if not isinstance(error.filename, str | os.PathLike):  # errors of `write` carry no name
+    if not isinstance(error.filename, str | os.PathLike):  # errors of `write` have no file name
         return error.errno in _NO_ROOM
     named = Path(os.path.abspath(error.filename))
     if named in (path, *path.parents):
@@ -79,7 +79,7 @@ def _concerns(error: OSError, path: Path) -> bool:
 
 
 def beside(final: Path, kind: str) -> Path:
-    """The hidden path `.NAME.PID.KIND` beside `final`, for what this process has not finished writing.
+    """The hidden path `.NAME.PID.KIND` beside `final`, for a file or folder that this process is still writing.
 
     >>> beside(Path("runs/model"), "partial").name.startswith(".model.")
     True
@@ -89,9 +89,9 @@ def beside(final: Path, kind: str) -> Path:
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file that appears under its name complete, or not at all. Pipes and devices are written directly.
+    """Opens a file for writing that appears under its name once it is complete; if writing fails, `path` is unchanged.
 
-    Parent folders are made. Text is UTF-8 with LF line ends.
+    Pipes and devices are written directly. Missing parent folders are made. Text is UTF-8 with LF line ends.
 
     Raises:
       PadirError: the file cannot be written (see `write_errors`).
@@ -146,23 +146,23 @@ def read_json(path: Path) -> Any:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The path of a file that a manifest names, checked to lie inside its folder, which anyone may have made.
+    """The path of a file that a manifest names, checked to lie inside the manifest's folder.
 
-    Symbolic links are followed inside the folder, and from a snapshot in a cache of the Hugging Face hub to the blobs
-    of that snapshot's own repository.
+    The check protects against folders from untrusted sources. Symbolic links are followed inside the folder, and from a
+    snapshot in a cache of the Hugging Face hub to the blobs of the snapshot's own repository.
 
     Raises:
-      PadirError: `name` is no file name, or the file lies outside the folder, by its name or by a symbolic link.
+      PadirError: `name` is not a valid file name, or it or a symbolic link leads out of the folder.
     """
     try:
         path = folder / name
         home, file = folder.resolve(), path.resolve()
         if file.is_relative_to(home) or (path.parent == folder and file.parent == _blobs(home)):
             return path
-    except (OSError, RuntimeError, TypeError, ValueError):  # links in a circle, no string, a NUL, too long
+    except (OSError, RuntimeError, TypeError, ValueError):  # circular links, or `name` is no string or no file name
         raise PadirError(f"{name!r} in {folder} is no file", remedy="restore the folder from a copy") from None
     raise PadirError(
-        f"{folder} may only name its own files, got one outside its folder: {name!r}",
+        f"every file of {folder} must lie inside it, got one outside its folder: {name!r}",
         remedy="replace links by copies, and use no folder that you do not trust",
     )
 

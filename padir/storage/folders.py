@@ -91,9 +91,9 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
         return
     if not (final / kind).is_file():
-        raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another --output")
+        raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
-        raise PadirError(f"{folder} holds an earlier export", remedy="give another --output, or --overwrite")
+        raise PadirError(f"{folder} holds an earlier export", remedy="give another folder, or set overwrite")
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ class Ids:
             raise PadirError(
                 f"mask_range needs a sentinel for each of {length} positions and 3 more, got {self.num_sentinels}"
                 " sentinels",
-                remedy=f"train the vocabulary with --num_sentinels {length + 3} or shorten the rows",
+                remedy=f"train the vocabulary with num_sentinels={length + 3} or shorten the rows",
             )
         return range(self.vocab_size - 4, self.vocab_size - 4 - length, -1)
 

@@ -1,7 +1,7 @@
-"""The checksum at the end of a SentencePiece file, which notices damage that would leave a valid vocabulary.
+"""The checksum at the end of a SentencePiece file: write it, and check it.
 
 A file from `padir vocab` ends in the SHA-256 of the bytes before it, in a field that other readers of SentencePiece
-files skip. Without a checksum, a vocabulary with a flipped bit would still be a vocabulary, of other words.
+files skip. Without a checksum, a file with a flipped bit may still be a valid vocabulary, but with other pieces.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-# The file is a protocol buffer: pieces, trainer, normaliser, self-test, denormaliser. Numbers from 200 on are free.
+# The file is a protocol buffer with the fields 1 to 5: pieces, trainer, normaliser, self-test and denormaliser. Its
+# format leaves field numbers from 200 on to extensions.
 _PIECES, _TRAINER, _NORMALISER, _LAST_FIELD = 1, 2, 3, 5
 _SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes
 _SUM_BYTES = len(_SUM_TAG) + 32
@@ -21,9 +22,9 @@ def with_sum(model_bytes: bytes) -> bytes:
 
 
 def is_whole(model_bytes: bytes) -> bool:
-    """True for a file whose checksum is right, or one without that has exactly the fields of a SentencePiece model.
+    """True if the checksum is right, or if a file without one has all fields of a SentencePiece model and no others.
 
-    A file that is cut between two pieces lacks fields.
+    The fields reveal a file that was cut off: the trainer and the normaliser stand after the pieces.
     """
     if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
         return model_bytes == with_sum(model_bytes[:-_SUM_BYTES])
@@ -49,7 +50,7 @@ def _fields(message: bytes) -> Iterator[int]:
     at = 0
     while at < len(message):
         tag = varint()
-        length = varint()  # which moves `at`
+        length = varint()  # moves `at`
         at += length
         if tag & 7 != 2 or at > len(message):
             raise ValueError

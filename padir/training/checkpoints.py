@@ -191,6 +191,6 @@ class Checkpoints:
         opt_state = state.get("opt_state")
         if not isinstance(opt_state, dict) or "average" not in opt_state:
             raise PadirError(
-                f"{folder} holds no moving average, which the training was validated with: average the --last ones"
+                f"{folder} holds no moving average, which the training was validated with: average the last ones"
             )
         return opt_state["average"]

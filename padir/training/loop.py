@@ -1,4 +1,4 @@
-"""Training a model on prepared pairs: checks, then one optimizer step after the other until all are done."""
+"""Training a model on prepared pairs: checks, then optimizer steps, logs, validation and checkpoints until the end."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ def train(
 ) -> dict[str, float]:
     """Trains a model on prepared pairs and writes its model directory; resumes where an earlier call stopped.
 
-    With another configuration than the earlier call's it resumes, too, where model and data allow it, and prints on
-    stderr what differs. If all steps are done and the model is written, it says so and changes nothing.
+    The configuration may differ from that of the earlier call as far as the checkpoint fits the model and the data; the
+    differences are printed on stderr. If all steps are done and the model is written, nothing is changed, and a line on
+    stderr says so.
 
         train("data/toy", "runs/toy", TrainConfig(ModelConfig(width=256), num_steps=1_000))
 
     Args:
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
-      evaluate_fn: measures the validation split at the intervals and at the end.
+      config: the settings of the run.
+      evaluate_fn: measures the validation split every `Intervals.evaluate` steps and at the end; None: no validation.
       config_text: text of config.gin, which goes into the checkpoints and the model directory.
 
     Returns:
-      The last metrics; of a run that was finished already, those in its model card.
+      The last metrics; for a run that was finished before the call, the metrics in its model card.
 
     Raises:
-      PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written, the
-        directory holds a model without the checkpoints of its training run or is trained in by another process, or the
-        loss is not finite.
-      KeyboardInterrupt: after SIGINT or SIGTERM, when the state is saved.
+      PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written; the
+        directory holds a model without checkpoints, or another process trains in it; or the loss is not finite.
+      KeyboardInterrupt: SIGINT or SIGTERM came; the state has been saved.
     """
     if config.averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
@@ -56,7 +57,7 @@ def train(
     agreed("the configurations", lambda: config)
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     with contextlib.ExitStack() as stack:
-        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # for all processes
+        from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # held for all processes
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
         if (metrics := run.restore()) is not None:
             return metrics
@@ -70,7 +71,7 @@ def train(
 
 
 def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:
-    """The manifests of the data, after every file was checked; all processes must have the same data."""
+    """Manifests of the data, with every file checked and all processes found to have the same data."""
 
     def checked() -> list[PreparedManifest]:
         manifests = mixture.manifests("train", verify=True)
@@ -78,7 +79,7 @@ def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedMan
         return manifests
 
     def content(manifests: list[PreparedManifest]) -> str:
-        """What batches and vocabulary are made of, wherever they lie."""
+        """Checksums of everything that determines the batches, without folder names, which may differ by process."""
         splits = [sorted((name, split.sha256) for name, split in each.splits.items()) for each in manifests]
         return repr([splits, [each.vocabulary for each in manifests], mixture.weights])
 

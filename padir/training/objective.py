@@ -37,14 +37,15 @@ STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 @flax.struct.dataclass
 class StageRows:
-    """One stage's arrays beside the decoder's states, a row for each row of the batch.
+    """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
 
     Attributes:
       canvas: the canvas that the decoder was shown.
-      keep_BL: logits of the rejecter; None without one.
-      chosen_BL: positions that the corruption, or the step between the stages, chose.
+      keep_BL: logits of the rejecter head; None if the model has none.
+      target_BL: the target tokens.
+      chosen_BL: positions that the corruption, or the transition before this stage, chose.
       weight_BL: positions that count in the loss.
-      key_B: random keys of the step to the next stage.
+      key_B: random keys of the transition to the next stage.
     """
 
     canvas: Canvas
@@ -59,8 +60,8 @@ class StageRows:
 class Objective:
     """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
 
-    Called with a batch, it gives the summed loss over all positions that count. A training step divides the loss by the
-    number of target tokens, so that a stage with few positions that count leaves more weight to the length loss.
+    A call returns the loss of a batch, summed over all positions that count. A training step divides this sum by the
+    number of all target tokens: if few positions of a stage count, the length loss weighs more against it.
 
     Attributes:
       corruption: makes the first stage's canvas.
@@ -68,18 +69,18 @@ class Objective:
       stage_weights: for each of the S stages, the positions that count: "all", "noised" (positions that the corruption
         or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), or "none", which also
         stops the stage's gradient.
-      visibility: for decontextualised decoders, the positions that each position sees in the first stage; None: all
-        others that the corruption did not choose.
+      visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
+        None: it sees all other positions that the corruption did not choose.
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
       positions_at_once: the most target positions whose logits exist at any time, in whole rows
-        (`padir.training.chunked_rows.by_rows`); the gradient computes the logits again. None: all at once. The number
-        changes memory and speed alone.
+        (`padir.training.chunked_rows.by_rows`); the gradient computes the logits again. None: all at once. This
+        number changes memory and speed, not the results.
 
     Raises:
-      PadirError: there is no stage, a weight is unknown, the last stage trains nothing, "masked" is given for a
-        corruption that makes no masks, or a number is out of its range.
+      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", "masked" is
+        given for a corruption that makes no masks, or a number is out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -123,7 +124,7 @@ class Objective:
         dropout: bool = True,
         progress: Float[Array, ""] | float = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """The summed loss of a batch over all stages, and its parts.
+        """Loss of a batch, summed over positions and stages, and the sums that it is made of.
 
         Args:
           key: split into one key per row for the corruption and one per stage for dropout.

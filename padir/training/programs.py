@@ -1,4 +1,4 @@
-"""The programs of a training run, initial state and step, which runs of the same settings in a process share."""
+"""Jitted programs of a training run (initial state and step), cached for runs of equal settings in one process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from padir.training.step import make_step
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """The programs of a training run.
+    """Programs of a training run, with its model and placement.
 
     Attributes:
-      model: the model.
-      placement: where state and batches lie on the devices.
-      initial: (params or None) -> the state before the first step; None: fresh parameters.
-      step: (state, batch as placed) -> (state, sums).
+      model: the Flax module, without parameters.
+      placement: shardings of the state and of batches.
+      initial: params -> the state before the first step; draws fresh parameters if params is None.
+      step: (state, batch that `placement` has put on the devices) -> (next state, sums).
     """
 
     model: Transformer
@@ -38,7 +38,7 @@ class Programs:
 
     @staticmethod
     def of(config: TrainConfig, ids: Ids) -> Programs:
-        """The programs of a configuration; the same ones where nothing differs that they depend on."""
+        """Makes the programs of a configuration, or returns cached ones if the settings that they need are equal."""
         moving = config.averaging if config.averaging.kind == "ema" else Averaging()
         return _programs(dataclasses.replace(config, intervals=Intervals(), start_from=None, averaging=moving), ids)
 

@@ -91,9 +91,9 @@ def test_as_many_lines_come_out_in_order(model, monkeypatch, capsys):
     fuzz = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("fuzz", FUZZ))
     spec.loader.exec_module(fuzz)
     monkeypatch.setattr(fuzz, "subprocess", types.SimpleNamespace(run=in_process))
-    monkeypatch.setattr("sys.argv", ["fuzz", "--lines", "60", "--seed", "1", "--model", str(model), "--sample", "6"])
+    monkeypatch.setattr("sys.argv", ["fuzz", "--lines", "40", "--seed", "1", "--model", str(model), "--sample", "6"])
     fuzz.main()
-    assert json.loads(capsys.readouterr().out)["lines"] == 60
+    assert json.loads(capsys.readouterr().out)["lines"] == 40
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ class TestNeighbours:
 
     @pytest.mark.parametrize("strategy", [MaskPredict(), Padir()])
     @settings(few)
-    @given(st.permutations(range(len(LINES))), st.integers(1, len(LINES)), st.sampled_from([1, 4]))
+    @given(st.permutations(range(len(LINES))), st.integers(1, len(LINES)), st.just(4))
     @example(list(range(len(LINES))), len(LINES), 32)
     def test_order_company_and_batches_change_nothing(self, tokenizer, hashing, strategy, order, kept, batch_size):
         translator = hashing(tokenizer, corruption=Mask(), strategy=strategy)
@@ -179,7 +179,7 @@ class TestNeighbours:
         assert together == [alone[i] for i in chosen]
 
     @settings(few)
-    @given(st.lists(LINE, min_size=1, max_size=5), st.sampled_from([1, 4]))
+    @given(st.lists(LINE, min_size=1, max_size=5), st.just(4))
     def test_other_lines_under_other_numbers_change_nothing(self, tokenizer, hashing, others, batch_size):
         translator = hashing(tokenizer)  # random drafts, made from the number
         options = {"truncate": True, "lengths": self.SEARCH, "num_steps": 3}

@@ -147,14 +147,14 @@ class TestAutoregressive:
         "options", [["--num_steps", 4], ["--strategy", "padir"], ["--top_k", 1], ["--offsets", 0], ["--draws", 1]]
     )
     def test_options_of_drafts_are_refused_even_at_their_defaults(self, built, causal, capsys, options):
-        message = f"refines no draft, so that {options[0]} means nothing to it"
+        message = f"{options[0]} applies only to models that refine drafts"
         assert message in refused(capsys, "translate", "--model", causal, *options)
         data = ["--data", built / "data", "--split", "validation"]
         assert message in refused(capsys, "evaluate", "--model", causal, *data, *options)
 
     @pytest.mark.parametrize("options", [["--beam", 5], ["--length_penalty", 0.6], ["--sample", 1.0]])
     def test_options_of_searches_are_refused_by_models_that_refine(self, built, capsys, options):
-        message = f"the model refines drafts: {options[0]} is for autoregressive models"
+        message = f"{options[0]} applies only to autoregressive models"
         assert message in refused(capsys, "translate", "--model", built / "model", *options)
 
     @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ class TestAutoregressive:
             (["--sample", 0], "error: --sample must be above 0"),
             (["--sample", "nan"], "--sample must be above 0 and finite, got nan"),
             (["--length_penalty", "nan"], "--length_penalty must be at least 0 (0: no length penalty) and finite"),
-            (["--rerank", "mbr"], "refines no draft, so that --rerank means nothing to it"),
+            (["--rerank", "mbr"], "--rerank applies only to models that refine drafts"),
             (["--sample", 1, "--beam", 5], "give either --sample or --beam"),
         ],
     )

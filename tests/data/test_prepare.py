@@ -117,7 +117,7 @@ def test_an_up_to_date_folder_is_kept(tmp_path, tokenizer):
 def test_another_input_is_not_taken_for_the_same(tmp_path, tokenizer, change):
     arguments = {"source": Numbers(), "tokenizer": tokenizer, "output_dir": tmp_path / "out", "progress": False}
     before = prepare(**arguments)
-    with pytest.raises(PadirError, match="prepared from other text, vocabulary or limits: .*--overwrite"):
+    with pytest.raises(PadirError, match="prepared from other text, vocabulary or limits: .*set overwrite"):
         prepare(**arguments | change)
     assert load_manifest(tmp_path / "out", verify=True) == before
     after = prepare(**arguments | change, overwrite=True)

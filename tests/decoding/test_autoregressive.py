@@ -43,8 +43,7 @@ def forced(model, params, batch):
 
 
 class TestCache:
-    @pytest.mark.parametrize("search", SEARCHES, ids=str)
-    @pytest.mark.parametrize("tied", [True, False])
+    @pytest.mark.parametrize(("search", "tied"), [*((search, True) for search in SEARCHES), (Greedy(), False)], ids=str)
     def test_agrees_token_for_token_with_none(self, search, tied, causal):
         model, params = causal if tied else tiny_model(causal=True, tied=False)
         bound, cross_kv, source_segment_BS = memory(model, params, SOURCES.source_BS)
@@ -157,11 +156,10 @@ class TestConfig:
         assert not config.positional_attention and not config.length_token
         assert config == ModelConfig(causal=True) != ModelConfig()
 
-    def test_its_parameters_are_named_as_in_t5x(self):
-        _, params = tiny_model(causal=True)
+    def test_its_parameters_are_named_as_in_t5x(self, causal):
+        params, (_, others) = causal[1], tiny_model()
         names = {"/".join(path) for path in flax.traverse_util.flatten_dict(params)}
-        _, other = tiny_model()
-        extra = {"/".join(path) for path in flax.traverse_util.flatten_dict(other)} - names
+        extra = {"/".join(path) for path in flax.traverse_util.flatten_dict(others)} - names
         assert {name.split("/")[-3] for name in extra} <= {
             "positional_attention",
             "decoder",
@@ -171,8 +169,8 @@ class TestConfig:
         assert "decoder/relpos_bias/rel_embedding" in names and "decoder/layers_0/self_attention/key/kernel" in names
         assert not any("pos_embed" in name or "positional" in name or "length" in name for name in names)
 
-    def test_each_kind_refuses_the_passes_of_the_other(self):
-        bound, cross_kv, segment_BS = memory(*tiny_model(causal=True), SOURCES.source_BS)
+    def test_each_kind_refuses_the_passes_of_the_other(self, causal):
+        bound, cross_kv, segment_BS = memory(*causal, SOURCES.source_BS)
         with pytest.raises(PadirError, match="a causal model writes from left to right and cannot decode a draft"):
             bound.decode(SOURCES.target_BL, SOURCES.target_segment_BL, cross_kv, segment_BS)
         model, params = tiny_model()

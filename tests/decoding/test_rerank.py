@@ -84,5 +84,5 @@ class TestMinimumBayesRisk:
         assert utility == pytest.approx([(100 + shared) / 2] * 2)
 
     def test_an_unknown_utility(self):
-        with pytest.raises(PadirError, match="utility must be chrf or bleu, got 'ter'"):
+        with pytest.raises(PadirError, match="utility must be one of chrf, bleu, got 'ter'"):
             MinimumBayesRisk("ter")

@@ -34,7 +34,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def translator(tokenizer):
-    config = dataclasses.replace(TINY, causal=True, max_length=32)
+    config = dataclasses.replace(TINY, causal=True, max_length=24)
     card = ModelCard(config, tokenizer.ids, None, None, "de", "en", "numbers_de_en")
     params = init_params(Transformer(config, tokenizer.ids), seed=0)
     # Larger kernels write more than one token over and over; EOS gets likely enough to be written at many lengths.
@@ -69,7 +69,7 @@ class TestSentences:
     def test_say_what_the_search_did(self, translator):
         for search in SEARCHES:
             sources = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(TEXTS)]
-            limits = length_limits(sources, 32)
+            limits = length_limits(sources, 24)
             for result, limit in zip(translator.translate(TEXTS, search=search), limits, strict=True):
                 assert result.hypotheses == search.size and 2 <= result.length <= result.passes <= limit
                 assert result.score < 0 and result.trace is None
@@ -80,7 +80,7 @@ class TestSentences:
         same(results[1:2], translator.translate(TEXTS)[1:2])
 
     def test_long_ones_are_cut_or_refused(self, translator):
-        with pytest.raises(PadirError, match="text 1 has 40 tokens, the model takes 31"):
+        with pytest.raises(PadirError, match="text 1 has 40 tokens, the model takes 23"):
             translator.translate([" ".join(["eins"] * 40)])
         assert translator.translate([" ".join(["eins"] * 40)], truncate=True)[0].truncated
 
@@ -115,9 +115,9 @@ class TestScore:
         assert translator.score([], []) == []
 
     def test_long_ones_are_cut_or_refused(self, translator):
-        with pytest.raises(PadirError, match="target 2 has 40 tokens, the model takes 31"):
+        with pytest.raises(PadirError, match="target 2 has 40 tokens, the model takes 23"):
             translator.score(["eins", "eins"], ["one", " ".join(["one"] * 40)])
-        assert translator.score([" ".join(["eins"] * 40)], [" ".join(["one"] * 40)], truncate=True)[0].tokens == 32
+        assert translator.score([" ".join(["eins"] * 40)], [" ".join(["one"] * 40)], truncate=True)[0].tokens == 24
 
     def test_wrong_ones_are_refused(self, translator, refiner):
         with pytest.raises(PadirError, match="2 sources need as many targets, got 1"):
@@ -130,11 +130,11 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"num_steps": 2}, "refines no draft, so that num_steps means nothing to it; choose a search"),
-            ({"strategy": Padir()}, "strategy means nothing to it"),
-            ({"canvas": Mask()}, "canvas means nothing to it"),
-            ({"lengths": LengthSearch(top_k=2)}, "lengths means nothing to it"),
-            ({"drop_repeats": True}, "drop_repeats means nothing to it"),
+            ({"num_steps": 2}, "num_steps applies only to models that refine drafts.*: choose a search"),
+            ({"strategy": Padir()}, "strategy applies only to models that refine"),
+            ({"canvas": Mask()}, "canvas applies only to models that refine"),
+            ({"lengths": LengthSearch(top_k=2)}, "lengths applies only to models that refine"),
+            ({"drop_repeats": True}, "drop_repeats applies only to models that refine"),
             ({"target_lengths": [3] * len(TEXTS)}, "ends its sentences itself"),
             ({"trace": True}, "has no steps to trace"),
         ],
@@ -145,7 +145,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("search", [Greedy(), Beam(2), Sampling()], ids=str)
     def test_of_searches_are_refused_by_models_that_refine(self, refiner, search):
-        with pytest.raises(PadirError, match="the model refines drafts: search is for autoregressive models"):
+        with pytest.raises(PadirError, match="search applies only to autoregressive models; this model refines drafts"):
             refiner.translate(TEXTS, search=search)
 
     def test_decoding_names_a_search_and_keeps_it_hashable(self):

@@ -125,8 +125,8 @@ class TestJoining:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("localhost:1234",), "needs --num_processes N and --process_id I"),
-            (("localhost:1234", 2, 2), r"--process_id must be in .0, 1., got 2"),
+            (("localhost:1234",), "needs num_processes and process_id"),
+            (("localhost:1234", 2, 2), r"^process_id must be in .0, 1., got 2"),
             (("localhost", 2, 0), "must be HOST:PORT, such as 10.0.0.1:1234, or `auto`, got 'localhost'"),
             (("auto", 2, 0), "takes the processes from the environment"),
         ],

@@ -334,7 +334,7 @@ class TestRefuses:
             (Decoding(prune=Prune()), "prune cannot be exported"),
             (Decoding(n_best=2), "n_best cannot be exported"),
             (Decoding(rerank=MinimumBayesRisk()), "only the model's own score can rerank"),
-            (Decoding(search=Beam(2)), "search is for autoregressive models"),
+            (Decoding(search=Beam(2)), "search applies only to autoregressive models"),
         ],
     )
     def test_decoding_that_no_program_does(self, translator, tmp_path, decoding, message):

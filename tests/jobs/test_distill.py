@@ -21,7 +21,7 @@ from padir.data.prepared import load_manifest, read_text
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.rerank import Rescore
-from padir.decoding.rescorer import rescorer
+from padir.decoding.rescoring import rescorer
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError

@@ -19,6 +19,11 @@ def tokenizer(tmp_path_factory):
     return small_tokenizer(tmp_path_factory.mktemp("page") / "vocab.model")
 
 
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return random_translator(tokenizer)
+
+
 class Page(html.parser.HTMLParser):
     """A page's tags, ids, and the texts of its style, scripts and settings."""
 
@@ -42,8 +47,8 @@ class Page(html.parser.HTMLParser):
         return json.loads(self.texts["settings"])
 
 
-def test_fetches_nothing_and_its_policy_lets_only_its_own_script_and_style_in(tokenizer):
-    with running(engine_of(random_translator(tokenizer))) as client:
+def test_fetches_nothing_and_its_policy_lets_only_its_own_script_and_style_in(translator):
+    with running(engine_of(translator)) as client:
         response = client.get("/")
     policy = response.headers["content-security-policy"]
     assert response.headers["content-type"] == "text/html; charset=utf-8"
@@ -60,8 +65,8 @@ def test_fetches_nothing_and_its_policy_lets_only_its_own_script_and_style_in(to
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", found.texts["script"])
 
 
-def test_every_part_that_the_script_names_is_there_once(tokenizer):
-    found = Page(page(engine_of(random_translator(tokenizer)), "tiny"))
+def test_every_part_that_the_script_names_is_there_once(translator):
+    found = Page(page(engine_of(translator), "tiny"))
     ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
     named = set(re.findall(r'\$\("(\w+)"\)|getElementById\("(\w+)"\)', found.texts["script"]))
     assert named and {a or b for a, b in named} <= set(ids) and len(ids) == len(set(ids))
@@ -70,14 +75,14 @@ def test_every_part_that_the_script_names_is_there_once(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["</script><script>alert(1)</script>", "<!--<script>", '"&amp;%STYLE%'])
-def test_a_model_may_have_any_name(tokenizer, name):
-    plain, odd = (Page(page(engine_of(random_translator(tokenizer)), each)) for each in ("tiny", name))
+def test_a_model_may_have_any_name(translator, name):
+    plain, odd = (Page(page(engine_of(translator), each)) for each in ("tiny", name))
     assert odd.tags == plain.tags and odd.settings()["model"] == name
     assert odd.texts["title"] == f"padir: {name}, step by step"
 
 
-def test_settings_are_the_models(tokenizer):
-    tiny = Page(page(engine_of(random_translator(tokenizer)), "tiny")).settings()
+def test_settings_are_the_models(tokenizer, translator):
+    tiny = Page(page(engine_of(translator), "tiny")).settings()
     assert (tiny["source"], tiny["target"], tiny["causal"]) == ("de", "en", False)
     assert (tiny["num_steps"], tiny["top_k"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
     assert len(tiny["examples"]) == 3

@@ -75,5 +75,5 @@ def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
         check_replaceable(tmp_path / "letters", "kind", overwrite=True)
     (tmp_path / "letters" / "kind").touch()
     check_replaceable(tmp_path / "letters", "kind", overwrite=True)
-    with pytest.raises(PadirError, match="holds an earlier export: give another --output, or --overwrite"):
+    with pytest.raises(PadirError, match="holds an earlier export: give another folder, or set overwrite"):
         check_replaceable(tmp_path / "letters", "kind", overwrite=False)

@@ -33,7 +33,7 @@ _CAUSAL = "the checkpoint's decoder writes from left to right, where these bucke
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Which parameters of a checkpoint became parameters of a model.
+    """Report on the parameters of a checkpoint that became parameters of a model.
 
     Attributes:
       taken: the model's parameters that come from the checkpoint, with a note on changes ("" for none).
@@ -182,7 +182,7 @@ def import_model(
       PadirError: the checkpoint cannot be read or is of another model, or the output exists already.
     """
     if (Path(output) / "manifest.json").exists():
-        raise PadirError(f"{output} holds a model already: give another --output, or remove it")
+        raise PadirError(f"{output} holds a model already: give another folder, or remove it")
     checkpoint = read(path, step)
     rows = checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape[0]
     if not partial and rows > card.ids.num_embeddings:  # padded for sharding

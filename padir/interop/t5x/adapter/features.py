@@ -1,4 +1,4 @@
-"""From the features of a seqio Task to those of `RefinementModel`."""
+"""Conversion of a seqio Task's features to those of `RefinementModel`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 class RefinementFeatureConverter(seqio.FeatureConverter):
     """Puts the [LENGTH] token in front of every source, then packs or pads.
 
-    Without packing, each example also gets its number in the data set (in its shard, where T5X reads a shard): with it
-    and a seed a random draft is drawn, so that a translation does not depend on its batch.
+    Without packing, each example also gets its number in the data set, or in its shard where T5X reads a shard. Random
+    drafts are drawn from this number and a seed, so that a translation does not depend on its batch.
 
     Args:
-      length_id: the token to put there; None for a model whose length head needs none.
+      length_id: id of the [LENGTH] token; None for a model whose length head needs no such token.
       pack, use_custom_packing_ops: as T5X gives them.
 
-    With the token, rows of sources are one longer than the task's feature length says: no source loses its EOS.
+    Rows of sources are one longer than the task's feature length, to hold the token without cutting off an EOS.
     """
 
     TASK_FEATURES = {"inputs": _IDS, "targets": _IDS}
@@ -31,7 +31,7 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
     def __init__(self, length_id: int | None, pack: bool = True, use_custom_packing_ops: bool = False):
         super().__init__(pack=pack, use_custom_packing_ops=use_custom_packing_ops)
         self.length_id = length_id
-        if pack:  # rows of several sentences, which are for training: no draft is drawn from their numbers
+        if pack:  # packed rows are for training, which draws no drafts from sentence numbers
             self.MODEL_FEATURES = {k: v for k, v in self.MODEL_FEATURES.items() if k != "sentence_number"}
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:

@@ -154,7 +154,7 @@ class RefinementModel(BaseTransformerModel):
 
     @functools.cached_property
     def _copied_V(self) -> np.ndarray:
-        """Which ids stay where they repeat their left neighbour; all of them, unless the decoding drops repetitions."""
+        """True for ids that stay where they repeat their left neighbour; all True if decoding keeps repetitions."""
         drop = self.decoding.drop_repeats
         if drop is None:
             drop = isinstance(self.decoding.strategy, Padir)
@@ -163,7 +163,7 @@ class RefinementModel(BaseTransformerModel):
         return copied_V
 
     def score_batch(self, params: Any, batch: Mapping[str, Any], return_intermediates: bool = False) -> Any:
-        """A model that refines drafts gives a target no probability.
+        """Refuses to score targets, since a model that refines drafts gives them no probability.
 
         Raises:
           PadirError: always.
@@ -174,7 +174,7 @@ class RefinementModel(BaseTransformerModel):
         )
 
     def _compute_logits(self, params: Any, batch: Mapping[str, Any], dropout_rng: Any = None) -> Any:
-        """What T5X's own losses and scores are made of, which this model has its objective for.
+        """Refuses to compute the logits of T5X's own losses and scores, which depend on a draft here.
 
         Raises:
           PadirError: always.

@@ -1,4 +1,4 @@
-"""What the gin files of a T5X run name beside the model: the Task, the axis rules, the learning rate, padir.json."""
+"""Parts of a T5X run that gin files name beside the model: the Task, axis rules, learning rate and padir.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def task(name: str, vocabulary: str, data_dir: str | None = None, num_sentinels:
     """Registers padir's sources as seqio Tasks (`padir.interop.seqio_tasks.register`) and gives a name back.
 
     Args:
-      name: of the Task to use, such as "toy_de_en".
+      name: name of the Task to use, such as "toy_de_en".
       vocabulary: the SentencePiece file.
       data_dir: the folder with the files of sources that have files.
       num_sentinels: ids on top of the pieces.
