@@ -147,6 +147,16 @@ def test_nothing_that_is_read_is_run():
         assert not called & {"eval", "exec", "compile", "__import__", "os.system", "np.fromregex"}, name
 
 
+@pytest.mark.parametrize("path", sorted((ROOT.parent / "scripts").glob("*.py")), ids=lambda path: path.name)
+def test_scripts_import_names_that_exist(path):
+    """Few scripts run in tests, so that a name that was changed would be noticed late."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "padir":
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name) or f"{node.module}.{alias.name}".removeprefix("padir.") in NAMES
+
+
 def test_names_shadow_no_module():
     assert not {name for name in padir.__all__ if name in NAMES}
     for name in ("refinement", "decoding", "models", "text"):

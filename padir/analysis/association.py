@@ -53,7 +53,7 @@ def separation(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate:
-    """`auc` with an interval: groups (sentences) are drawn anew, as pairs of one sentence are not independent.
+    """`auc` with a bootstrap interval over groups (sentences), because pairs of one sentence are not independent.
 
     Raises:
       PadirError: all pairs have the label, or none has.
@@ -134,15 +134,15 @@ def correlations(
 
 
 def _interval(
-    figure: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
+    metric: Callable[[Any], float], group_P: Int[np.ndarray, " P"], seed: int, resamples: int
 ) -> tuple[float, float]:
     """Bootstrap interval of a metric of weighted pairs: a group that is drawn twice weighs twice; NaN for one group."""
     names, group_P = np.unique(group_P, return_inverse=True)
     if len(names) < 2:
         return float("nan"), float("nan")
     rng, count = np.random.default_rng(seed), len(names)
-    drawn = [figure(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
-    drawn = [value for value in drawn if value == value]  # a sample of one kind of pairs has no such figure
+    drawn = [metric(rng.multinomial(count, np.full(count, 1 / count))[group_P]) for _ in range(resamples)]
+    drawn = [value for value in drawn if value == value]  # NaN for a sample with one kind of pairs
     if not drawn:
         return float("nan"), float("nan")
     low, high = np.percentile(drawn, [2.5, 97.5])

@@ -64,7 +64,7 @@ def attend(
 ) -> tuple[Maps, Int[Array, "R L"]]:
     """Runs one pass over drafts; returns its attention and the best token of each position.
 
-    Args and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
+    Arguments and errors are those of `Transformer.decode`; rows are sentence-major, R = B * N.
     """
     output, sown = model.apply(
         {"params": params},

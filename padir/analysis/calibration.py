@@ -31,15 +31,17 @@ class Reliability:
 
     @property
     def accuracy(self) -> float:
+        """Share of correct predictions."""
         return float((self.count_Q * self.accuracy_Q).sum() / self.count_Q.sum())
 
     @property
     def confidence(self) -> float:
+        """Mean confidence."""
         return float((self.count_Q * self.confidence_Q).sum() / self.count_Q.sum())
 
 
 def reliability(confidence_P: Float[np.ndarray, " P"], right_P: Bool[np.ndarray, " P"], bins: int = 10) -> Reliability:
-    """Sorts predictions into bins.
+    """The reliability curve of predictions.
 
     >>> reliability(np.array([0.95, 0.95, 0.15]), np.array([True, False, False])).accuracy_Q.tolist()
     [0.0, 0.5]

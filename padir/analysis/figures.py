@@ -40,7 +40,7 @@ def draw_maps(
     target: Sequence[str],
     keys: Mapping[str, Sequence[str]],
 ) -> None:
-    """A row for every decoder layer, a column for every kind of attention; heads averaged.
+    """Draws attention maps: a row for every decoder layer, a column for every kind of attention; heads averaged.
 
     Args:
       maps: attention [layer, head, query, key] by the kind's name.
@@ -99,7 +99,7 @@ def draw_groups(
 def draw_roc(
     figure: Any, curves: Mapping[str, Mapping[str, tuple[Float[np.ndarray, " Q"], Float[np.ndarray, " Q"], float]]]
 ) -> None:
-    """A panel for each group of pairs: (false positive rate, true positive rate, AUC) of each measure."""
+    """Draws ROC curves, a panel for each group: (false positive rate, true positive rate, AUC) of each measure."""
     figure.set_size_inches(4.1 * len(curves), 4.3)
     panels = figure.subplots(1, len(curves), squeeze=False)[0]
     for axes, (title, measures) in zip(panels, curves.items(), strict=True):
@@ -113,7 +113,7 @@ def draw_roc(
 
 
 def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]], words: Sequence[str]) -> None:
-    """Several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
+    """Draws several measures of all pairs of positions of one sentence, side by side, each on its own scale."""
     figure.set_size_inches((0.5 + 0.24 * len(words)) * len(matrices), 1.6 + 0.24 * len(words))
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
     for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
@@ -125,7 +125,7 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
 
 
 def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """The log odds ratio of pairs by one side's conditionals against the other's; a joint's are equal. Dark: many."""
+    """Draws log odds ratios of pairs by one position's conditionals against those by the other's; dark: many."""
     figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0
@@ -143,7 +143,7 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
 def draw_refinement(
     figure: Any, drafts: Sequence[tuple[Sequence[Sequence[str]], Float[np.ndarray, "T L"], Bool[np.ndarray, "T L"]]]
 ) -> None:
-    """A panel for each sentence: a row for every step, a cell for every token, dark where the model is unsure.
+    """Draws a panel for each sentence: a row for every step, a cell for every token, dark for low probability.
 
     Args:
       drafts: (tokens, probability when written, whether it changed in this step) of every step, the noise first.

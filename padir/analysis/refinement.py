@@ -131,7 +131,7 @@ def steps(translator: Translator, test_set: TestSet, decoding: Decoding) -> list
     decoding = translator.resolved(decoding)
     targets = reference_tokens(translator, test_set)
     judged = test_set.task == TOY and test_set.source_language == "de"
-    verdicts: dict[tuple[int, str], str] = {}  # drafts stay the same for most of their steps
+    verdicts: dict[tuple[int, str], str] = {}  # most steps leave a draft as it is
 
     def verdict(number: int, tokens_L, score_L) -> str:
         if np.isnan(score_L).any():
@@ -166,14 +166,20 @@ def outcomes(
     All other decoding options are those of `decoding`.
 
     Args:
-      strategies: as the command line names them.
+      decoding: decoding options other than strategy and number of steps.
+      strategies: strategies as the command line names them.
+      num_steps: numbers of steps.
+      progress: receives each row.
+
+    Raises:
+      PadirError: an unknown strategy, or one that the model cannot run.
     """
     rows = []
     for name in strategies:
         for count in num_steps:
             one = with_strategy(translator, decoding, parse_strategy(name))
-            figures = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
-            row = {"strategy": name, "steps": count} | {k: figures[k] for k in METRICS if k in figures}
+            metrics = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
+            row = {"strategy": name, "steps": count} | {k: metrics[k] for k in METRICS if k in metrics}
             rows.append(row)
             progress(row)
     return rows
@@ -198,7 +204,7 @@ def with_strategy(translator: Translator, decoding: Decoding, strategy: Strategy
 
 
 def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dict[str, str]]:
-    """The strategies that a model can run, at temperature 0 where they have one, and why it cannot run the others."""
+    """(strategies that a model can run, reasons against the others); strategies are at temperature 0."""
     names, refused = [], collections.OrderedDict()
     for name, cls in STRATEGIES.items():
         text = name

@@ -1,11 +1,11 @@
-"""Tables 4 and 5: attention between neighbours that stutter and between neighbours that do not (section L.5).
+"""Attention between neighbours that stutter and between other neighbours (Tables 4 and 5, section L.5).
 
 1. Refine a draft for `step` passes. The last pass leaves stutter in the draft.
 2. Two neighbouring positions stutter if they hold the same token in this draft.
 3. Measure the attention between neighbours in the pass that *writes* that draft, or in the next, which *reads* it.
 
-A pass that reads a stuttering draft is shown the same token at both positions, which makes their queries alike whatever
-the model knows of dependency. So the pass that writes is the fairer test; the paper does not say which it took.
+A pass that reads a stuttering draft sees the same token at both positions, which makes their queries alike, dependent
+or not. The pass that writes is therefore the fairer test; the paper does not say which pass it measured.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def joints(source: str, tokenizer: Tokenizer) -> dict[int, Joint]:
     """The right translations of a sentence by length in tokens, EOS included; only lengths of several translations.
 
     Raises:
-      PadirError: the sentence is not of the grammar.
+      PadirError: the grammar does not produce the sentence.
     """
     right = references(source)
     by_length: dict[int, list[tuple[list[int], float]]] = collections.defaultdict(list)

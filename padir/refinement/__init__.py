@@ -1,8 +1,8 @@
-"""Refinement of a canvas: drafts of every target position, and everything that rewrites them.
+"""Iterative refinement of a canvas, which is a draft of all target tokens of a sentence.
 
-A `Corruption` makes a draft (`draft`) and training's noise; a `Strategy` turns a `Canvas` and the decoder's `Output`
-into the next canvas; `refine` is the one loop that runs every strategy on any decoder; a `Between` does the same
-between two training stages. `CORRUPTIONS` and `STRATEGIES` list them by name.
+A `Corruption` makes the noise of the first draft (`draft`) and of training inputs. A `Strategy` turns a `Canvas` and
+the decoder's `Output` into the next canvas. The loop `refine` runs any strategy on any decoder. A `Between` makes the
+canvas of the next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
 from padir.refinement.canvas import Canvas, from_tokens, hide, repeats, restore, veil, write

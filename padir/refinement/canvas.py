@@ -1,4 +1,4 @@
-"""The canvas, a draft of every target position that a decoder refines, and the functions that change it."""
+"""The canvas, the draft of a target sentence that a decoder refines, and the functions that change a canvas."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from padir.text.ids import Ids, positions_in_segment
 
 @flax.struct.dataclass
 class Canvas:
-    """A draft of the target, one row per hypothesis (decoding) or per packed row (training).
+    """Drafts of target sentences, one row per hypothesis in decoding or per packed row in training.
 
     Attributes:
-      tokens_BL: the draft; padding where segment_BL is 0.
+      tokens_BL: the drafts; padding where segment_BL is 0.
       score_BL: log-probability of each token when it was last written, below 0; 0 where nothing was written.
-      free_BL: positions that may be rewritten: neither EOS nor padding.
-      start_BL: tokens that the canvas began with; hiding a position puts its start token back (random, mask or
-        mask_range tokens alike).
+      free_BL: positions that may be rewritten, which are all but EOS and padding.
+      start_BL: tokens that the canvas began with. Hiding a position puts its start token back, be it a random piece or
+        a mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
-      done_B: rows that the strategy has finished: another pass would change nothing or, for a strategy that only fills
-        masks, nothing is hidden any more. `refine` keeps done rows as they are.
-      visible_BLL: [query, key], True where a decontextualised decoder may see the key position; kept up to date by
-        `write` and `hide`. None for all other decoders, which see the whole segment.
+      done_B: rows that the strategy has finished, because another pass would change nothing or, with a strategy that
+        only fills masks, because no position is hidden any more. `refine` does not change done rows.
+      visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
+        update this mask. None for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
     """
 
@@ -47,7 +47,7 @@ def from_tokens(
     segment_BL: Int[Array, "B L"],
     ids: Ids,
 ) -> Canvas:
-    """Makes a canvas of given tokens, nothing scored and no row done."""
+    """Makes a canvas of given tokens, with no scores and no row done."""
     return Canvas(
         tokens_BL=tokens_BL,
         score_BL=jnp.zeros(tokens_BL.shape, jnp.float32),
@@ -62,29 +62,32 @@ def from_tokens(
 def write(
     canvas: Canvas, where_BL: Bool[Array, "B L"], tokens_BL: Int[Array, "B L"], score_BL: Float[Array, "B L"]
 ) -> Canvas:
-    """Writes tokens and their log-probabilities at the free positions among `where_BL`, visible to all others."""
+    """Writes tokens and their log-probabilities at the free positions of `where_BL`; all other positions may see them.
+
+    "May see" concerns `visible_BLL` alone, the mask of a decontextualised decoder.
+    """
     seen_BLL = None if canvas.visible_BLL is None else _others(canvas.segment_BL)
     return _put(canvas, where_BL, tokens_BL, score_BL, seen_BLL)
 
 
 def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Puts the start tokens back at the free positions among `where_BL`, visible to no position."""
+    """Puts the start tokens back at the free positions of `where_BL`, and makes these positions visible to no other."""
     seen_BLL = None if canvas.visible_BLL is None else jnp.zeros_like(canvas.visible_BLL)
     return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
 
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
-    """Copies tokens, scores and visibility of `earlier`, a canvas of the same rows, at free positions of `where_BL`."""
+    """Copies free positions of `where_BL` (tokens, scores, visibility) from `earlier`, a canvas of the same rows."""
     return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
 
 
 def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
-    """Adds visibility for a decontextualised decoder: each position sees the others of its segment but hidden ones."""
+    """Adds `visible_BLL`, by which a position sees the other positions of its segment that are not in `hidden_BL`."""
     return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
 
 
 def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen_BLL) -> Canvas:
-    """Writes at free positions; `seen_BLL` [query, key] is their new visibility."""
+    """Writes tokens and scores at free positions; `seen_BLL` [query, key] is the new visibility of these positions."""
     where_BL = where_BL & canvas.free_BL
     visible_BLL = canvas.visible_BLL
     if visible_BLL is not None:
@@ -102,6 +105,6 @@ def _others(segment_BL) -> Bool[Array, "B L L"]:
 
 
 def repeats(tokens_BL: Int[Array, "B L"], canvas: Canvas) -> Bool[Array, "B L"]:
-    """Token-level stutter: free positions whose token equals the token to their left in the same segment."""
+    """Marks token-level stutter: free positions whose token equals the token to their left in the same segment."""
     left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     return canvas.free_BL & (tokens_BL == left_BL) & (positions_in_segment(canvas.segment_BL) > 0)

@@ -1,6 +1,6 @@
-"""Corruptions: the noise in place of target tokens that a decoder is to predict, one frozen dataclass each.
+"""Corruptions, which replace target tokens by noise for the decoder to predict; each is a frozen dataclass.
 
-`rate` is the share of free positions that are replaced, 1 minus the paper's unmasking rate (section L.2).
+The field `rate` is the share of free positions that are replaced, 1 minus the paper's unmasking rate (section L.2).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MaskRange:
       rate: probability that a position is masked, in [0, 1].
 
     Raises (when called):
-      PadirError: fewer than L + 3 sentinels for rows of L positions.
+      PadirError: the vocabulary has fewer than L + 3 sentinels for rows of L positions.
     """
 
     rate: float = 0.7
@@ -103,7 +103,7 @@ class MaskRange:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Each free position is correct, random or masked, with the given shares.
+    """Each free position keeps its token, becomes a random piece or becomes the mask id, with the given shares.
 
     Attributes:
       correct: share of positions that keep their token.
@@ -140,9 +140,9 @@ class Mixed:
 
 @dataclasses.dataclass(frozen=True)
 class Cmlm:
-    """A random number of masks, uniform over 1 .. L in a segment of L free positions.
+    """Masks a random number of positions, uniform over 1 .. L in a segment of L free positions.
 
-    The corruption of conditional masked language models (Ghazvininejad et al., EMNLP 2019, section 2.2).
+    Conditional masked language models are trained with this corruption (Ghazvininejad et al., EMNLP 2019, section 2.2).
     """
 
     deterministic = True
@@ -172,11 +172,11 @@ class UniformRate:
 
 @dataclasses.dataclass(frozen=True)
 class RandomVisible:
-    """Random visibility, which a decontextualised decoder is trained with instead of noise (DisCo's training).
+    """DisCo's training inputs: each position sees a random part of its segment (Kasai et al., ICML 2020, section 3).
 
-    The number of free positions of its segment that a position sees is uniform over 0 .. all others, and every set of
-    that size is equally likely. EOS is always seen, because the length model has placed it (Kasai et al., ICML 2020,
-    section 3).
+    A decontextualised decoder is trained with random visibility instead of noise. A position sees n other free
+    positions of its segment; n is uniform over 0 .. all of them, and every set of n positions is equally likely. Every
+    other position sees EOS, because the length model places EOS before decoding.
     """
 
     def __call__(self, key_B: Key[Array, " B"], canvas: Canvas) -> Canvas:
@@ -202,7 +202,7 @@ CORRUPTIONS: dict[str, Callable[..., Corruption]] = {
 
 
 def noise_kinds(corruption: Corruption) -> frozenset[str] | None:
-    """Kinds of noise that a corruption writes, of "pieces", "mask" and "mask_range"; None for an unknown class.
+    """Kinds of noise that a corruption writes: "pieces", "mask" or "mask_range"; None for an unknown class.
 
     >>> sorted(noise_kinds(Mixed()))
     ['mask', 'pieces']

@@ -1,4 +1,4 @@
-"""The draft that decoding starts from: noise at every position but EOS."""
+"""The first draft of a translation, from which decoding starts: noise at every position but EOS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.protocols import Corruption
 from padir.text.ids import Ids, sequence_mask
 
-# A row's key is folded with this number for its draft. No refinement step has it, so that their draws differ.
+# A row's key is folded with this number for the draft. No refinement step has this number, so that the draws differ.
 _DRAFT = 2**31 - 1
 
 
@@ -23,7 +23,7 @@ def draft(
       key_B: one key per row.
       length_B: target lengths in tokens, EOS included.
       max_length: L, at least every length.
-      corruption: makes the noise, at rate 1.
+      corruption: the corruption that makes the noise; it is used at rate 1.
 
     >>> from padir.refinement import Mask
     >>> ids = Ids(vocab_size=16, num_sentinels=4, first_regular=3)

@@ -1,8 +1,8 @@
 """Random draws for each position of each segment, independent of batch, padding and packing.
 
 Every draw is made from (row key, segment number, position in the segment). A row therefore draws the same values in any
-batch, a longer row draws the same values at its first positions, and corrupting and then packing sentence pairs equals
-packing and then corrupting them.
+batch, and a longer row draws the same values at its first positions. Sentence pairs that are corrupted and then packed
+equal pairs that are packed and then corrupted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.refinement.segments import count_in_segment, worst
 from padir.text.ids import Ids, positions_in_segment
 
-# Numbers that a row key is folded with, so that the draws of one corruption are independent of each other.
+# A row key is folded with one of these numbers, so that the draws of one corruption are independent of each other.
 CHOICE, NOISE, KIND, SHARE, VISIBLE = range(5)
 
 
 def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:
-    """One key for each segment, repeated at each of its positions; another `stream` gives independent keys."""
+    """One key for each segment, repeated at each position of the segment; another `stream` gives independent keys."""
     fold = jax.vmap(lambda key, segment_L: jax.vmap(lambda s: jax.random.fold_in(key, s))(segment_L))
     return fold(jax.vmap(lambda key: jax.random.fold_in(key, stream))(key_B), segment_BL)
 
@@ -48,7 +48,7 @@ def choose_share(
     segment_BL: Int[Array, "B L"],
     rate: float | Float[Array, "B L"],
 ) -> Bool[Array, "B L"]:
-    """Random positions among `among_BL`, each chosen with probability `rate` on its own."""
+    """Chooses random positions among `among_BL`, each independently with probability `rate`."""
     return among_BL & (uniform_draws(position_keys(key_B, segment_BL, CHOICE)) < rate)
 
 
@@ -58,7 +58,7 @@ def choose(
     segment_BL: Int[Array, "B L"],
     count_BL: Int[Array, "B L"],
 ) -> Bool[Array, "B L"]:
-    """`count_BL` random positions of each segment among `among_BL`, every set of that size equally likely.
+    """Chooses `count_BL` positions of each segment among `among_BL`; every set of that size is equally likely.
 
     `count_BL` holds the segment's count at every position of the segment.
     """
@@ -68,7 +68,7 @@ def choose(
 def choose_some(
     key_B: Key[Array, " B"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
 ) -> Bool[Array, "B L"]:
-    """Random positions of each segment; their number is uniform over 1, 2, ... all of `among_BL`."""
+    """Chooses n random positions of each segment among `among_BL`; n is uniform over 1 .. all of them."""
     share_BL = uniform_draws(segment_keys(key_B, segment_BL, SHARE))
     most_BL = count_in_segment(among_BL, segment_BL)
     # The product of a share near 1 and a large count may round up to the count itself.

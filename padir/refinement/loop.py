@@ -1,9 +1,9 @@
-"""The one loop that refines a canvas, for every strategy and any decoder.
+"""The loop that refines a canvas with any strategy and any decoder.
 
-1. Ask the decoder for logits at every position; forbidden ids get -inf.
-2. Let the strategy make its step.
-3. Keep rows that were done before as they were; count a pass for the others.
-4. Stop after `num_steps` passes, or when every row is done.
+1. The decoder gives logits at every position; the logits of forbidden ids are set to -inf.
+2. The strategy makes one step.
+3. Rows that were done before the step stay unchanged; a pass is counted for all other rows.
+4. The loop stops after `num_steps` passes, or when every row is done.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from padir.refinement.scores import Output, forbid
 from padir.text.ids import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
-"""tokens_BL -> logits_BLV or `Output`. A canvas with visible_BLL passes that as a second argument; with
-`Part.rows_at_once`, the row numbers of the canvas that tokens_BL holds come as the keyword argument `rows`."""
+"""The decoder as a function tokens_BL -> logits_BLV or `Output`. If the canvas has visible_BLL, this mask is the second
+argument. With `Part.rows_at_once`, tokens_BL holds only some rows; the keyword argument `rows` gives their numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The part of a refinement that one call of `refine` makes, and the rows that one decoder pass takes.
+    """The steps that one call of `refine` makes, and the number of rows in one decoder pass.
 
-    A refinement in parts, `Part(end=2)` and then `Part(first=2, memory=refined.memory)` on `refined.canvas`, ends in
-    the same tokens as one in a single call. Between the parts, rows may be dropped or reordered.
+    A refinement may be split into calls: `Part(end=2)`, then `Part(first=2, memory=refined.memory)` on
+    `refined.canvas`. The tokens are the same as those of a single call. Rows may be dropped or reordered between calls.
 
     Attributes:
       first, end: the call makes steps first .. end - 1 of num_steps; `end=None` means num_steps.
-      memory: the strategy's memory after the part before; None starts afresh.
-      rows_at_once: number of rows that go through the decoder together, rows that are done left out; None means all
-        rows. The results are the same, only the time and the memory of a pass change.
+      memory: the strategy's memory after the previous part; None makes the initial memory.
+      rows_at_once: number of rows in one decoder call, which then leaves out rows that are done; None means all rows.
+        This number changes the time and memory of a pass, but not the results.
     """
 
     first: int | Int[Array, ""] = 0
@@ -54,11 +54,11 @@ class Refined:
     """The result of `refine`.
 
     Attributes:
-      canvas: the last canvas; `canvas.tokens_BL` is the answer.
+      canvas: the last canvas; `canvas.tokens_BL` holds the refined tokens.
       passes_B: number of decoder passes that each row took, at most num_steps.
-      tokens_TBL, scores_TBL: if traced, the canvas after each step, [num_steps + 1, B, L], or [trace + 1, B, L] if
-        `trace` is a number. Entry 0 is the draft, and a finished row repeats its answer. Scores are NaN where nothing
-        was written: at hidden positions, EOS and padding.
+      tokens_TBL, scores_TBL: with `trace`, the tokens and scores after each step, [num_steps + 1, B, L], or
+        [trace + 1, B, L] if `trace` is a number; otherwise None. Entry 0 is the draft, and a row that is done repeats
+        its last tokens. Scores are NaN where nothing was written: at hidden positions, EOS and padding.
       memory: the strategy's memory after the last step.
     """
 
@@ -91,15 +91,15 @@ def refine(
       canvas: the draft, usually from `padir.refinement.draft`.
       logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
       strategy: one of `padir.refinement.STRATEGIES`.
-      num_steps: T, at least 1; one-shot decoding is 1. Inside jit it may be a traced number, so that another number
-        compiles nothing, unless `trace` is True.
+      num_steps: T, at least 1; one-shot decoding is 1. Unless `trace` is True, num_steps may be a traced value inside
+        jit, so that another number of steps needs no compilation.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
-      trace: also return the canvas after every step. A number instead of True makes room for that many steps, at least
-        num_steps; entries beyond num_steps repeat the answer.
+      trace: also return the tokens and scores after every step. A number instead of True makes room for that many
+        steps, at least num_steps; entries beyond num_steps repeat the last tokens.
       part: the steps to make in this call, and the rows of a decoder pass; by default all.
 
     Raises:
-      PadirError: num_steps is below 1 or above `trace`, or a part of the steps is traced.
+      PadirError: num_steps is below 1 or above `trace`, or `trace` is set and `part` leaves out steps.
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.refinement import Padir, Uniform, draft
@@ -159,7 +159,10 @@ def _check(num_steps: Any, trace: bool | int, part: Part) -> None:
 
 
 def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, banned_ids: tuple[int, ...]) -> Callable:
-    """One step of some rows, (step, key_B, canvas, memory, **rows) -> (canvas, memory); done rows stay as they are."""
+    """Makes the function of one step, (step, key_B, canvas, memory, **rows) -> (canvas, memory).
+
+    The function does not change rows that are done.
+    """
 
     def advance(step, key_B, canvas: Canvas, memory, **rows):
         seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
@@ -178,9 +181,9 @@ def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, bann
 
 
 def _advance_in_groups(advance: Callable, size: int, step, key_B, canvas: Canvas, memory):
-    """One step of all rows that are not done, `size` rows at a time."""
+    """Makes one step for all rows that are not done, `size` rows at a time."""
     rows_B = jnp.argsort(canvas.done_B, stable=True)
-    # Row numbers beyond the last row fill up the last group: they read the last row and are written nowhere.
+    # Row numbers beyond the last row fill up the last group. They read the last row, and their results are dropped.
     rows_B = jnp.concatenate([rows_B, jnp.full(size, canvas.done_B.size)])
 
     def visit(i, state):
@@ -198,5 +201,5 @@ def _fold(key_B, number):
 
 
 def _choose_rows(where_B, yes, no):
-    """Chooses rows of two pytrees whose leaves begin with axis B."""
+    """Takes each row from the pytree `yes` where `where_B` is True, else from `no`; their leaves begin with axis B."""
     return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)

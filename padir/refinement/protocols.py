@@ -16,17 +16,20 @@ class Corruption(Protocol):
     """A frozen dataclass that puts noise in place of the tokens at some free positions; its fields are hyperparameters.
 
     A call returns (noisy_BL, chosen_BL): chosen positions are free and hold noise; all others keep their tokens. Random
-    draws use one key per row and are made per segment and position in the segment, so that they change neither with L
-    nor with the packing.
+    draws use one key per row and are made per segment and position in the segment, so that the noise depends neither on
+    L nor on the packing.
     """
 
     @property
     def deterministic(self) -> bool:
-        """True if `full` gives the same canvas for every key, so that parallel draws would be equal."""
+        """True if the corruption that `full` returns makes the same canvas for every key.
+
+        Drafts of one sentence with different keys are then equal.
+        """
         ...
 
     def full(self) -> Corruption:
-        """The same corruption at rate 1, which makes the draft that decoding starts from."""
+        """Returns the same corruption at rate 1, which makes the first draft in decoding."""
         ...
 
     def __call__(
@@ -45,9 +48,10 @@ class Strategy(Protocol):
     """A frozen dataclass that makes one step of refinement; its fields are hyperparameters.
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
-    gets the number of its step, from 0, and logits in which forbidden ids are -inf. It never changes padding or EOS.
-    By the last step, or when it sets done_B for a row, it must have written every free position of the row. A strategy
-    that only some models can run has a class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
+    gets the number of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
+    EOS. By the last step, or when it sets done_B for a row, it must have written every free position of the row. A
+    strategy that only some models can run has a class attribute `needs` (see
+    `padir.refinement.strategies.check_strategy`).
     """
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
@@ -61,12 +65,13 @@ class Strategy(Protocol):
 class Between(Protocol):
     """A frozen dataclass that makes the canvas of the next training stage; its fields are hyperparameters.
 
-    A call gets the canvas that the stage saw; the stage's output, without gradient and with forbidden ids at -inf; the
-    target; the chosen positions (at first those that the corruption chose); and `progress`, the share of the training
-    run that is done, in [0, 1). It returns the next stage's canvas and chosen positions. Chosen positions are free;
-    the stage weights "noised" and "masked" count them in the loss. Each row of the result must depend on that row
-    alone, because a call may get only some rows of a batch. An attribute `strategy` names the decoding strategy that
-    the transition imitates; the model is then decoded with it by default.
+    A call gets the canvas that the stage saw; the decoder's output in this stage, without gradient and with forbidden
+    ids at -inf; the target; the chosen positions, in the first stage those that the corruption chose; and `progress`,
+    the share of the training run that is done, in [0, 1). A call returns the canvas and the chosen positions of the
+    next stage. Chosen positions are free; the stage weights "noised" and "masked" count these positions in the loss.
+    Each row of the result must depend on that row alone, because a call may get only some rows of a batch. A transition
+    that imitates a decoding strategy has this strategy in an attribute `strategy`, and the model is decoded with it by
+    default.
     """
 
     def __call__(

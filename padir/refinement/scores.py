@@ -1,4 +1,4 @@
-"""The decoder's output, and the best token of each position with its log-probability."""
+"""Decoder outputs, and the most likely token of each position with its log-probability."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Output:
     Attributes:
       logits_BLV: logits of every id.
       keep_logits_BL: logit of keeping the token that each position was shown, if the model has a rejecter head.
-      found_BL: best ids other than `canvas.ids.special`, and their log-probabilities, from a decoder that found them
-        block by block; if nothing reads logits_BLV then, jit never computes it.
+      found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
+        block by block (`best_by_block`). If no code then reads logits_BLV, jit does not compute the logits.
     """
 
     logits_BLV: Float[Array, "B L V"]
@@ -34,9 +34,9 @@ class Output:
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The argmax of each position and its log-probability, without a softmax over V in memory.
 
-    The argmax is computed as the maximum and the first place that holds it, which XLA vectorises on a CPU (an argmax
-    carries the index through the reduction and takes several times as long). A log-probability that rounds to 0 is
-    returned as the number next below it, because a score of 0 means that nothing was written.
+    The code computes the maximum and then the first id with this logit, because XLA on a CPU vectorises both; an argmax
+    carries the index through the reduction and takes several times as long. A log-probability that rounds to 0 is
+    returned as the largest normal number below 0, because a score of 0 means that nothing was written.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
@@ -54,9 +54,10 @@ def best_by_block(
     banned_ids: tuple[int, ...],
     block: int = 2_048,
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-    """`best_tokens` over the ids that are not banned, one block of the vocabulary after the other.
+    """Finds the best id that is not banned at each position, one block of the vocabulary at a time.
 
-    The logits of all ids are never in memory at once. Scores differ from those of `best_tokens` by rounding.
+    The result is that of `best_tokens` up to the rounding of scores, but the logits of all ids are never in memory at
+    once.
 
     Args:
       project: (begin, size) -> logits of the ids begin .. begin + size - 1.
@@ -72,7 +73,7 @@ def best_by_block(
     blocks = -(-vocab_size // block)
     size = -(-vocab_size // blocks)
     banned_V = jnp.zeros(vocab_size, bool).at[jnp.array(banned_ids, int)].set(True, mode="drop")
-    lowest = jnp.finfo(jnp.float32).min  # not -inf, which the highest logit of a block may be
+    lowest = jnp.finfo(jnp.float32).min  # not -inf: if all ids of a block are banned, -inf - -inf would give NaN
 
     def visit(best, i):
         logit_BL, token_BL, sum_BL = best
@@ -103,7 +104,7 @@ def _scores(logits_BLV, logit_BL):
 
 
 def _below_zero(score_BL):
-    """Scores below 0, because a score of 0 means that nothing was written."""
+    """Moves scores of 0 just below 0, because a score of 0 means that nothing was written."""
     return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
 
 

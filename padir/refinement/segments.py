@@ -7,16 +7,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
-    """True for [query, key] positions of one sentence pair; padding belongs with padding alone."""
+    """True for [query, key] positions of one sentence pair; padding is a segment of its own."""
     return segment_BL[:, :, None] == segment_BL[:, None, :]
 
 
 def precedes(
     score_BL: Float[Array, "B L"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
 ) -> Bool[Array, "B L L"]:
-    """True for [query, key] if the key, one of `among_BL`, has a lower score than the query in its segment.
+    """True for [query, key] if the key is one of `among_BL`, in the query's segment, and has a lower score.
 
-    Of equal scores the leftmost comes first.
+    Of two equal scores the one further left counts as lower.
     """
     index_L = jnp.arange(score_BL.shape[1])
     lower_BLL = (score_BL[:, None, :] < score_BL[:, :, None]) | (
@@ -31,7 +31,7 @@ def worst(
     segment_BL: Int[Array, "B L"],
     count_BL: Int[Array, "B L"] | int,
 ) -> Bool[Array, "B L"]:
-    """The `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
+    """Marks the `count_BL` lowest-scored positions of each segment among `among_BL`; ties go to the leftmost position.
 
     `count_BL` is one number, or holds the segment's count at every position of the segment.
 
@@ -42,12 +42,12 @@ def worst(
 
 
 def count_in_segment(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Number of True positions in each position's segment, given at every position."""
+    """Number of True positions in each segment, repeated at every position of the segment."""
     return (same_segment(segment_BL) & where_BL[:, None, :]).sum(-1)
 
 
 def share_of(share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Number of positions that a share of each segment's True positions comes to, rounded up.
+    """`share` times the number of True positions of each segment, rounded up, repeated at every position.
 
     >>> share_of(0.5, jnp.ones((1, 3), bool), jnp.ones((1, 3), int)).tolist()
     [[2, 2, 2]]

@@ -1,7 +1,7 @@
 """Transitions between two training stages (the protocol `Between`): the paper's, SMART's, GLAT's and SUNDAE's.
 
-Each is used with the stage weights of its objective in configs/objective/: SMART and GLAT have no loss on the first
-stage, SUNDAE has a loss on both.
+The configurations in configs/objective/ give each transition its stage weights: SMART and GLAT have no loss on the
+first stage, SUNDAE has a loss on both stages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lifted:
     """The paper's transition: the first of two steps of a decoding strategy.
 
     Attributes:
-      strategy: the strategy, by which the model is then decoded, too.
+      strategy: the decoding strategy; the trained model is decoded with it by default.
     """
 
     strategy: Strategy = Padir()
@@ -49,14 +49,14 @@ class Lifted:
 
 @dataclasses.dataclass(frozen=True)
 class Smart:
-    """SMART (Ghazvininejad et al., 2020): fill in the model's own argmax, then hide a random part again.
+    """SMART (Ghazvininejad et al., 2020): fills in the model's own argmax, then hides a random part of the tokens.
 
-    The argmax is written where the corruption had hidden the target. Then a random set of free positions is hidden,
-    whether they hold target tokens or guesses; its size is uniform over 1 .. L in a segment. A later stage thus sees a
-    mixture of right tokens, the model's own mistakes and masks, as in Mask-Predict.
+    The argmax is written where the corruption had hidden the target. Then n random free positions of each segment are
+    hidden, be they target tokens or predictions; n is uniform over 1 .. L. The next stage thus sees a mixture of right
+    tokens, the model's own mistakes and masks, as in Mask-Predict.
     """
 
-    strategy = MaskPredict()  # which the model is then decoded with
+    strategy = MaskPredict()  # the model's default strategy in decoding
 
     def __call__(
         self,
@@ -76,11 +76,11 @@ class Smart:
 
 @dataclasses.dataclass(frozen=True)
 class Glat:
-    """Glancing (Qian et al., ACL 2021, section 3.2): reveal more of the target the further the first guess is off.
+    """GLAT's glancing (Qian et al., ACL 2021, section 3.2): shows more target tokens where the prediction was worse.
 
     In each segment floor(p * d) target tokens are shown, where d is the Hamming distance between the argmax and the
-    target over the free positions; all other positions get their start tokens. The positions shown are random, whether
-    their guess was right or not. The ratio p goes linearly from `start` to `end` over the training run.
+    target over the free positions. The positions shown are random among all free ones; all other free positions get
+    their start tokens. The ratio p goes linearly from `start` to `end` over the training run.
 
     Attributes:
       start, end: p at the beginning and at the end of the training run, in [0, 1].
@@ -117,7 +117,7 @@ class Glat:
 
 @dataclasses.dataclass(frozen=True)
 class SampledUnroll:
-    """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): every free position is sampled from the model at once.
+    """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): samples every free position from the model at once.
 
     Attributes:
       temperature: divisor of the logits before sampling, above 0.

@@ -1,4 +1,4 @@
-"""The trace of a decode: what stood at every position after each step, as text for a terminal or as an HTML page."""
+"""Traces of decoding runs: the canvas after every step, as text for a terminal or as an HTML page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Step:
 
     Attributes:
       pieces: L SentencePiece pieces, with U+2581 for a space.
-      log_probs: the natural log-probability of each piece when it was last written; None where nothing was written
-        (EOS, or what is still hidden); not shown for step 0.
+      log_probs: natural log-probability of each piece when it was last written; None for EOS and hidden positions;
+        not shown for step 0.
 
     Raises:
-      PadirError: not as many log-probabilities as pieces.
+      PadirError: the numbers of pieces and log-probabilities differ.
     """
 
     pieces: tuple[str, ...]
@@ -44,10 +44,10 @@ class Trace:
     """The translation of one sentence, step by step.
 
     Attributes:
-      source: the source text; "" leaves it out of the page.
-      steps: the canvas at the beginning (step 0: noise) and after each step, all of L pieces.
-      output: the text that was made of the last canvas.
-      reference: a human translation, if there is one.
+      source: the source text; "" omits it from the page.
+      steps: the first canvas (step 0, noise) and the canvas after each step, all of L pieces.
+      output: the text of the last canvas.
+      reference: a human translation, or None.
 
     Raises:
       PadirError: no steps, or steps of different lengths.
@@ -69,7 +69,7 @@ class Trace:
 
     @property
     def num_steps(self) -> int:
-        """Steps that were decoded; the initial canvas is none."""
+        """Number of decoded steps, not counting the first canvas."""
         return len(self.steps) - 1
 
     def changed(self, step: int) -> tuple[bool, ...]:
@@ -78,7 +78,7 @@ class Trace:
         return tuple(old != new for old, new in zip(before, after, strict=True))
 
     def _repr_html_(self) -> str:
-        """The page of `render_html` in a frame, for notebooks: its style sheet stays within."""
+        """The page of `render_html` in a frame for notebooks, which isolates its style sheet."""
         height = 220 + 40 * len(self.steps)  # pixels
         return (
             f'<iframe srcdoc="{html.escape(render_html([self]), quote=True)}" title="every step"'
@@ -87,7 +87,7 @@ class Trace:
 
 
 def render_text(trace: Trace) -> str:
-    """The trace in lines for a terminal, with brackets around what changed since the step before.
+    """The trace as lines for a terminal, with brackets around changes since the step before.
 
     >>> steps = Step(("▁cup", "the", "▁is"), (0.0,) * 3), Step(("▁A", "▁cat", "▁sat"), (-0.1,) * 3)
     >>> steps += (Step(("▁The", "▁cat", "▁sat"), (-0.1,) * 3),)
@@ -109,10 +109,10 @@ def render_text(trace: Trace) -> str:
 
 
 def render_html(traces: Sequence[Trace]) -> str:
-    """A page that needs nothing else: no script, no network; light or dark as the reader's system is.
+    """An HTML page of traces in one file without script or network; light or dark by the system's setting.
 
-    What changed since the step before is shaded; what the model was less sure of is underlined, the stronger the less;
-    pointing at a piece shows its probability and what it replaced.
+    Pieces that changed since the step before are shaded; pieces of low probability are underlined, more strongly for
+    lower ones; hovering over a piece shows its probability and the piece that it replaced.
     """
     count = "1 sentence" if len(traces) == 1 else f"{len(traces)} sentences"
     articles = "\n".join(_article(number, trace) for number, trace in enumerate(traces, start=1))
@@ -151,7 +151,7 @@ def _step_row(trace: Trace, step: int) -> str:
         if log_prob is not None:
             probability = math.exp(min(0.0, log_prob))  # a log-softmax in low precision may round above 0
             notes.insert(0, f"probability {probability:.2f}")
-        # Probabilities above 0.9 leave no line: a faint mark under every word would say nothing.
+        # Probabilities above 0.9 leave no line: a faint mark under every word would carry no information.
         doubt = round(100 * max(0.0, 0.9 - probability) / 0.9)
         spans.append(_span(piece, ", ".join(notes), f"--doubt:{doubt}%" if doubt else "", is_new))
     note = f"{sum(changed)} of {len(changed)} changed" if any(changed) else "no change"
@@ -159,7 +159,7 @@ def _step_row(trace: Trace, step: int) -> str:
 
 
 def _span(piece: str, title: str, style: str, is_new: bool = False) -> tuple[str, str]:
-    """The space that goes before a piece, and the piece marked up. A piece that is only a space shows U+2581."""
+    """(space before a piece, HTML of the piece). A piece that is only a space shows U+2581."""
     shown = piece.removeprefix(SPACE)
     attributes = f' class="piece{" changed" if is_new else ""}"'
     attributes += f' title="{_escape(title)}"' if title else ""
@@ -190,7 +190,7 @@ def _visible(piece: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Control characters (which can command a terminal), line ends and lone surrogates become U+FFFD, tabs a space."""
+    """Text for a terminal: control characters, line ends and lone surrogates become U+FFFD, tabs a space."""
     return "".join(
         " " if sign == "\t" else "\ufffd" if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") else sign
         for sign in text

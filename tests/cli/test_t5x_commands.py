@@ -34,8 +34,8 @@ SMALL_RUN = [  # every step is logged; batches in the corpus's order, of which t
     "--gin.utils.SaveCheckpointConfig.period=100",
     "--gin.BATCH_SIZE=16",
     "--gin.SHUFFLE_TRAIN_EXAMPLES=False",
-    "--gin.optimizer.Cosine.peak=2.5e-2",
-    "--gin.optimizer.Cosine.warmup_steps=50",
+    "--gin.training.Cosine.peak=2.5e-2",
+    "--gin.training.Cosine.warmup_steps=50",
 ]
 
 

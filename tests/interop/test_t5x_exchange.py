@@ -24,6 +24,11 @@ SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers"
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]
 
 
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    return random_model_dir(tmp_path_factory.mktemp("random"))
+
+
 def flat(tree):
     return {name: np.asarray(v) for name, v in flax.traverse_util.flatten_dict(jax.device_get(tree), sep="/").items()}
 
@@ -36,8 +41,7 @@ def t5_checkpoint(folder, tokenizer, rows=0, step=1_000_000, **sizes):
     return write(folder, params, step), flat(params)
 
 
-def test_a_model_goes_to_t5x_and_back(tmp_path):
-    model_dir = random_model_dir(tmp_path / "random")
+def test_a_model_goes_to_t5x_and_back(model_dir, tmp_path):
     folder = export_checkpoint(model_dir, tmp_path / "run")
     assert folder.name == "checkpoint_7"
     assert main(["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]) == 0
@@ -51,8 +55,8 @@ def test_a_model_goes_to_t5x_and_back(tmp_path):
     assert Translator.load(tmp_path / "back").translate(texts) == Translator.load(model_dir).translate(texts)
 
 
-def test_a_checkpoint_of_a_described_model_needs_no_arguments_and_takes_none(tmp_path, capsys):
-    export_checkpoint(random_model_dir(tmp_path / "random"), tmp_path / "run")
+def test_a_described_checkpoint_needs_no_arguments_and_takes_none(model_dir, tmp_path, capsys):
+    export_checkpoint(model_dir, tmp_path / "run")
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     assert main([*command, "--languages", "de-en"]) == 2
     assert "padir.json beside the checkpoint says what model it is" in capsys.readouterr().err
@@ -62,8 +66,7 @@ def test_a_checkpoint_of_a_described_model_needs_no_arguments_and_takes_none(tmp
     assert not (tmp_path / "back").exists()
 
 
-def test_without_a_description_the_arguments_say_it(tmp_path, capsys):
-    model_dir = random_model_dir(tmp_path / "random")
+def test_without_a_description_the_arguments_give_it(model_dir, tmp_path, capsys):
     params, card, tokenizer = load_model(model_dir)
     write(tmp_path / "run", params, 40)
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
@@ -94,7 +97,7 @@ def test_a_padded_table_comes_back_with_its_rows(tmp_path):
     assert Translator.load(tmp_path / "model").translate(["eins"])[0].length > 0
 
 
-def test_what_fits_of_t5_is_taken_and_the_rest_is_told(tmp_path, capsys):
+def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, capsys):
     tokenizer = small_tokenizer(tmp_path / "vocab.model")
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=28)
     arguments = ["--vocab", str(tmp_path / "vocab.model"), "--languages", "de-en", "--partial", *GIN]

@@ -1,8 +1,10 @@
-"""Strategies: the ways to refine a canvas, one frozen dataclass each; `padir.refinement.refine` runs them.
+"""Decoding strategies, which refine a canvas step by step; each is a frozen dataclass that `refine` runs.
 
-`rewriting` holds strategies that take back the worst tokens and write them again, `confidence` those in which the
-model's confidence decides how many tokens are written, `sampling` those that draw tokens at random, `registry` their
-names, and `requirements` the check that a strategy has a meaning for a model.
+rewriting      strategies that take back the worst tokens and write them again
+confidence     strategies in which the model's confidence decides which positions are written
+sampling       strategies that draw tokens at random
+registry       the names of the strategies
+requirements   the check that a model can be decoded with a strategy
 """
 
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold

@@ -1,4 +1,4 @@
-"""Confidence strategies: the model's confidence decides how many positions a step writes, or in which order."""
+"""Strategies in which the model's confidence decides how many positions a step writes, or in which order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from padir.refinement.segments import precedes, worst
 class Threshold:
     """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    A written token stays; the last step writes all hidden positions. A row is done when nothing is hidden, so that easy
-    sentences take fewer passes. The memory is hidden_BL.
+    A written token stays; the last step writes all hidden positions. A row is done when no position is hidden, so that
+    easy sentences take fewer passes. The memory is hidden_BL, the positions that are not yet written.
 
     Attributes:
       tau: probability that a token must exceed, in [0, 1]; 0 is one-shot decoding, 1 writes one position a step.
@@ -54,13 +54,14 @@ class Threshold:
 class EntropyBound:
     """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
-    A step writes the largest set of lowest-entropy positions of a sentence whose entropies, without the largest of
-    them, sum to at most gamma. This sum bounds the mutual information that is lost by writing the positions
-    independently. One position is always written, and the last step writes all hidden positions. A row is done when
-    nothing is hidden. The memory is hidden_BL.
+    A step takes the hidden positions of a sentence in order of entropy, lowest first. It writes as many as it can while
+    the sum of their entropies, without the largest of them, is at most gamma. This sum bounds the mutual information
+    that is lost because the positions are written independently. One position is always written, and the last step
+    writes all hidden positions. A row is done when no position is hidden. The memory is hidden_BL, the positions that
+    are not yet written.
 
     Attributes:
-      gamma: the bound in nats, at least 0; 0 writes one position a step, and more only where entropies are 0.
+      gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
     """
 
     gamma: float = 0.5
@@ -75,14 +76,14 @@ class EntropyBound:
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
         entropy_BL = entropies(output.logits_BLV)
-        # In ascending order the largest entropy of a set comes last: the sum before a position must be within gamma.
+        # In ascending order the largest entropy of a set comes last, so the sum before a position must be within gamma.
         before_BLL = precedes(entropy_BL, memory, canvas.segment_BL)
         bounded_BL = jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= self.gamma
         return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
-    """Entropy in nats of each position's distribution; ids at -inf have no part in it.
+    """Entropy in nats of each position's distribution over the ids whose logits are not -inf.
 
     >>> f"{entropies(jnp.array([[[0.0, 0.0, -jnp.inf]]]))[0, 0]:.4f}"  # log 2
     '0.6931'
@@ -92,7 +93,10 @@ def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 
 
 def _commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
-    """Writes the hidden positions among `where_BL`; returns the canvas, done if none is left, and the hidden ones."""
+    """Writes the hidden positions among `where_BL`; returns the canvas and the positions that are still hidden.
+
+    A row of the canvas is done if none of its positions is hidden any more.
+    """
     written = write(canvas, hidden_BL & where_BL, token_BL, score_BL)
     hidden_BL = hidden_BL & ~where_BL
     return dataclasses.replace(written, done_B=canvas.done_B | ~hidden_BL.any(-1)), hidden_BL
@@ -104,11 +108,11 @@ class EasyFirst:
 
     The first pass predicts every position from the source alone, and its confidences fix an order. Every later pass
     predicts all positions at once, each from the current tokens of the positions before it in that order. So after k
-    passes the k easiest are what greedy decoding in that order gives. A row is done when a pass changes nothing. The
-    memory is the confidence at step 0.
+    passes the k easiest tokens equal those of greedy decoding in that order. A row is done when a pass changes none of
+    its tokens. The memory is the confidence of each position at step 0.
 
     Raises:
-      PadirError (in `init`): the canvas has no visible_BLL, which a decontextualised model needs.
+      PadirError (in `init`): the canvas has no visible_BLL, as the model is not decontextualised.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"decontextualised"})
@@ -128,7 +132,7 @@ class EasyFirst:
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
         easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
         assert canvas.visible_BLL is not None  # init refuses others
-        # EOS has no place in the order: the positions that see it stay the same.
+        # EOS has no place in the order, so the positions that see EOS stay the same.
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
         unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1) & (step > 0)
         after = dataclasses.replace(written, visible_BLL=visible_BLL, done_B=canvas.done_B | unchanged_B)

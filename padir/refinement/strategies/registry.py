@@ -1,4 +1,4 @@
-"""Names of the strategies, and strategies written as text."""
+"""Makes decoding strategies from their names and hyperparameters, or from text such as "threshold:tau=0.9"."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def get_strategy(name: str, **hyperparameters) -> Strategy:
-    """Makes the strategy of a name.
+    """Makes the decoding strategy of a given name.
 
     Raises:
       PadirError: no strategy has that name, or a hyperparameter is unknown or of the wrong type; the message lists the
@@ -61,7 +61,7 @@ def parse_strategy(text: str) -> Strategy:
     Values are Python literals; a bare word is a string.
 
     Raises:
-      PadirError: the text has another form, or names what `get_strategy` refuses.
+      PadirError: the text has another form, or `get_strategy` refuses the name or a hyperparameter.
 
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)

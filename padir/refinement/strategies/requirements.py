@@ -1,4 +1,4 @@
-"""The check that a strategy and a canvas have a meaning for a model."""
+"""The check that a model can be decoded with a strategy from a kind of draft."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from padir.refinement.strategies.registry import STRATEGIES
 
 
 def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
-    """Refuses a strategy or a canvas that has no meaning for a model.
+    """Checks that a model can be decoded with a strategy from drafts of a corruption.
 
-    The canvas must consist of noise that the model was trained with; a decontextualised decoder sees no noise at all.
-    The strategy's class attribute `needs` may name three things:
+    The drafts must consist of noise that the model was trained with. This does not apply to a decontextualised decoder,
+    which sees no noise at all. The strategy's class attribute `needs` may name three requirements:
 
     - "decontextualised": a decoder in which a position can be kept from seeing other positions.
     - "rejecter": a decoder with a rejecter head.
     - "mask": a decoder that can be told which positions are hidden, because it was trained with masks or does not see
-      hidden positions. Only then is its distribution at a position a conditional given the other positions.
+      hidden positions. Only such a decoder gives the conditional distribution of a position given the others.
 
     Args:
       canvas: the corruption that drafts are made with.
@@ -27,7 +27,7 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
       config: the model's `ModelConfig`.
 
     Raises:
-      PadirError: the model lacks a part; the message says which, and which strategies do without it.
+      PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
     """
     needs = getattr(strategy, "needs", frozenset())
     others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))

@@ -1,4 +1,4 @@
-"""Rewriting strategies: take back stutter, the least confident or the rejected tokens, and write them again."""
+"""Strategies that take back tokens (stutter, the least confident or the rejected ones) and write them again."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ _REMASK = ("previous", "start", "logits")
 
 
 def _no_logits(remask: str, canvas: Canvas) -> Float[Array, "B L V"] | None:
-    """Initial sum of logits, zeros, if `remask` is "logits"; else None, which saves B·L·V numbers."""
+    """Zeros to which logits are added, if `remask` is "logits"; else None, which saves B·L·V numbers of memory."""
     return jnp.zeros((*canvas.tokens_BL.shape, canvas.ids.num_embeddings)) if remask == "logits" else None
 
 
 def _take_back(remask: str, where_BL, written: Canvas, before: Canvas, summed_BLV) -> Canvas:
-    """Puts back the token from before the step, the start token or the argmax of the summed logits (see `remask`)."""
+    """Replaces the tokens at `where_BL` by those from before the step, start tokens or the argmax of summed logits.
+
+    `remask` decides between the three, as in `Padir`.
+    """
     if remask == "logits":
         return write(written, where_BL, *best_tokens(summed_BLV))
     if remask == "start":
@@ -48,15 +51,16 @@ class PadirMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Padir:
-    """The paper's strategy (sections L.1.1 and L.2): take the argmax everywhere, rewrite stutter between steps.
+    """The paper's strategy (sections L.1.1 and L.2): writes the argmax everywhere, and rewrites stutter between steps.
 
     After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
-    leaves the canvas unchanged, which is the paper's stop test; the last argmax then stands. With "previous" and
-    "start", this gives the tokens that all remaining steps would have given.
+    leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
+    included. With the remask "previous" or "start", all remaining steps would give the same tokens.
 
     Attributes:
-      remask: the token that a taken-back position gets: its "previous" token, the "start" token of the canvas, or the
-        argmax of the "logits" summed over the steps so far (which keeps B·L·V numbers between steps).
+      remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
+        ("start"), or the argmax of the logits summed over the steps so far ("logits", which keeps B·L·V numbers between
+        steps).
     """
 
     remask: str = "previous"
@@ -87,12 +91,12 @@ class Padir:
 
 @dataclasses.dataclass(frozen=True)
 class MaskPredict:
-    """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): linear schedule over the least confident positions.
+    """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): rewrites fewer and fewer least confident positions.
 
     Each pass writes the hidden positions. After pass t of T the n = floor(L (T - t) / T) least confident of the L free
-    positions of a sentence are hidden again, ties going to the leftmost. Positions that stay keep the confidence of the
-    pass that wrote them. A row is done when nothing is hidden. The memory is hidden_BL, the positions that the next
-    pass writes.
+    positions of a sentence are hidden again; ties go to the leftmost position. All other positions keep the confidence
+    of the pass that wrote them. A row is done when no position is hidden. The memory is hidden_BL, the positions that
+    the next pass writes.
     """
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
@@ -114,7 +118,7 @@ class ConstantMemory:
     """Memory of `Constant`.
 
     Attributes:
-      hidden_BL: positions that the next pass is to write.
+      hidden_BL: positions that the next pass writes.
       ended_BL, summed_BLV: as in `PadirMemory`.
     """
 
@@ -127,14 +131,14 @@ class ConstantMemory:
 class Constant:
     """Mask-Predict with a constant schedule: every step but the last takes back the same number of positions.
 
-    Each pass writes the positions that were taken back; then the least confident of a sentence are taken back, ties
-    going to the leftmost. A row is done when a step changes neither the canvas nor the positions taken back; the
-    written tokens then stand. With "start" and "previous", this gives the tokens that all remaining steps would have
-    given.
+    Each pass writes the positions that were taken back, and then takes back the least confident positions of a
+    sentence; ties go to the leftmost. A row is done when a step changes neither the tokens nor the positions taken
+    back; the result is then the tokens that this step wrote. With the remask "start" or "previous", all remaining steps
+    would give the same tokens.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, rounded up, in [0, 1].
-      count: number of positions that a step takes back, in place of a share.
+      count: number of positions that a step takes back; if given, `share` is ignored.
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
     """
 
@@ -175,11 +179,11 @@ class Constant:
 class Rejecter:
     """The learned rejecter: tokens that the model's rejecter head would not keep are replaced by the argmax.
 
-    keep_logits_BL of a pass judge the tokens that the decoder was shown. The first step writes every position, because
-    the draft is noise. A row is done when a pass changes nothing.
+    `Output.keep_logits_BL` judges the tokens that the decoder was shown in this pass. The first step writes every
+    position, because the draft is noise. A row is done when a pass changes none of its tokens.
 
     Attributes:
-      threshold: a token stays where the probability of keeping it is at least this; 0 keeps all, above 1 keeps none.
+      threshold: smallest probability of keeping a token at which the token stays; 0 keeps all, above 1 keeps none.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.

@@ -1,7 +1,7 @@
-"""Sampling strategies: Markov chains over the canvas, one decoder pass a step.
+"""Sampling strategies, which are Markov chains over the canvas with one decoder pass per step.
 
-Each token is drawn from the model's distribution at a temperature, with a key of its own position, and scored by its
-log-probability at temperature 1. Temperature 0 is the argmax.
+Each token is drawn from the model's distribution at a temperature, with a random key for its position, and scored by
+its log-probability at temperature 1. Temperature 0 gives the argmax.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from padir.refinement.draws import position_keys, uniform_draws
 from padir.refinement.scores import Output, best_tokens, token_scores
 from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
 
-# Numbers that the key of a step is folded with, so that the choice of positions and the tokens are independent.
+# The key of a step is folded with one of these numbers, so that the choices of positions and tokens are independent.
 _TOKEN, _WHERE = range(2)
 
 
 def sample_tokens(
     key_B: Key[Array, " B"], logits_BLV: Float[Array, "B L V"], segment_BL: Int[Array, "B L"], temperature: float
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-    """Draws a token for each position (Gumbel-max, one key a position); also its log-probability at temperature 1."""
+    """Draws a token for each position by Gumbel-max, one key a position; returns log-probabilities at temperature 1."""
     if temperature == 0:
         return best_tokens(logits_BLV)
     draw = jax.vmap(jax.vmap(lambda key: jax.random.gumbel(key, logits_BLV.shape[-1:])))
@@ -38,7 +38,7 @@ def sample_tokens(
 
 
 def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L"]:
-    """The first position of each segment among `where_BL`."""
+    """Marks the first position of each segment among `where_BL`."""
     return worst(jnp.zeros(where_BL.shape), where_BL, segment_BL, 1)
 
 
@@ -46,15 +46,16 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 class SundaeSampling:
     """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
-    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
-    the tokens that were least certain when they were written are replaced by the argmax given all others. At
+    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll,
+    which replaces the tokens that were least certain when they were written by the argmax given all tokens. At
     temperature 0 a row is done when the argmax agrees with every token; at other temperatures all steps are taken.
 
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
       temperature: temperature of the draws, at least 0.
-      order: the positions to draw again, "random" or "uncertain": lowest log-probability when they were written.
-      argmax_last: write the argmax everywhere at the last step, so that no drawn token is left unseen by the decoder.
+      order: the choice of positions to draw again: "random", or "uncertain" for those whose tokens had the lowest
+        log-probability when they were written.
+      argmax_last: write the argmax everywhere at the last step, so that the decoder has seen every drawn token.
     """
 
     share: float = 0.3
@@ -89,21 +90,21 @@ class SundaeSampling:
 
 @dataclasses.dataclass(frozen=True)
 class BlockGibbs:
-    """k-Gibbs (the paper's Definition 10): hide k positions of a sentence, then draw them one after the other.
+    """k-Gibbs (the paper's Definition 10): hides k positions of a sentence, then draws them one after the other.
 
     The first step writes every position. From then on a block of positions is hidden and written from left to right,
-    one pass a position, each draw given those before it. If the model's conditionals are those of one joint
-    distribution, these draws together are one from the joint distribution of the block given all other positions. Then
-    the next block is chosen. If the steps end within a block, its hidden positions get the argmax of the last pass. No
+    one position per pass, each draw given the earlier draws. If the model's conditionals belong to one joint
+    distribution, the block is thus drawn from its joint distribution given all other positions. Then the next block is
+    chosen. If the last step comes within a block, the hidden positions of the block get the argmax of the last pass. No
     row is done early. The memory is (hidden positions of the block, all positions of the block).
 
     Attributes:
       block: k, number of positions in a block; a shorter sentence is one block.
-      order: the positions of a block: "random", or lowest "margin" between the probabilities of the two likeliest
-        tokens, without the block before. The margin depends on the tokens themselves, so that the chain's stationary
-        distribution is then another.
+      order: the choice of a block's positions: "random", or "margin" for the smallest differences between the
+        probabilities of the two likeliest tokens, outside the previous block. The margin depends on the tokens, so that
+        "margin" changes the stationary distribution of the chain.
       temperature: temperature of the draws, at least 0.
-      parallel: draw the block in one pass, from the product of its positions' distributions: an approximation.
+      parallel: draw all positions of a block in one pass, independently of each other, which is an approximation.
     """
 
     block: int = 2
@@ -128,7 +129,8 @@ class BlockGibbs:
         chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         left_BL = hidden_BL & ~chosen_BL
-        if self.order == "margin":  # else the same block would return for ever at temperature 0
+        if self.order == "margin":
+            # Without the previous block's positions, or the same block would be chosen forever at temperature 0.
             others_BL = free_BL & ~block_BL
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
@@ -141,7 +143,7 @@ class BlockGibbs:
 
 
 def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
-    """Probability of the likeliest token less that of the second likeliest, at each position.
+    """Difference between the probabilities of the likeliest and the second likeliest token at each position.
 
     >>> margins(jnp.log(jnp.array([[[0.5, 0.2, 0.3]]]))).round(3).tolist()
     [[0.20000000298023224]]
@@ -153,13 +155,13 @@ def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 
 @flax.struct.dataclass
 class Sweep:
-    """Memory of `IndependentParallel`: the state of the chain, and the next state as far as the sweep has drawn it.
+    """Memory of `IndependentParallel`: the current state of the Markov chain, and the part of the next that is drawn.
 
-    The canvas shows the state with one position hidden.
+    The canvas shows the current state with one position of each segment hidden.
 
     Attributes:
-      tokens_BL, score_BL: the state; it changes at the end of a sweep.
-      drawn_tokens_BL, drawn_score_BL: the next state, as far as it is drawn.
+      tokens_BL, score_BL: the current state, which changes at the end of a sweep.
+      drawn_tokens_BL, drawn_score_BL: the next state at the positions that this sweep has drawn.
       pending_BL: positions that this sweep has still to draw; the leftmost of each segment is hidden.
       ended_BL: positions of segments whose state will not change any more (at temperature 0).
     """
@@ -174,13 +176,13 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class IndependentParallel:
-    """The independent parallel sampler (the paper's Definition 11): each position from its leave-one-out conditional.
+    """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
     The first step writes every position. From then on a sweep draws each position given the other tokens from before
     the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes one pass for each
-    free position of a sentence, with that position alone hidden; a decontextualised decoder sees all positions but the
-    one it predicts, and takes one pass for all. An unfinished sweep changes nothing. At temperature 0 a row is done
-    when a sweep changes nothing.
+    free position of a sentence, with that position alone hidden. A decontextualised decoder takes one pass for all
+    positions, because none sees its own token. An unfinished sweep changes no token. At temperature 0 a row is done
+    when a sweep changes none of its tokens.
 
     Attributes:
       temperature: temperature of the draws, at least 0.
@@ -217,7 +219,7 @@ class IndependentParallel:
         if canvas.visible_BLL is None:
             shown = hide(state, _leftmost(pending_BL, segment_BL) & ~ended_BL & (step < num_steps - 1))
         else:
-            # The positions that see EOS stay the same, as in training.
+            # The positions that see EOS stay the same, because training does not change them either.
             others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
             visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
             shown = dataclasses.replace(state, visible_BLL=visible_BLL)

@@ -1,11 +1,11 @@
-"""padir's models under T5X: what `t5x.train`, `t5x.eval` and `t5x.infer` need to run them, with no maths of its own.
+"""padir's models under T5X: names for the gin files of `t5x.train`, `t5x.eval` and `t5x.infer` (docs/t5x.md).
 
-    models     RefinementModel, a T5X BaseTransformerModel over padir's model, objective and decoder
-    features   RefinementFeatureConverter, from a seqio Task's features to the model's
-    setup      what gin files name: the Task, the axis rules, the learning rate, padir.json
+`RefinementModel` is a T5X BaseTransformerModel over padir's model, objective and decoder, with
+`RefinementFeatureConverter` from a seqio Task's features to the model's. `task`, `axis_rules`, `factor_rules`,
+`learning_rate` and `summarize` fill the slots of T5X's own configuration. The adapter computes nothing itself.
 
-docs/t5x.md says how to use it. T5X is not on a package index; padir does everything else without it, reading and
-writing its checkpoints included.
+Importing it needs T5X, which is on no package index; everything else in padir works without T5X, including its
+checkpoints.
 """
 
 try:
@@ -15,3 +15,17 @@ except ImportError as error:
         f"padir.interop.t5x.adapter needs T5X ({error}): docs/t5x.md says how to install it; `padir t5x` reads and"
         " writes its checkpoints without it"
     ) from error
+
+from padir.interop.t5x.adapter.features import RefinementFeatureConverter
+from padir.interop.t5x.adapter.refinement_model import RefinementModel
+from padir.interop.t5x.adapter.setup import axis_rules, factor_rules, learning_rate, summarize, task
+
+__all__ = [
+    "RefinementFeatureConverter",
+    "RefinementModel",
+    "axis_rules",
+    "factor_rules",
+    "learning_rate",
+    "summarize",
+    "task",
+]

@@ -12,7 +12,7 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 
 
 class RefinementFeatureConverter(seqio.FeatureConverter):
-    """Puts the [LENGTH] token in front of every source, then packs or pads.
+    """Feature converter that puts the [LENGTH] token in front of every source, then packs or pads.
 
     Without packing, each example also gets its number in the data set, or in its shard where T5X reads a shard. Random
     drafts are drawn from this number and a seed, so that a translation does not depend on its batch.

@@ -1,4 +1,4 @@
-"""`RefinementModel`: padir's model, objective and decoder behind T5X's interface. Nothing is computed here."""
+"""`RefinementModel`: padir's model, objective and decoder behind T5X's interface."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ class RefinementModel(BaseTransformerModel):
     """A model that refines drafts, for `t5x.train`, `t5x.eval` and `t5x.infer`.
 
     The loss is the objective's, divided by the number of target tokens as in `padir train`. Predictions are those of
-    `padir translate` with the same seed: T5X's own random numbers serve dropout and corruption alone.
+    `padir translate` with the same seed; T5X's random numbers are used for dropout and corruption only.
 
     Args:
-      vocabulary: of both sides; its file is one of `padir vocab`, or one that T5 is trained with.
-      optimizer_def: T5X's optimizer, which needs `padir.interop.t5x.adapter.setup.factor_rules` if it is Adafactor.
-      config: sizes and choices of the model.
-      objective: what is trained.
-      decoding: how predictions are made.
-      languages: of source and target, such as "de-en", for padir.json.
-      task: the name of the data, for padir.json.
-      num_embeddings: rows of the embedding table, for a number that divides by the devices it is sharded over; 0: V.
+      vocabulary: the vocabulary of both sides, from `padir vocab` or T5.
+      optimizer_def: T5X's optimizer; Adafactor needs `factor_rules`.
+      config: configuration of the model.
+      objective: training objective.
+      decoding: decoding options of predictions.
+      languages: source and target language for padir.json, such as "de-en".
+      task: name of the data for padir.json.
+      num_embeddings: rows of the embedding table, rounded up to divide by the devices that share it; 0: the vocabulary
+        size.
 
     Raises:
-      PadirError: a choice that T5X cannot carry out: a causal model, an objective that changes in the course of the
-        training, a rule that chooses by text, or a shortlist.
+      PadirError: T5X cannot run the choice: a causal model, an objective that changes in the course of training,
+        reranking by text, n-best lists, or a shortlist.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class RefinementModel(BaseTransformerModel):
         super().__init__(Transformer(config, ids), vocabulary, vocabulary, optimizer_def)
 
     def get_initial_variables(self, rng: jax.Array, input_shapes: Any, input_types: Any = None) -> Any:
-        """Parameters and their axes; no shape of theirs depends on the batch."""
+        """Parameters and their axes; no shape depends on the batch."""
         del input_shapes, input_types
         return self.module.init(rng, *[jnp.ones((1, 1), jnp.int32)] * 4)
 
@@ -100,7 +101,7 @@ class RefinementModel(BaseTransformerModel):
         """The objective's loss per target token, and metrics.
 
         Args:
-          dropout_rng: of corruption and dropout; None, in evaluation, corrupts always in the same way.
+          dropout_rng: random key of corruption and dropout; None (evaluation) corrupts in the same way every time.
         """
         packed = "decoder_segment_ids" in batch
         rows = to_batch(batch)
@@ -142,7 +143,7 @@ class RefinementModel(BaseTransformerModel):
         return tokens_BL, {"scores": score_B, "lengths": drafts.length_R[row_B], "passes": drafts.passes_R[row_B]}
 
     def _best(self, drafts: Any, length_log_prob_BM: Any, batch: int, hypotheses: int) -> tuple[Any, Any]:
-        """The row of each sentence's best draft, and its score; ties go to the first, as in `Translator`."""
+        """(row of each sentence's best draft, its score); the first of equal drafts wins, as in `Translator`."""
         length_log_prob_R = None
         if length_log_prob_BM is not None:
             length_BN = drafts.length_R.reshape(batch, hypotheses)
@@ -183,7 +184,7 @@ class RefinementModel(BaseTransformerModel):
 
 
 def to_batch(batch: Mapping[str, Any]) -> Batch:
-    """The converter's features as the objective's batch."""
+    """The objective's batch, from features of the converter."""
     source_BS, target_BL = batch["encoder_input_tokens"], batch["decoder_target_tokens"]
     segments = (batch.get("encoder_segment_ids"), batch.get("decoder_segment_ids"))
     if segments[0] is None:
@@ -192,14 +193,14 @@ def to_batch(batch: Mapping[str, Any]) -> Batch:
 
 
 def _key(rng: Any) -> jax.Array:
-    """T5X's random numbers, of the old kind or the new, as a key; one that is always the same for None."""
+    """T5X's random key, of the old kind or the new, as a typed key; a fixed key for None."""
     if rng is None:
         return jax.random.key(0)
     return rng if jnp.issubdtype(rng.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(rng)
 
 
 def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
-    """The figures of `padir train`'s log lines as T5X's metrics, which are summed over steps and devices."""
+    """The metrics of `padir train`'s log lines as T5X's metrics, which are summed over steps and devices."""
     average = clu.metrics.Average
     stages = range(sums.stage_loss_S.shape[0])
     target_positions = jnp.asarray(batch.target_BL.size, jnp.float32)
