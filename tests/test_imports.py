@@ -157,7 +157,14 @@ def test_scripts_import_names_that_exist(path):
                 assert hasattr(module, alias.name) or f"{node.module}.{alias.name}".removeprefix("padir.") in NAMES
 
 
-def test_names_shadow_no_module():
+@pytest.mark.parametrize("name", ORDER)
+def test_public_names_shadow_no_module(name):
+    """Else `padir.cli.main` would be a function after an import of `padir.cli`, and a module before."""
+    exported = getattr(importlib.import_module(f"padir.{name}"), "__all__", ())
+    assert not {each for each in exported if f"{name}.{each}" in NAMES}
+
+
+def test_names_of_padir_shadow_no_package():
     assert not {name for name in padir.__all__ if name in NAMES}
     for name in ("refinement", "decoding", "models", "text"):
         assert importlib.import_module(f"padir.{name}") is getattr(padir, name)

@@ -189,7 +189,7 @@ def model_flops(
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
-      stages: the weight of each (`Objective.stage_weights`).
+      stages: the weight of each stage (`Objective.stage_weights`).
     """
     c, inner = config, config.heads * config.head_dim
     attention = 4 * c.width * inner  # projections of one position, multiplications

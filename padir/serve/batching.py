@@ -20,11 +20,11 @@ from padir.errors import PadirError
 
 
 class QueueFull(PadirError):
-    """More jobs than may wait."""
+    """Error for more jobs than may wait."""
 
 
 class Closed(PadirError):
-    """The thread takes no more jobs."""
+    """Error for a job that comes after `Batcher.close`."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,7 +35,7 @@ class _Job:
 
 
 class Batcher:
-    """Runs jobs in batches.
+    """Runs jobs in batches of equal keys, in one thread.
 
     Args:
       run: (key, works) -> a result for each, called in the one thread. After an exception the jobs of the batch run
@@ -57,7 +57,7 @@ class Batcher:
     ):
         self._run, self._clock = run, clock
         self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
-        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in the order that they came; none is empty
+        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._waiting = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -122,7 +122,7 @@ class Batcher:
                     del self._groups[key]
 
     def _loop(self, spare: Callable[[], bool]) -> None:
-        more = True  # spare work
+        more = True  # False once all spare work is done
         while (batch := self._next_batch(idle=more)) is not None:
             key, jobs = batch
             if jobs:

@@ -131,7 +131,7 @@ def _json(body: bytes) -> Any:
         raise Refused(400, f"the body must be JSON in UTF-8, byte {error.start + 1} is not") from None
     except RecursionError:
         raise Refused(400, "the body must be JSON that is not nested deeply: an object of plain values") from None
-    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
+    except ValueError as error:  # JSONDecodeError, or the error for a number of thousands of digits
         raise Refused(400, f"the body must be JSON: {error}") from None
 
 
