@@ -11,11 +11,14 @@ import padir
 ROOT = Path(padir.__file__).parent
 TESTS = Path(__file__).parent
 
-MAX_PARAMETERS, MAX_CODE_LINES, MAX_FILE_LINES, MAX_TEST_NAME = 8, 60, 260, 70
+MAX_PARAMETERS, MAX_CODE_LINES, MAX_FILE_LINES, MAX_TEST_NAME = 8, 60, 275, 70
 
 MANY_PARAMETERS: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "data/toy/nouns.py": "a table of the built-in grammar, one noun a line",
+    "interop/standalone.py": "it is copied into every exported folder and imports nothing of padir",
+}
 
 # A docstring that opens with one of these words says what its neighbours know and a search does not find.
 VAGUE = {"What", "Whether", "Where", "Which", "Whose", "How", "Why", "Of", "It", "Its", "They", "Those", "That", "Such"}

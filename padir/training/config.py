@@ -21,7 +21,7 @@ from padir.training.teacher_forcing import TeacherForcing
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """How often a training run logs, validates and saves, in steps.
+    """Intervals, in steps, at which a training run logs, validates and saves.
 
     Attributes:
       log: steps between two lines of metrics.

@@ -64,7 +64,7 @@ def test_the_student_is_the_papers(task):
 
 
 @pytest.mark.parametrize("task", TFDS_SETS)
-def test_the_teacher_reads_what_prepare_wrote_and_the_student_what_the_teacher_will_write(task):
+def test_teacher_and_student_read_the_folders_written_before_them(task):
     given = arguments(f"{task}_ar")
     assert given["model"].causal and isinstance(given["objective"], TeacherForcing)
     assert config.macro("DATASET") == f"data/{task}" and config.macro("MODEL_DIR") == f"runs/{task}_ar"

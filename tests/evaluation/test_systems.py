@@ -77,7 +77,7 @@ def test_each_way_is_compiled_once_by_one_step():
     assert [decoding.num_steps for decoding, _ in fake.calls] == [2, 2, 4, 4]
 
 
-def test_models_are_told_apart_and_translate_the_languages_of_the_test_set():
+def test_models_have_other_names_and_the_languages_of_the_test_set():
     with pytest.raises(PadirError, match="two models are called 'a': name them apart, as NAME=DIR"):
         evaluate_all([("a", Fake()), ("b", Fake()), ("a", Fake())], TEST_SET, [Decoding()])
     other = dataclasses.replace(TEST_SET, source_language="en", target_language="de")

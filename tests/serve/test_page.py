@@ -47,7 +47,7 @@ class Page(html.parser.HTMLParser):
         return json.loads(self.texts["settings"])
 
 
-def test_fetches_nothing_and_its_policy_lets_only_its_own_script_and_style_in(translator):
+def test_the_page_fetches_nothing_and_its_policy_forbids_it(translator):
     with running(engine_of(translator)) as client:
         response = client.get("/")
     policy = response.headers["content-security-policy"]
