@@ -63,16 +63,19 @@ class Mixture:
         first = manifests[0]
         for folder, manifest in zip(self.folders, manifests, strict=True):
             manifest.split(split, folder)
-            for what, expected, got in (
-                ("another vocabulary", str(first.vocabulary), str(manifest.vocabulary)),
-                ("other languages", "-".join(first.source.languages), "-".join(manifest.source.languages)),
-            ):
-                if got != expected:
-                    raise PadirError(
-                        f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
-                        remedy="mix folders that were prepared with the same",
-                    )
+            if manifest.vocabulary != first.vocabulary:
+                raise self._differs(folder, "another vocabulary", manifest.vocabulary, first.vocabulary)
+            if manifest.source.languages != first.source.languages:
+                got, expected = ("-".join(each.source.languages) for each in (manifest, first))
+                raise self._differs(folder, "other languages", got, expected)
         return manifests
+
+    def _differs(self, folder: str, what: str, got: object, expected: object) -> PadirError:
+        """The error that says in what a folder differs from the first one."""
+        return PadirError(
+            f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
+            remedy="mix folders that were prepared with the same",
+        )
 
     def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
