@@ -87,7 +87,7 @@ class TrainConfig:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
-        checks.at_least(1, num_steps=self.num_steps)
+        checks.at_least(1, **{"train.num_steps": self.num_steps})
         causal = self.model.causal
         if causal != isinstance(self.objective, TeacherForcing):
             expected, got = ("TeacherForcing", "Objective") if causal else ("Objective", "TeacherForcing")
