@@ -20,16 +20,13 @@ class PadirError(ValueError):
 
     def __init__(self, what: str, expected: str | None = None, got: Any = ..., remedy: str = ""):
         self.what, self.expected, self.got, self.remedy = what, expected, got, remedy
-        super().__init__(what, expected, got, remedy)
+        super().__init__(what, expected, got, remedy)  # so that the error can be pickled
 
     def __str__(self) -> str:
         message = self.what if self.expected is None else f"{self.what} must be {self.expected}"
         if self.got is not ...:
             message += f", got {self.got!r}"
         return f"{message}: {self.remedy}" if self.remedy else message
-
-    def __reduce__(self):
-        return type(self), (self.what, self.expected, self.got, self.remedy)
 
     def renamed(self, what: str) -> PadirError:
         """The same error under another name: that of the command-line option which set the field."""

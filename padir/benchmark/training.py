@@ -1,4 +1,4 @@
-"""Training: how many real tokens a second a configuration trains on, and what share of the machine that uses."""
+"""Benchmark of training: real tokens per second, and the share of the machine's speed that a configuration uses."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from padir.training.resume import check_lengths
 from padir.training.step import make_step
 from padir.training.teacher_forcing import TeacherForcing
 
-_MATMUL = 4096  # side of the square matrices whose product says what the machine can do
+_MATMUL = 4096  # side of the square matrices whose product measures the machine's speed
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingFigures:
-    """What a run of some steps measured.
+    """Measurements of several training steps.
 
     Attributes:
-      step_seconds: of each step, the batch being on the device already.
-      loader_seconds: of each wait for a batch and of bringing it to the device.
+      step_seconds: seconds of each step, with the batch already on the device.
+      loader_seconds: seconds of each wait for a batch and of its transfer to the device.
       tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
         source_positions likewise; pairs: sentence pairs of a step, on average.
-      compile_seconds: of the first step of each batch shape, which compiles.
-      parameters: of the model.
+      compile_seconds: seconds of the first step of each batch shape, which compiles.
+      parameters: number of the model's parameters.
       flops: model FLOPs of a step (`model_flops`).
-      matmul_flops: FLOPs a second that large matrix products of the model's dtype reached in the same run, one on each
-        device, all at once.
-      temporary_bytes: that XLA sets aside on a device for what lives within a step, such as activations, in the batch
-        shape that needs most; None where the backend does not say. Parameters, optimizer state and batch come on top.
+      matmul_flops: FLOPs per second of large matrix products of the model's dtype in the same run, one on each device,
+        all at once.
+      temporary_bytes: bytes that XLA allocates on a device for temporaries of a step, such as activations, in the batch
+        shape that needs most; None if the backend does not report them. Parameters, optimizer state and batch need
+        further memory.
     """
 
     step_seconds: tuple[float, ...]
@@ -64,7 +65,7 @@ class TrainingFigures:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Medians, rates over all of the time, and shares, by name; None is not known."""
+        """Medians, rates over the whole time, and shares, by name; None for unknown figures."""
         seconds = (sum(self.step_seconds) + sum(self.loader_seconds)) / len(self.step_seconds)
         step = float(np.median(self.step_seconds))
         lower, upper = np.percentile(self.step_seconds, [25, 75]).tolist()
@@ -99,14 +100,14 @@ def measure(
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TrainingFigures:
-    """Trains for some steps, as `padir.training.loop.train` does, and keeps nothing but the times.
+    """Trains for several steps, as `padir.training.loop.train` does, and keeps only the measurements.
 
     Args:
-      data: prepared folders, or a mixture of such.
+      data: prepared folders, or a mixture of prepared folders.
       model, objective, optimizer, batching, sharding, seed: as for `train`.
-      steps: that are timed, after three that are not.
+      steps: number of timed steps, which follow three steps that are not timed.
       num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
-        vocabulary; 0: as many as the data's has ids.
+        vocabulary; 0 for the size of the data's vocabulary.
 
     Raises:
       PadirError: the data do not fit the configuration.
@@ -143,7 +144,7 @@ def measure(
         waits.append(ready - began)
         shape = arrays["target_BL"].shape
         with jax.set_mesh(mesh):
-            if shape not in temporaries:  # a step more, which compiles
+            if shape not in temporaries:  # an extra step, which compiles
                 state, _ = jax.block_until_ready(step_fn(state, batch))
                 first_seconds.append(clock() - ready)
                 temporaries[shape] = _temporary_bytes(step_fn.lower(state, batch).compile())  # compiled already
@@ -179,13 +180,13 @@ def model_flops(
 ) -> float:
     """The floating-point operations of a step's matrix products, forward and backward (twice the forward).
 
-    Multiplications and additions count apart. What is computed again to save memory does not count, nor do softmax,
-    norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the cross-attention's
+    Multiplications and additions count separately. Recomputation to save memory does not count, nor do softmax, norms,
+    the optimizer and the length head. The encoder runs once, the decoder once for each stage; the cross-attention's
     keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
-      stages: the weight of each (`Objective.stage_weights`).
+      stages: the weight of each stage (`Objective.stage_weights`).
     """
     c, inner = config, config.heads * config.head_dim
     attention = 4 * c.width * inner  # projections of one position, multiplications
@@ -200,13 +201,13 @@ def model_flops(
 
 
 def _temporary_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """What a program's temporaries take at once; None where the backend does not say."""
+    """Bytes of a program's temporaries; None if the backend does not report them."""
     analysis = compiled.memory_analysis()
     return None if analysis is None else analysis.temp_size_in_bytes
 
 
 def _matmul_flops(dtype: Any, mesh: Mesh, clock: Callable[[], float]) -> float:
-    """FLOPs a second of a large matrix product on each device at once: the best of five."""
+    """FLOPs per second of large matrix products on all devices at once, the best of five runs."""
     side = _MATMUL if jax.default_backend() != "cpu" else _MATMUL // 2
     one_each = NamedSharding(mesh, PartitionSpec((DATA, MODEL)))
     a = jnp.ones((mesh.size, side, side), dtype, device=one_each)

@@ -1,6 +1,7 @@
 """Jobs on whole models and corpora: averaging checkpoints, distilling a teacher, learning a shortlist.
 
-Each job reads prepared folders and model directories and writes new ones. A distillation that was killed resumes.
+Each job reads prepared folders and model directories and writes new ones. A killed distillation resumes when the same
+command is run again.
 """
 
 from padir.jobs.average import average_run

@@ -19,14 +19,14 @@ def average_run(
 ) -> ModelCard:
     """Writes the mean of a finished training run's last or best checkpoints as a model directory.
 
-    The run keeps only its last checkpoints (`Intervals.keep`), and "best" chooses among these. For a run with a moving
-    average, "best" averages moving averages and "last" averages parameters.
+    The run keeps only its last checkpoints (`Intervals.keep`), and kind "best" chooses among these. For a run with a
+    moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
 
     Args:
       run_dir: the model directory of `padir train`, with its checkpoints.
       output_dir: the folder to write.
       kind: "last" or "best".
-      count: number of checkpoints.
+      count: number of checkpoints to average.
       dtype: type of the weights in the file, "float32" or "bfloat16".
 
     Raises:
@@ -44,7 +44,7 @@ def average_run(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
             f" --{kind} {count}: lower it, or train with a higher Intervals.keep"
         )
-    # The run's metrics were measured with other weights.
+    # The metrics are removed, as the run measured them with other weights.
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
     save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text(), dtype=dtype)
     return card

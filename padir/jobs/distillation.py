@@ -1,18 +1,19 @@
 """Sequence-level distillation (Kim & Rush, EMNLP 2016): a prepared folder with a teacher's translations as targets.
 
 1. Decode every training record's source back to text; order the sources by length, longest first.
-2. Translate the sources in chunks, each of which goes to disk when it is whole.
+2. Translate the sources in chunks, each of which is written to disk when it is complete.
 3. Write a prepared folder: the same source tokens, the translations in the folder's own vocabulary, and copies of all
-   files that do not belong to the training split. The folder gets its name when it is whole.
+   files that do not belong to the training split. The folder gets its final name when it is complete.
 
 The translations stay on disk; memory holds a few numbers for each record.
 
-A prepared folder keeps no training text, and needs none: with padir's own vocabularies a source decodes to the line
-that it came from (`padir.text.tokenizer` names the exceptions). With a vocabulary that normalises text or has unk, the
-teacher reads the line as decoded. Teacher and folder exchange text, so their vocabularies may differ.
+A prepared folder keeps no training text and needs none: with padir's own vocabularies, source tokens decode to their
+original line (`padir.text.tokenizer` names the exceptions). With a vocabulary that normalises text or has unk, the
+teacher reads the decoded line. Teacher and folder exchange text, so their vocabularies may differ.
 
-The chunks and their batches follow from the records and the decoding options alone, and a sentence's random draft from
-its place in the batches. So a stop changes nothing: the same command on the same kind of machine gives the same bytes.
+The chunks and their batches depend on the records and the decoding options alone, and a sentence's random draft depends
+on its place in the batches. So an interruption does not change the result: on the same kind of machine, the same
+command gives the same bytes.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from padir.storage.resumable import Chunks
 from padir.text.ids import EOS
 
 _ENCODE_BATCH = 1024
-CHUNK_BATCHES = 16  # batches between two writes, the most that a stop can lose
+CHUNK_BATCHES = 16  # batches in a chunk, the most that an interruption can lose
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """The translator of a distillation, and the sha256 of its model directory's manifest, which names every file."""
+    """The translator of a distillation, and the sha256 of its model directory's manifest, which covers every file."""
 
     translator: Translator
     sha256: str
@@ -61,7 +62,7 @@ class Teacher:
           sharding: how rows and parameters are spread over all devices; None: one device.
 
         Raises:
-          PadirError: not a model directory, half-written, or damaged.
+          PadirError: the folder is not a model directory, is half-written or is damaged.
         """
         return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MANIFEST))
 
@@ -77,8 +78,8 @@ def distill(
 ) -> PreparedManifest:
     """Writes the teacher's translations of a training split as a prepared folder and returns its manifest.
 
-    Chunks are kept beside the output folder, in `.NAME.unfinished`, until the folder is whole; the same call resumes
-    from the chunks. A folder that already holds the same translations is kept.
+    Chunks are kept beside the output folder, in `.NAME.unfinished`, until the output folder is complete; the same call
+    resumes from the chunks. An output folder that already holds the same translations is kept.
 
     A pair is dropped if its translation is empty ("empty target") or beyond the folder's limits ("target too long",
     "length ratio"), or if the teacher could not read all of the source ("source too long"). dropped-train.jsonl numbers
@@ -87,10 +88,10 @@ def distill(
     Args:
       data_dir: a folder of `padir prepare` or `padir distill`.
       output_dir: the folder to write.
-      decoding: the teacher's decoding options, the teacher's own where one is None. The manifest lists them all, since
-        also the batch size and the seed can change a translation.
-      overwrite: replace a damaged folder, and a prepared folder or unfinished chunks of other inputs; a whole folder of
-        the same inputs is kept in any case, as it would become the same again.
+      decoding: decoding options; the teacher's defaults replace options that are None. The manifest lists all options,
+        since even the batch size and the seed can change a translation.
+      overwrite: replace a damaged folder, and a prepared folder or unfinished chunks of other inputs; a complete folder
+        of the same inputs is kept in any case, as a new one would be equal.
       progress: show progress on stderr.
 
     Raises:
@@ -116,7 +117,7 @@ def distill(
     kept = _check_output(output_dir, inputs, overwrite)
     unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if kept is not None:
-        if Chunks(unfinished).read("inputs") == inputs:  # of a run that was killed before it removed the chunks
+        if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
             shutil.rmtree(unfinished)
         return kept
     with folder_lock(unfinished, "distilled into"):
@@ -188,7 +189,7 @@ def _write(
 
 
 def to_json(value: Any) -> Any:
-    """A frozen dataclass as JSON with the names of its classes; a rescoring model or a shortlist by its identity.
+    """A frozen dataclass as a JSON value with class names; a rescoring model or a shortlist is given by its checksum.
 
     >>> to_json(Decoding())["lengths"]
     {'class': 'LengthSearch', 'top_k': 1, 'offsets': [0], 'draws': 1}
@@ -204,7 +205,7 @@ def to_json(value: Any) -> Any:
 
 
 def _rescorer_sha256(rescore: Rescore) -> str:
-    """SHA-256 of the manifest of the rescoring model's directory, which a retrained model changes."""
+    """SHA-256 of the manifest of the rescoring model's directory, which changes if the model is retrained."""
     path = Path(rescore.name) / MANIFEST
     if not rescore.name or not path.is_file():
         raise PadirError(
@@ -227,7 +228,7 @@ def _check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path)
 
 
 def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> PreparedManifest | None:
-    """The manifest if the folder holds the same translations already; None if the folder may be written.
+    """The manifest if the output folder already holds the same translations; None if the folder may be written.
 
     Raises:
       PadirError: the folder holds other files, or is damaged, and may not be overwritten.
@@ -253,7 +254,7 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
 
 
 def _validation(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[str, Any] | None:
-    """The teacher's BLEU on the validation split, decoded as the training split; None without such a split."""
+    """The teacher's BLEU on the validation split with the same decoding options; None without a validation split."""
     if "validation" not in load_manifest(data_dir).splits:
         return None
     bleu = evaluate(teacher.translator, TestSet.of_prepared(data_dir, "validation"), decoding).scores["bleu"]

@@ -1,4 +1,4 @@
-"""Learning a shortlist from prepared folders: the likely target ids of each source id, and the targets they cover.
+"""Learns a shortlist (the likely target ids of each source id) from prepared folders, and measures its recall.
 
 IBM Model 1 (Brown et al., 1993, section 4.1): every target token is written by one source token of its sentence, or by
 the NULL word, with probability p(target | source). Expectation maximisation finds p in two alternating steps:
@@ -6,7 +6,7 @@ the NULL word, with probability p(target | source). Expectation maximisation fin
 1. share every target token among its sentence's source tokens, in proportion to p;
 2. set p(target | source) to the source's share of the target's tokens, divided by all shares of the source.
 
-Memory holds one p for each pair of ids that occur together, and works on the sentences in blocks of bounded size.
+Memory holds one p for each pair of ids that occur together; the sentences are processed in blocks of bounded size.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Lexicon(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """Share of a split's target tokens that a shortlist holds, in batches of sentences of like length, as in decoding.
+    """Share of a split's target tokens that a shortlist covers, in batches of sentences of similar length.
 
     Attributes:
       batch_size: number of sentences that share one list.
       tokens: share of target tokens, EOS included, that are on the list.
       sentences: share of sentences whose target tokens are all on the list.
       ids: mean size of the list, special ids included.
-      vocabulary: mean number of ids that are decoded with: the list, filled up to a round size.
+      vocabulary: mean size of the decoder's output vocabulary: the list, padded to a round size.
     """
 
     batch_size: int
@@ -85,14 +85,14 @@ def learn(
 ) -> Shortlist:
     """Learns a shortlist from the training split of prepared folders.
 
-    A regular source id that never occurs in the split is its own candidate: it may be a name.
+    A regular source id that never occurs in the split is its own candidate, as the id may be part of a name.
 
     Args:
       data: prepared folders of one vocabulary; the weights of a mixture are ignored.
       candidates: K, the most target ids of a source id.
-      frequent: number of the most frequent target ids, which belong to every sentence.
-      iterations: of expectation maximisation.
-      most_pairs: number of sentence pairs to learn from; of more pairs, as many are taken at even distances.
+      frequent: number of the most frequent target ids, which are on every sentence's list.
+      iterations: number of iterations of expectation maximisation.
+      most_pairs: the most sentence pairs to learn from; a larger split is sampled at even distances.
 
     Raises:
       PadirError: a number is too small, or the folders are damaged or of different vocabularies.
@@ -111,10 +111,10 @@ def learn(
 
 
 def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[Sentences, Sentences]:
-    """Sources and targets of a split's records, of at most `most_pairs` of them at even distances.
+    """Sources and targets of a split's records, or of `most_pairs` records at even distances if there are more.
 
     Raises:
-      PadirError: a folder is damaged, has no such split, or is of another vocabulary than the first.
+      PadirError: a folder is damaged, lacks the split, or has another vocabulary than the first folder.
     """
     paths, length_N2 = mixture.records(mixture.manifests(split, verify=True), split)
     records: Any = grain.sources.ArrayRecordDataSource(paths)
@@ -131,15 +131,15 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
 
 
 def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: int) -> Lexicon:
-    """IBM Model 1, learned from uniform probabilities on.
+    """Learns IBM Model 1, starting from uniform probabilities.
 
     Args:
-      sources, targets: of the same sentences; the NULL word is added to the sources.
-      num_ids: a bound above all ids.
-      iterations: of expectation maximisation.
+      sources, targets: the two sides of the same sentence pairs; the NULL word is added to each source.
+      num_ids: an upper bound of all ids, itself excluded.
+      iterations: number of iterations of expectation maximisation.
     """
     source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)
-    # The keys of a target's pairs lie together, as the keys are looked up together.
+    # The keys of a target's pairs are adjacent, as they are looked up together.
     pair_N = _merged(np.unique(keys) for keys, *_ in _blocks(source, target, num_ids))
     target_N, source_N = np.divmod(pair_N, num_ids)
     prob_N = np.ones(len(pair_N))
@@ -155,7 +155,7 @@ def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: 
 
 
 def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
-    """The regular target ids of highest probability for each source id, [P, count]; 0 after the last one."""
+    """The most probable regular target ids of each source id, [P, count], padded with 0."""
     regular = lexicon.target_N >= ids.first_regular
     source_N, target_N, prob_N = (each[regular] for each in lexicon)
     order = np.lexsort((target_N, -prob_N, source_N))
@@ -170,7 +170,7 @@ def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
 
 
 def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Ids, batch_size: int = 1) -> Recall:
-    """Measures the share of target tokens that a shortlist holds.
+    """Measures the share of target tokens that a shortlist covers.
 
     Raises:
       PadirError: there are no sentences.
@@ -196,7 +196,7 @@ def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Id
 
 @dataclasses.dataclass(frozen=True)
 class _Bags:
-    """The distinct ids of each sentence and their counts, flat; the ids of sentence b begin at begin_B[b]."""
+    """Distinct ids of each sentence and their counts in flat arrays; the ids of sentence b begin at begin_B[b]."""
 
     id_N: np.ndarray
     times_N: np.ndarray
@@ -237,7 +237,7 @@ def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.nda
 
 
 def _merged(parts: Iterator[np.ndarray]) -> np.ndarray:
-    """The distinct numbers of many arrays, sorted; arrays of like size are merged, so that none is sorted often."""
+    """Sorted distinct numbers of many arrays; merges arrays of similar size, so that no number is sorted often."""
     waiting: list[np.ndarray] = []
     for part in parts:
         while waiting and len(waiting[-1]) <= len(part):

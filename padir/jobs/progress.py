@@ -12,15 +12,15 @@ import rich.progress
 
 @contextlib.contextmanager
 def distill_progress(total: int, show: bool) -> Iterator[Callable[[int, bool], None]]:
-    """Shows on stderr how far a distillation is.
+    """Shows the progress of a distillation on stderr.
 
     Args:
       total: number of sentences.
       show: False shows nothing.
 
     Yields:
-      advance(count, fresh), to be called with the number of further sentences that are done; fresh is False if an
-      earlier call translated them, so that they do not count in the rate.
+      advance(count, fresh), to be called with the number of further sentences that are done; fresh=False marks
+      sentences from an earlier call, which do not count in the rate.
     """
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(

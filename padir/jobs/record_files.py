@@ -1,4 +1,4 @@
-"""The sides of a distillation: the training records' sources, and the teacher's translations on disk."""
+"""Source sentences of a distillation's training records, and a temporary file of the teacher's translations."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RecordSources:
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
         length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
-        # The longest first: memory runs out at once or never, and the estimated remaining time is rather too long.
+        # Longest sources first: memory runs out at once or never, and the estimated time errs on the long side.
         self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
-        """Tokens with EOS, and texts, of the records with these numbers."""
+        """Source tokens with EOS, and source texts, of the records with these numbers."""
         tokens = [read_record(record)[0].tolist() for record in self._records.__getitems__(numbers)]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 
@@ -45,10 +45,10 @@ class StoredTranslations:
     """A translation for each record, in a file that is removed at the end of the context.
 
     A translation is a dict: "text", and "truncated" if the teacher did not read all of the source. Memory holds two
-    numbers a record.
+    numbers for each record.
 
     Args:
-      path: the file.
+      path: the file to create.
       count: number of records.
     """
 

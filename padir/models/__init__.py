@@ -1,8 +1,8 @@
-"""The Transformer of padir, its parameters and its directory on disk.
+"""The Transformer, its parameters and model directories.
 
-`ModelConfig` holds the sizes, `Transformer` is the encoder-decoder with a length head, `init_params` makes its
-parameters under T5X's names, `quantise` rounds them to 8 bits, and `save_model` and `load_model` write and read a model
-directory: weights, vocabulary and `ModelCard`.
+`ModelConfig` holds the sizes and options. `Transformer` is the encoder-decoder with a length head. `init_params` makes
+parameters under T5X's names, and `quantise` rounds them to 8 bits. `save_model` and `load_model` write and read a model
+directory, which holds weights, vocabulary and `ModelCard`.
 """
 
 from padir.models.card import ModelCard, Weights

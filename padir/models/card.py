@@ -17,7 +17,7 @@ FORMAT = 1  # version of model.json
 
 
 def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """A corruption, strategy or search as JSON: its name in `known`, or else its import path, and its fields."""
+    """Converts a corruption, strategy or search to JSON: its fields, and its name in `known` or its import path."""
     names = [name for name, cls in known.items() if type(instance) is cls]
     name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
     return {"name": name, **dataclasses.asdict(instance)}
@@ -41,13 +41,13 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Origin of a model directory's weights within their training run.
+    """The training steps that a model's weights come from, and the average that was taken over them.
 
     Attributes:
-      kind: "none" (no average: the weights of one step), "ema" (a moving average up to one step), or the mean of the
-        "last" checkpoints or of the "best" ones, those with the highest validation BLEU.
+      kind: "none" for the weights of one step, "ema" for a moving average up to one step, "last" for the mean of the
+        last checkpoints, "best" for the mean of the checkpoints with the highest validation BLEU.
       steps: the step, or the steps of the averaged checkpoints.
-      decay: decay of the moving average, or of the moving averages whose mean was taken; None without a moving average.
+      decay: decay of the moving average, also if the mean of several moving averages was taken; None if there is none.
     """
 
     kind: str = "none"
@@ -74,7 +74,7 @@ class ModelCard:
       strategy: the strategy that the model is decoded with by default; None for a causal model.
       source_language, target_language, task: languages and name of the training data.
       step: number of optimizer steps.
-      metrics: the last metrics of the training run, by name; validation metrics were measured with these weights.
+      metrics: the last metrics of the training run, by name; validation metrics were measured with the card's weights.
       weights: the origin of the weights within the training run.
     """
 
@@ -106,7 +106,7 @@ class ModelCard:
 
     @staticmethod
     def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
-        """Makes a card from the JSON of `to_json`; the arguments `corruption` and `strategy` replace the card's own.
+        """Makes a card from the JSON of `to_json`; the arguments `corruption` and `strategy` replace those in the JSON.
 
         Raises:
           PadirError: model.json has another format, or a field is missing, unknown or of the wrong type.

@@ -1,4 +1,4 @@
-"""Sizes and choices of a model, checked when they are made."""
+"""The configuration of a model (sizes and options), which is checked when it is made."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and choices of a model; the defaults are the paper's (section L.2), 67M parameters at V = 32,100.
+    """Sizes and options of a model; the defaults are the paper's (section L.2), 67M parameters at V = 32,100.
 
     Attributes:
-      width: D, the size of a position's vector.
+      width: D, the size of the vector at each position.
       heads, head_dim: H and K, number and width of the attention heads.
       mlp: F, hidden width of the MLP blocks.
       encoder_layers, decoder_layers: depths of the two stacks.
-      mlp_activations: functions of jax.nn, or "linear". One makes a plain MLP, several a gated one; ("gelu", "linear")
-        is T5 1.1's.
+      mlp_activations: names of functions in jax.nn, or "linear". One name makes a plain MLP, several make a gated MLP;
+        T5 1.1 has ("gelu", "linear").
       tied: use the token embedding, scaled by 1/sqrt(D), as the output projection.
       positional_attention: give each decoder layer the paper's positional attention.
-      dropout_rate: share of activations dropped in training, in [0, 1); broadcast along positions, as in T5X.
+      dropout_rate: share of activations dropped in training, in [0, 1); all positions drop the same, as in T5X.
       max_length: rows of the position table and classes of the length head; sources and targets have at most this many
         tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`.
       max_fertility: largest change from one target token per source token (fertility head only).
-      decontextualised: DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input token. It
-        sets positional_attention=False, because a token would leak into its own output through it.
-      rejecter: give the decoder a head that judges the tokens it is shown.
-      dtype: of activations, "float32" or "bfloat16"; parameters and softmax are float32.
-      causal: an autoregressive decoder: each position sees the positions to its left. It sets
+      decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
+        token. This option sets positional_attention=False, through which a token would leak into its own output.
+      rejecter: give the decoder a head that predicts for each token that it was shown whether the token is right.
+      dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
+      causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False, and length_head="oracle", because sentences end where the decoder writes EOS;
         sources then have no [LENGTH] token.
-      remat: recompute the inside of each layer for the gradient instead of storing it: about a third more work, much
-        less memory, the same numbers. On a CPU, XLA removes the barriers that make this save memory;
-        XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
+      remat: recompute the inside of each layer for the gradient instead of storing it. This takes about a third more
+        computation and much less memory, and gives the same numbers. On a CPU, XLA removes the barriers that save this
+        memory; XLA_FLAGS=--xla_disable_hlo_passes=cse_barrier_expander keeps them.
 
     Raises:
-      PadirError: a size is not positive, a name is unknown, or two choices exclude each other.
+      PadirError: a size is not positive, a name is unknown, or two options exclude each other.
 
     >>> ModelConfig(width=64, heads=2, head_dim=32, mlp=128).max_length
     256

@@ -1,8 +1,8 @@
 """The decoder stack: refining, decontextualised (DisCo) or causal layers, with T5X's parameter names.
 
-In a refining decoder every position of a draft sees the whole draft of its segment. In a decontextualised one a
-position's own token has no part in its output. A causal one sees the positions to the left, and keeps their keys and
-values in a cache when it writes one position after the other.
+In a refining decoder every position of a draft sees the whole draft of its segment. In a decontextualised decoder the
+output at a position does not depend on the token there. In a causal decoder a position sees the positions to its left,
+whose keys and values are kept in a cache when the decoder writes one position after the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from padir.text.ids import positions_in_segment
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, positional attention where configured, cross-attention and the MLP, each with a residual."""
+    """Self-attention, positional attention (if configured), cross-attention and MLP, with residual connections."""
 
     config: ModelConfig
 
@@ -46,7 +46,7 @@ class DecoderLayer(nn.Module):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
 
     def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
-        """All positions at once; a decontextualised decoder takes keys and values from `context_BLD`, not from x."""
+        """Runs the layer on all positions; self-attention takes its keys from `context_BLD` if given, else from x."""
         x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
         context = y if context_BLD is None else context_BLD
@@ -62,7 +62,10 @@ class DecoderLayer(nn.Module):
         return self._cross_and_mlp(x, cross_kv, cross_mask_BLS, deterministic)
 
     def step(self, x_R1D, cross_kv, cache, begin, mask, cross_mask, bias):
-        """One position of a causal decoder; its keys and values are written to the cache [B, L*N, H, K] at `begin`."""
+        """Runs the layer of a causal decoder on one position, and writes its keys and values to the cache at `begin`.
+
+        The arrays of the cache are [B, L*N, H, K].
+        """
         y = self.pre_self_attention_layer_norm(x_R1D)
 
         def write(cached, new):
@@ -82,7 +85,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """All decoder layers, with the position tables that they share and, if untied, the output projection."""
+    """The stack of decoder layers, their shared position tables and, if not tied, the output projection."""
 
     config: ModelConfig
     num_embeddings: int
@@ -109,7 +112,7 @@ class Decoder(nn.Module):
         position_BLD = context_BLD = None
         if self.config.positional_attention:
             position_BLD = self.abs_pos_embed(position_BL)
-        if self.config.decontextualised:  # queries hold positions alone, keys and values of every layer also tokens
+        if self.config.decontextualised:  # queries hold positions alone, keys and values in all layers also tokens
             query_BLD = self.abs_pos_embed(position_BL)
             context_BLD = self.dropout(self.context_norm(x + query_BLD), deterministic=deterministic)
             x = jnp.broadcast_to(query_BLD, x.shape)
@@ -119,7 +122,10 @@ class Decoder(nn.Module):
         return self.dropout(self.decoder_norm(keep_rows(x)), deterministic=deterministic)
 
     def step(self, x_R1D, cross_kv, cache, slot_BNL, position, cross_mask):
-        """One position of a causal decoder. A sentence's N hypotheses share its cache, whose keys are L slots of N."""
+        """Runs a causal decoder on one position, for N hypotheses of each sentence.
+
+        The hypotheses of a sentence share one cache, which has N slots for each of the L positions.
+        """
         batch, hypotheses, length = slot_BNL.shape
         before_L = jnp.arange(length) <= position
         mask_BNLN = (slot_BNL[..., None] == jnp.arange(hypotheses)) & before_L[:, None]
@@ -133,10 +139,10 @@ class Decoder(nn.Module):
 
 
 class RejecterHead(nn.Module):
-    """The learned rejecter: the logit of keeping the token that the decoder was shown at each position.
+    """The learned rejecter's head: the logit of keeping the token that the decoder was shown at each position.
 
-    Two classes, rejected and kept, as in T5X checkpoints of the published implementation; only the difference of their
-    logits matters.
+    The head has two classes, rejected and kept, as in T5X checkpoints of the published implementation. The output is
+    the difference of their logits.
     """
 
     @nn.compact
@@ -146,7 +152,7 @@ class RejecterHead(nn.Module):
 
 
 def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """The token to the left of each position within its segment; id 0 at the first, as in T5X.
+    """Shifts the tokens of each segment one position to the right; id 0 comes first, as in T5X.
 
     >>> shift_right(jnp.array([[7, 8, 1, 9, 1, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])).tolist()
     [[0, 7, 8, 0, 9, 0]]
@@ -158,7 +164,7 @@ def shift_right(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]) -> 
 def draft_mask(
     segment_BL: Int[Array, "R L"], visible_BLL: Bool[Array, "R L L"] | None, decontextualised: bool
 ) -> Bool[Array, "R L L"]:
-    """Self-attention mask of a draft: a position sees its segment, in a decontextualised decoder without itself.
+    """Self-attention mask of a draft: a position sees its segment, but not itself if the decoder is decontextualised.
 
     Raises:
       PadirError: visible_BLL is given to a decoder that is not decontextualised.
@@ -175,7 +181,7 @@ def draft_mask(
 
 
 def cross_mask(segment_BL: Int[Array, "R L"], source_segment_BS: Int[Array, "B S"]) -> Bool[Array, "_ _ S"]:
-    """Cross-attention mask: a target position sees the source of its segment, without padding and [LENGTH]."""
+    """Cross-attention mask: a target position sees the source tokens of its segment but not the [LENGTH] token."""
     text_B1S = (source_segment_BS > 0)[:, None, :]
     if segment_BL.shape[0] != source_segment_BS.shape[0]:  # hypotheses of one sentence: each source row is one segment
         return text_B1S

@@ -1,4 +1,4 @@
-"""Model directories: save_model and load_model.
+"""Writes and reads model directories, which hold these files:
 
 weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel"), float32 or bfloat16
 vocab.model           the SentencePiece file
@@ -39,7 +39,7 @@ MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
 def save_model(
     folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
 ) -> None:
-    """Writes a model directory; its manifest is written last, so that a half-written directory is refused.
+    """Writes a model directory. `load_model` refuses a half-written one, because the manifest is written last.
 
     Args:
       folder: the directory; made if it does not exist.
@@ -48,7 +48,7 @@ def save_model(
       dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
 
     Raises:
-      PadirError: the directory cannot be written; a model that it held before is left as it was.
+      PadirError: the directory cannot be written; a model that was there before is unchanged.
     """
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
@@ -71,14 +71,14 @@ def save_model(
 def load_model(
     folder: str | PathLike[str], *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[Any, ModelCard, Tokenizer]:
-    """Loads the parameters (float32), card and tokenizer of a model directory; checks every file against its manifest.
+    """Loads the parameters (float32), card and tokenizer of a model directory, and checks every file's SHA-256.
 
     Args:
       folder: the directory, or the name of a model that comes with padir.
       corruption, strategy: instances that replace those of the card, for classes that padir does not know.
 
     Raises:
-      PadirError: the folder is no model directory, half-written or damaged.
+      PadirError: the folder is no model directory, or is half-written or damaged.
 
     >>> params, card, tokenizer = load_model("de_en")
     >>> card.config.width, card.source_language
@@ -124,7 +124,7 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
 
 
 def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """Converts arrays to float32, after comparing their names and shapes with those of the card's model.
+    """Converts loaded arrays to float32 parameters, after checking their names and shapes against the model card.
 
     Args:
       flat: arrays by parameter name, such as "encoder/layers_0/attention/query/kernel".

@@ -51,7 +51,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """All encoder layers; they share one table of relative position biases."""
+    """The stack of encoder layers, which share one table of relative position biases."""
 
     config: ModelConfig
 

@@ -23,9 +23,9 @@ MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key a
 
 
 class Dense(nn.Module):
-    """A linear map of the last axis by a [D_in, D_out] kernel, without bias.
+    """A linear layer on the last axis, with a [D_in, D_out] kernel and without bias.
 
-    `scale` is the variance of the initial kernel times D_in.
+    `scale` is D_in times the variance of the initial kernel.
     """
 
     features: int
@@ -35,7 +35,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x, only: tuple[Any, int] | None = None):
-        """All output features, or features begin .. begin + size - 1 if `only` is (begin, size)."""
+        """Computes all output features, or features begin .. begin + size - 1 if `only` is (begin, size)."""
         init = nn.initializers.variance_scaling(self.scale, "fan_in", "normal")
         kernel = _part(param_with_axes("kernel", init, (x.shape[-1], self.features), jnp.float32, axes=self.axes), only)
         if kernel.dtype == jnp.int8:
@@ -60,7 +60,7 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     rounded = jnp.round(rows / step).astype(jnp.int8)
     if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
         rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
-    # No transpose of the kernel: XLA would carry it out in every step of a loop.
+    # The kernel is not transposed here, because XLA would repeat the transposition in every step of a loop.
     product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
     return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
@@ -80,7 +80,7 @@ class RMSNorm(nn.Module):
 
 
 class Embed(nn.Module):
-    """An embedding table, looked up by gather; `attend` gives the inner products of its rows with x."""
+    """An embedding table; a call looks up rows, and `attend` multiplies vectors by all rows for output logits."""
 
     num_embeddings: int
     features: int
@@ -107,7 +107,7 @@ class Embed(nn.Module):
         return self.get_variable("params", "embedding_scale")
 
     def attend(self, x, only: tuple[Any, int] | None = None):
-        """Inner products of x with all rows, or with rows begin .. begin + size - 1 if `only` is (begin, size)."""
+        """Inner products of x and all rows, or rows begin .. begin + size - 1 if `only` is (begin, size)."""
         table = _part(self.embedding, only, axis=0)
         if table.dtype == jnp.int8:
             return int8_dot(x, table, _part(self._scale(), only), axis=1)
@@ -117,11 +117,12 @@ class Embed(nn.Module):
 def relative_position_bucket(
     offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
 ) -> np.ndarray:
-    """T5's bucket of each offset, key position - query position (Raffel et al., 2020, section 2.1).
+    """T5's relative position bucket of each offset (key position - query position; Raffel et al., 2020, section 2.1).
 
-    Half of the buckets are for keys to the right. In a causal stack, whose queries see no key to the right, all buckets
-    are for the left, and keys to the right get bucket 0. Half of a side's buckets hold one offset each; the other half
-    grow logarithmically up to max_distance, and larger distances share the last bucket.
+    Half of the buckets are for keys to the right of the query. In a causal stack (`bidirectional=False`), whose queries
+    see no key to the right, all buckets are for keys to the left, and keys to the right get bucket 0. Half of the
+    buckets of a side hold one distance each; the other half grow logarithmically up to max_distance, and larger
+    distances share the last bucket.
 
     >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
     [15, 1, 0, 17, 24, 31]
@@ -138,7 +139,7 @@ def relative_position_bucket(
 
 
 class RelativePositionBias(nn.Module):
-    """Relative position bias: a learned number for each head and bucket of offsets, shared by the layers of a stack."""
+    """T5's relative position bias: a learned number for each head and bucket, shared by the layers of a stack."""
 
     num_heads: int
     num_buckets: int = 32
@@ -167,8 +168,8 @@ class RelativePositionBias(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention with fused [D, H*K] kernels.
 
-    `keys_values` is a method of its own, so that cross-attention's keys and values are computed once for all stages and
-    steps. Queries may have N times as many rows as keys: N hypotheses of a sentence share its keys and values.
+    The separate method `keys_values` lets cross-attention compute its keys and values once for all stages and steps.
+    Queries may have N times as many rows as keys, because N hypotheses of a sentence share its keys and values.
     """
 
     num_heads: int
@@ -179,7 +180,7 @@ class Attention(nn.Module):
 
     def setup(self):
         inner, axes = self.num_heads * self.head_dim, ("embed", "joined_kv")
-        # T5 starts the queries smaller by sqrt(K) where others divide the logits.
+        # T5 divides the initial query kernel by sqrt(K) instead of dividing the attention logits.
         self.query = Dense(inner, axes, self.dtype, scale=1.0 / self.head_dim)
         self.key = Dense(inner, axes, self.dtype)
         self.value = Dense(inner, axes, self.dtype)
@@ -190,7 +191,7 @@ class Attention(nn.Module):
         return x_BLD.reshape(*x_BLD.shape[:-1], self.num_heads, self.head_dim)
 
     def keys_values(self, keys_BSD, values_BSD) -> tuple[Float[Array, "#B S H K"], Float[Array, "#B S H K"]]:
-        """Keys and values, projected from two arrays of vectors."""
+        """Projects two arrays of vectors to keys and values."""
         return self._split(self.key(keys_BSD)), self._split(self.value(values_BSD))
 
     def __call__(self, queries_BLD, keys_values, mask, bias=None, *, deterministic: bool = True):
@@ -201,8 +202,10 @@ class Attention(nn.Module):
         key_BSHK, value_BSHK = keys_values
         query_BLHK = self._split(self.query(queries_BLD))
         rows, length = query_BLHK.shape[:2]
-        folded = rows != key_BSHK.shape[0]  # more rows than keys; in an exported program B is symbolic, and N may be 1
-        if folded:  # hypotheses of a sentence become more queries to the same keys
+        # N hypotheses of a sentence become N times as many queries to the same keys. In an exported program B is
+        # symbolic, and N may be 1.
+        folded = rows != key_BSHK.shape[0]
+        if folded:
             query_BLHK = query_BLHK.reshape(key_BSHK.shape[0], -1, *query_BLHK.shape[2:])
         logits_BHLS = jnp.einsum("BLHK,BSHK->BHLS", query_BLHK, key_BSHK, preferred_element_type=jnp.float32)
         if bias is not None:
@@ -218,7 +221,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """T5's feed-forward block: `wi` (or gated: `wi_0`, `wi_1`, ..., whose outputs are multiplied), then `wo`."""
+    """T5's feed-forward block, plain (`wi`, `wo`) or gated (product of `wi_0`, `wi_1`, ..., then `wo`)."""
 
     hidden: int
     features: int

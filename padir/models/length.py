@@ -1,4 +1,4 @@
-"""Length heads: predict the number of target tokens of each segment, EOS included, from the encoder's output."""
+"""Length heads, which predict the number of target tokens of each segment, EOS included, from the encoder's output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from padir.text.ids import segment_lengths
 
 @flax.struct.dataclass
 class LengthOutput:
-    """Prediction of a length head for each segment: a distribution, a single number, or nothing (oracle).
+    """A length head's prediction for each segment: a distribution, a single number, or nothing (head "oracle").
 
     Attributes:
       logits_BGM: logits of the lengths 1 .. M; index i means length i + 1.
@@ -45,13 +45,13 @@ class TokenLength(nn.Module):
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         segment_G = jnp.arange(1, num_segments + 1)
         at_BGS = is_length_BS[:, None, :] & (segment_BS[:, None, :] == segment_G[:, None])
-        index_BG = at_BGS.argmax(-1)  # a segment that the row lacks reads position 0, and has no weight in the loss
+        index_BG = at_BGS.argmax(-1)  # a missing segment reads position 0 and has no weight in the loss
         vector_BGD = jnp.take_along_axis(memory_BSD, index_BG[..., None], axis=1)
         return LengthOutput(logits_BGM=self.length_embed.attend(vector_BGD.astype(jnp.float32)))
 
 
 class AffineLength(nn.Module):
-    """Length head "affine": factor * source tokens + bias, both learned; initially the number of source tokens."""
+    """Length head "affine": learned factor * number of source tokens + learned bias, initially 1 and 0."""
 
     width: int
     max_length: int
@@ -65,11 +65,11 @@ class AffineLength(nn.Module):
 
 
 class FertilityLength(nn.Module):
-    """Length head "fertility": the sum over source tokens of 1 + an expected change.
+    """Length head "fertility": predicts the number of target tokens per source token and sums over the source.
 
-    An MLP on the encoder's output gives each source token a distribution over the changes -(max_fertility + 1) ..
-    max_fertility; no gradient flows back into the encoder. Fertilities are those of Gu et al. (ICLR 2018), without an
-    aligner: only their sum is trained.
+    An MLP on the encoder's output gives each source token a distribution over changes from one target token,
+    -(max_fertility + 1) .. max_fertility; the fertility is 1 plus the expected change. No gradient flows back into the
+    encoder. Unlike the fertilities of Gu et al. (ICLR 2018), only the sum is trained, without a word aligner.
     """
 
     width: int
@@ -111,7 +111,7 @@ LENGTH_HEADS: dict[str, Callable[..., nn.Module]] = {
 
 
 def get_length_head(name: str) -> Callable[..., nn.Module]:
-    """The class of a length head by its name: (width, max_length, max_fertility) -> module.
+    """Looks up the class of a length head, (width, max_length, max_fertility) -> module, by its name.
 
     Raises:
       PadirError: no length head has that name; the message lists the known ones.
@@ -131,7 +131,8 @@ def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 
     Raises:
-      PadirError: the head predicts nothing, predicts one number and k is above 1, or knows fewer than k lengths.
+      PadirError: the head predicts nothing, or k is above 1 and the head predicts one number, or the head has fewer
+        than k classes.
 
     >>> length_BK, log_prob_BK = top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2)
     >>> length_BK.tolist()

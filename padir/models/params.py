@@ -1,4 +1,4 @@
-"""Parameters of a model: initial values, names of their axes, shapes, and how many there are."""
+"""Parameters of a model: their initial values, axis names, shapes and number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def count_parameters(params: Any) -> int:
 
 
 def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model's parameters by name, such as "encoder/layers_0/attention/query/kernel"; computes no values.
+    """Shapes of a model's parameters by name, such as "encoder/layers_0/attention/query/kernel", without values.
 
     Raises:
       PadirError: the sizes contradict each other.

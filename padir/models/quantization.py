@@ -1,8 +1,8 @@
-"""Quantization of weights to 8-bit integers, for decoding: a quarter of the memory, and integer products on CPUs.
+"""Quantization of weights to 8-bit integers for decoding, which needs a quarter of the memory of float32.
 
-Each output of a linear map, and each row of the embedding table, has a scale of its own. Activations are rounded row by
-row during decoding (`padir.models.layers.int8_dot`). Norms, relative position biases, the position table, the length
-head and the rejecter head are left unrounded.
+Each output of a linear layer, and each row of the embedding table, has a scale of its own. Activations are rounded row
+by row during decoding (`padir.models.layers.int8_dot`), so that the matrix products are products of integers. Norms,
+relative position biases, the position table, the length head and the rejecter head are not rounded.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
 
-KEPT = ("length_predictor", "binary_projection")  # small, and decided by small differences between logits
+KEPT = ("length_predictor", "binary_projection")  # small heads, whose results depend on small differences of logits
 
 
 def quantise(params: Any) -> Any:
     """Rounds the kernels and the token embedding of a parameter tree to 8 bits, for decoding.
 
     Args:
-      params: float32 or bfloat16, not rounded before: a rounded tree would lose its scales.
+      params: parameters in float32 or bfloat16. A tree that is already rounded would lose its scales.
 
     Returns:
-      The tree with int8 "kernel" and "embedding", and their scales beside them, which `Transformer.apply` and
-      `Translator` take.
+      The tree with int8 arrays "kernel" and "embedding" and their scales "kernel_scale" and "embedding_scale".
+      `Transformer.apply` and `Translator` accept this tree.
 
     >>> int(quantise({"wi": {"kernel": jnp.array([[0.5], [-1.0]])}})["wi"]["kernel"][1, 0])
     -127
@@ -45,6 +45,6 @@ def quantise(params: Any) -> Any:
 
 
 def _rounded(weight: Float[Array, "I O"], axis: int) -> tuple[Int8[Array, "I O"], Float[Array, " S"]]:
-    """A weight as integers -127 .. 127, and the scale of each row or column; `axis` is summed over in products."""
+    """Rounds a weight to integers -127 .. 127; returns them and their scales. Products sum over `axis`."""
     step = jnp.maximum(jnp.abs(weight).max(axis, keepdims=True), 1e-30) / 127.0
     return jnp.round(weight / step).astype(jnp.int8), step.squeeze(axis)

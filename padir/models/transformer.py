@@ -1,13 +1,14 @@
-"""The encoder-decoder: `encode` once, `cross_kv` once, `decode` as often as there are stages or steps.
+"""The encoder-decoder Transformer, with the parameter names and shapes of T5X.
 
-The encoder reads rows of source segments, each [LENGTH] (for the token length head) + pieces + EOS; the decoder sees
-the whole draft of a segment in both directions. Parameter names and shapes are T5X's.
+A translation calls `encode` and `cross_kv` once, and `decode` in each refinement step. The encoder reads rows of source
+segments, each of which is pieces + EOS, after a [LENGTH] token if the length head is "token". The decoder sees the
+whole draft of a segment in both directions.
 
-A causal model, the autoregressive baseline, has `teacher_force` (all positions of known targets at once) and
-`next_logits` (one position, with a cache of the earlier positions' keys and values) in place of `decode`.
+A causal model, the autoregressive baseline, has two other methods in place of `decode`: `teacher_force` (all positions
+of known targets at once) and `next_logits` (one position, with cached keys and values of the earlier positions).
 
-Logits [R, L, V] are large. Training therefore calls `draft_states` or `target_states` and then `logits` on a few rows
-at a time, where decoding calls `decode` or `teacher_force`.
+Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
+`target_states`, and then `logits` on a few rows at a time.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from padir.refinement.scores import Output, best_by_block
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
 
-MOST_LOGITS = 2**21  # 8 MB: logits that fit into the caches are faster computed all at once
+MOST_LOGITS = 2**21  # 8 MB of logits, which fit into CPU caches and are fastest to compute all at once
 
 
 class Transformer(nn.Module):
-    """The model: apply with `method=` "encode", "cross_kv" or "decode"; `__call__` runs all three, for initialisation.
+    """The encoder-decoder model, to be applied with `method=` "encode", "cross_kv" or "decode".
 
-    A causal model has "teacher_force" and "next_logits" in place of "decode".
+    A causal model has "teacher_force" and "next_logits" in place of "decode". `__call__` runs encoder and decoder, for
+    initialisation.
 
     Attributes:
-      config: sizes and choices.
+      config: sizes and options.
       ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table.
     """
 
@@ -76,7 +78,7 @@ class Transformer(nn.Module):
         return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
 
     def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> Any:
-        """Cross-attention keys and values of each decoder layer; the same for every stage and step."""
+        """Cross-attention keys and values of each decoder layer, which all stages and steps share."""
         return self.decoder.cross_kv(memory_BSD)
 
     def decode(
@@ -91,11 +93,11 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         find_best: bool = False,
     ) -> Output:
-        """Logits of every target position, float32, and keep logits if the model has a rejecter.
+        """Runs the decoder on drafts; returns float32 logits of every position, and keep logits if it has a rejecter.
 
-        Arguments and errors are those of `draft_states`. With `find_best`, above `MOST_LOGITS` logits, the best tokens
-        are also found block by block of the vocabulary, so that inside jit the logits are never in memory unless
-        something else reads them.
+        Arguments and errors are those of `draft_states`. With `find_best`, and if there are more than `MOST_LOGITS`
+        logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute the whole
+        logits unless other code reads them.
         """
         states_BLD = self.draft_states(
             tokens_BL,
@@ -125,13 +127,13 @@ class Transformer(nn.Module):
         """Decoder states of every target position of a draft, the input of `logits`.
 
         Args:
-          tokens_BL: the draft, sentence-major [B * N] rows where the memory has B (N hypotheses a sentence).
+          tokens_BL: the drafts, B * N rows for B source rows; the N hypotheses of a sentence are adjacent.
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
-          position_BL: index of each position in its segment; None for rows of one segment, which share the positional
-            attention's logits.
+          position_BL: index of each position in its segment; None for rows of one segment, which share the logits of
+            the positional attention.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
-            never sees itself or another segment. None means that it sees all others.
+            never sees itself or another segment. None means that a position sees all others of its segment.
 
         Raises:
           PadirError: rows are longer than the position table, visible_BLL is given to a decoder that is not
@@ -212,9 +214,9 @@ class Transformer(nn.Module):
         Args:
           token_BN: the token to the left of the position; id 0 at the first position.
           position: index of the position, from 0.
-          slot_BNL: for each hypothesis and position, the slot (0 .. N - 1) that holds its keys and values; at
+          slot_BNL: for each hypothesis and position, the cache slot (0 .. N - 1) that holds the keys and values; at
             `position`, the hypothesis' own number. So a beam search reorders hypotheses without copying the cache.
-          cache: from `empty_cache`, then from the call before.
+          cache: the result of `empty_cache` at the first position, later that of the previous call.
           cross_kv, source_segment_BS: as in `decode`; the hypotheses of a sentence share them.
 
         Raises:
@@ -228,7 +230,7 @@ class Transformer(nn.Module):
         return self.logits(x_R1D).reshape(batch, hypotheses, -1), cache
 
     def empty_cache(self, batch: Any, hypotheses: int, length: int) -> Any:
-        """Empty buffers for keys and values of each decoder layer, [B, L*N, H, K]: N slots a position.
+        """Makes zero buffers for keys and values of each decoder layer, [B, L*N, H, K], with N slots for each position.
 
         `batch`, B, is an integer or a symbolic dimension of `jax.export`.
         """
@@ -244,13 +246,13 @@ class Transformer(nn.Module):
             )
 
     def logits(self, states_BLD: Float[Array, "R L D"], only: tuple[Any, int] | None = None) -> Float[Array, "R L V"]:
-        """Output logits for all ids, or for ids begin .. begin + size - 1 if `only` is (begin, size); float32."""
+        """Computes float32 logits of all ids, or of ids begin .. begin + size - 1 if `only` is (begin, size)."""
         if self.config.tied:
             return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
         return self.decoder.logits_dense(states_BLD, only)
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
-        """The rejecter's logit of keeping the token that each position was shown; None for a model without one."""
+        """The logit of keeping the token that the decoder was shown at each position; None without a rejecter."""
         return self.rejecter(states_BLD) if self.config.rejecter else None
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):

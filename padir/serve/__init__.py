@@ -1,1 +1,1 @@
-"""`padir serve`: a model behind HTTP, and the page that shows how it refines."""
+"""`padir serve`: an HTTP server for translation, with a page that shows how a model refines its drafts."""

@@ -23,7 +23,7 @@ from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
 from padir.serve.request import Refused, Request, read_request
 
-LEFT = 499  # of figures only: whoever left gets no answer
+LEFT = 499  # status in metrics for a client that closed its connection, which gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -32,11 +32,11 @@ class _Left(Exception):
 
 
 def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lambda engine: None) -> Starlette:
-    """The application, which starts the engine with itself, and closes it.
+    """Makes the application, whose startup and shutdown start and close the engine.
 
     Args:
-      model: its name, for answers and the page.
-      changed: told when the engine is ready, or has failed.
+      model: the model's name, for answers and the page.
+      changed: a callback for when the engine is ready or has failed.
     """
     shown = page(engine, model)
 
@@ -92,7 +92,7 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
 
 
 async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
-    """The answer as JSON, written one translation at a time: megabytes of traces would keep other clients waiting."""
+    """Writes the answer as JSON, one translation at a time, since megabytes of traces would block other clients."""
     written = []
     for each in translations:
         written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -102,7 +102,7 @@ async def answer_json(model: str, seconds: float, translations: list[dict[str, A
 
 
 def describe(result: Translation, asked: Request) -> dict[str, Any]:
-    """A translation as JSON: what was asked for, with finite numbers."""
+    """The fields of a translation that the request asked for, as a JSON object with finite numbers."""
     found: dict[str, Any] = {
         "text": result.text,
         "score": _finite(result.score),
@@ -124,17 +124,17 @@ def describe(result: Translation, asked: Request) -> dict[str, Any]:
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """An error as JSON."""
+    """Makes a JSON response for an error."""
     headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
     return JSONResponse({"error": message, "status": status}, status, headers)
 
 
 async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[Translation]]:
-    """Reads a request, and waits for its translations, or until its time is up or its client has left.
+    """Reads a request, and waits for its translations, or until it times out or its client has left.
 
     Raises:
-      PadirError: it is refused (`Refused`), or the model cannot do what it asks for.
-      _Left: there is nobody to answer.
+      PadirError: the request is refused (`Refused`), or the model does not support its options.
+      _Left: the client closed its connection.
     """
     limits, deadline = engine.limits, time.monotonic() + engine.limits.timeout
     _check_type(request)
@@ -157,7 +157,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
         if left in done:
             raise _Left
         raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")
-    finally:  # what nobody waits for is not done
+    finally:  # cancels sentences that nobody waits for
         left.cancel()
         answer.cancel()
         for future in futures:
@@ -165,7 +165,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
 
 
 def _check_type(request: requests.Request) -> None:
-    """Refuses what is not said to be JSON: a page elsewhere could send that without being allowed to."""
+    """Refuses a content type other than JSON, which a page of another site could send without permission."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "expected the content type application/json: say so, and send JSON")
@@ -174,7 +174,7 @@ def _check_type(request: requests.Request) -> None:
 
 
 async def _body(request: requests.Request, most: int) -> bytes:
-    """The body of a request, as far as it has at most so many bytes."""
+    """Reads the body of a request, and refuses more than `most` bytes."""
     problem = Refused(413, f"a request takes {most:,} bytes: send several")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > most:
@@ -208,5 +208,5 @@ async def _our_fault(request: requests.Request, error: Exception) -> Response:
 
 
 def _finite(number: float) -> float:
-    """The number, or the nearest one that JSON has."""
+    """The number itself if it is finite, otherwise ±1e30, as JSON has no infinity."""
     return number if math.isfinite(number) else math.copysign(1e30, number)

@@ -1,9 +1,9 @@
-"""A queue whose jobs are run in batches of a kind, by one thread.
+"""A queue whose jobs one thread runs in batches of equal keys.
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
-2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile others gather.
-3. A job that is cancelled while it waits is taken out, and costs nothing.
-4. While no job waits at all, it does a piece of its spare work, if it has been given any.
+2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile other jobs gather.
+3. A job that is cancelled while it waits is removed from the queue and costs nothing.
+4. While no job waits, the thread does one piece after another of its spare work, if there is any.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from padir.errors import PadirError
 
 
 class QueueFull(PadirError):
-    """More jobs than may wait."""
+    """Error for more jobs than may wait."""
 
 
 class Closed(PadirError):
-    """The thread takes no more jobs."""
+    """Error for a job that comes after `Batcher.close`."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,14 +35,14 @@ class _Job:
 
 
 class Batcher:
-    """Runs jobs in batches.
+    """Runs jobs in batches of equal keys, in one thread.
 
     Args:
-      run: (key, works) -> a result for each, called in the one thread. What it raises is the failed job's alone: the
-        others of its batch run again without it.
-      max_batch: jobs of a batch.
-      max_wait: seconds that a job waits for others of its key.
-      max_queue: jobs that wait.
+      run: function from (key, works) to a result for each work, called in the thread. An error affects the failed job
+        alone: the other jobs of its batch run again without it.
+      max_batch: the most jobs of a batch.
+      max_wait: the most seconds that a job waits for others of its key.
+      max_queue: the most jobs that may wait.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batcher:
     ):
         self._run, self._clock = run, clock
         self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
-        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in the order that they came; none is empty
+        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._waiting = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -66,8 +66,8 @@ class Batcher:
         """Starts the thread.
 
         Args:
-          prepare: is called before anything is run.
-          spare: is called while no job waits, as long as it says that it has more to do.
+          prepare: a function that the thread calls before it runs jobs.
+          spare: a function that the thread calls while no job waits, until the function returns False.
         """
 
         def work() -> None:
@@ -79,14 +79,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """Number of jobs that wait."""
         return self._waiting
 
     def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts (key, work) into the queue, all or none; cancel a future to take its job out again.
+        """Puts jobs (key, work) into the queue, all or none; cancelling a future removes its job.
 
         Raises:
-          QueueFull: they do not all fit.
+          QueueFull: the queue has no room for all jobs.
           Closed: `close` was called.
         """
         with self._changed:
@@ -105,7 +105,7 @@ class Batcher:
         return futures
 
     def close(self) -> None:
-        """Takes no more jobs, runs those that wait, and ends the thread."""
+        """Refuses further jobs, runs the waiting jobs, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -113,7 +113,7 @@ class Batcher:
             self._thread.join()
 
     def _take_out(self, key: Hashable, job: _Job) -> None:
-        """Forgets a job that was cancelled; one that has run is gone already."""
+        """Removes a cancelled job from its group, if the job is still waiting."""
         with self._changed:
             if self._groups.get(key, {}).pop(job, job) is None:
                 self._waiting -= 1
@@ -121,7 +121,7 @@ class Batcher:
                     del self._groups[key]
 
     def _loop(self, spare: Callable[[], bool]) -> None:
-        more = True  # spare work
+        more = True  # False once all spare work is done
         while (batch := self._next_batch(idle=more)) is not None:
             key, jobs = batch
             if jobs:
@@ -130,7 +130,7 @@ class Batcher:
                 more = spare()
 
     def _next_batch(self, idle: bool) -> tuple[Hashable, list[_Job]] | None:
-        """Waits for jobs whose time has come; None: there will be none. With `idle`, no jobs where none wait."""
+        """Waits for the next batch; returns None once closed, and with `idle` an empty batch if no job waits."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
@@ -142,7 +142,7 @@ class Batcher:
                     if not group:
                         del self._groups[key]
                     self._waiting -= len(taken)
-                    # False: cancelled, and its callback has not had the lock yet.
+                    # The call returns False for a cancelled job whose callback has not had the lock yet.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
                         return key, taken
@@ -154,7 +154,7 @@ class Batcher:
                     self._changed.wait(seconds)
 
     def _ripe(self) -> tuple[Hashable | None, float | None]:
-        """The key whose turn it is, or else in how many seconds that may be; None: when another job comes."""
+        """(key to run now, or None; seconds until a key may be ready, or None to wait for another job)."""
         if not self._groups:
             return None, None
         first = {key: next(iter(group)).since for key, group in self._groups.items()}

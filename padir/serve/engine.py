@@ -1,4 +1,4 @@
-"""The model behind the server: sentences in, futures of translations out."""
+"""`Engine`, which queues sentences, translates them in batches and returns futures of the translations."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _log = logging.getLogger("padir.serve")
 
 
 class Key(NamedTuple):
-    """What the sentences of a batch share: the padded source length, in tokens, and the options."""
+    """Key of a batch, shared by all its sentences: the padded source length in tokens, and the options."""
 
     source_length: int
     options: Options
 
 
 class Shape(NamedTuple):
-    """What a program is compiled for: padded source and target lengths, in tokens, sentences of a batch, and whether
-    every step is kept."""
+    """Shape that a program is compiled for: padded source and target lengths in tokens, number of sentences, and trace
+    (True if every step is kept)."""
 
     source: int
     target: int
@@ -45,12 +45,12 @@ class Shape(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence that waits.
+    """A sentence that waits to be translated.
 
     Attributes:
-      text, source: as text, and as `Translator.source_tokens`.
-      number: its place in its request, which random drafts depend on.
-      n_best: how many candidates its answer lists.
+      text, source: the sentence as text and as the encoder's input (`LoadedModel.source_tokens`).
+      number: the sentence's place in its request, from which its random draft is made.
+      n_best: number of candidates that the answer lists.
     """
 
     text: str
@@ -62,22 +62,22 @@ class Sentence(NamedTuple):
 class Engine:
     """A translator with a queue; one thread, the batcher's, uses the model.
 
-    A sentence's translation is what `Translator.translate` makes of its request's list of sentences with the same
-    options (to the last bits of scores, as batches of other shapes are other matrix products), whoever else's sentences
-    are in its batch; with `Decoding.shortlist` it depends on those.
+    A request's translations equal those of `Translator.translate` for the same sentences and options, whatever other
+    sentences share the batch. (The last bits of scores may differ, as matrix products of other shapes do.) With
+    `Decoding.shortlist`, a translation depends on the other sentences of its batch.
 
     Args:
       translator: the model.
-      decoding: how sentences are translated where a request does not say; batches have up to its `batch_size`.
-      limits: what is taken.
-      max_wait: seconds that a sentence waits for others of about its length.
-      warm_up: sources of up to so many tokens are compiled for at the start; 0: none.
+      decoding: default decoding options; a request may change some. Batches have up to `decoding.batch_size` sentences.
+      limits: limits of requests and of the queue.
+      max_wait: the most seconds that a sentence waits for others of similar length.
+      warm_up: programs for sources of up to this many tokens are compiled in advance; 0 compiles none.
 
-    The first request is taken as soon as the commonest shapes are compiled (`shapes`); the others follow, one at a
-    time, while nothing waits.
+    Requests are accepted as soon as the most common shapes are compiled (`shapes`); the other shapes are compiled one
+    at a time while no sentence waits.
 
     Raises:
-      PadirError: the options do not fit the model, or the model cannot tell lengths.
+      PadirError: the options do not fit the model, or the model cannot predict lengths.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken."""
+        """True if requests are accepted."""
         return self.state == "ready"
 
     @property
     def shapes_left(self) -> int:
-        """How many shapes of the warm-up are not compiled yet."""
+        """Number of warm-up shapes that are not compiled yet."""
         return len(self._left)
 
     def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
-        """Starts the thread, which compiles and then is ready, or has a `failure`; `changed` is called then."""
+        """Starts the thread, which compiles, sets `state` or `failure`, and then calls `changed`."""
         self.state = "warming up"
 
         def prepare() -> None:
@@ -139,17 +139,17 @@ class Engine:
         self._batcher.start(prepare, self._compile_next)
 
     def close(self) -> None:
-        """Takes no more requests, finishes those that wait, and ends the thread."""
+        """Refuses further requests, finishes the waiting ones, and ends the thread."""
         self.state = "stopping"
         self._batcher.close()
         self.state = "stopped"
 
     def submit(self, request: Request) -> list[Future[Translation]]:
-        """Futures of a request's translations, in order; whoever no longer wants one cancels it.
+        """Queues a request's sentences and returns futures of their translations, in order, which may be cancelled.
 
         Raises:
-          Refused: 422 where a sentence is too long or no text, 429 where the queue is full, 503 where the engine is not
-            ready.
+          Refused: with status 422 if a sentence is too long or is no text, 429 if the queue is full, 503 if the engine
+            is not ready.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
@@ -179,7 +179,7 @@ class Engine:
         return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
 
     def _check_lengths(self, top_k: int) -> None:
-        """Refuses what the model's length head cannot give."""
+        """Refuses more candidate lengths than the model's length head can give."""
         config = self.translator.card.config
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which must be given lengths: serve another model")
@@ -188,7 +188,7 @@ class Engine:
             raise Refused(422, f"the model gives {most} lengths, got top_k={top_k}: try fewer")
 
     def _check_default(self, decoding: Decoding) -> None:
-        """Refuses defaults that requests may not ask for."""
+        """Refuses default options that exceed the limits of requests."""
         for name, value, most in (
             ("num_steps", decoding.num_steps, self.limits.max_steps),
             ("top_k", decoding.lengths.top_k, self.limits.max_lengths),
@@ -223,14 +223,14 @@ class Engine:
         ]
 
     def shapes(self) -> list[Shape]:
-        """The shapes of usual requests, the commonest first: default options, sources of up to `warm_up` tokens,
-        targets of about their length; with every number of rows, and traces of one sentence."""
+        """The shapes of usual requests, most common first: default options, sources of up to `warm_up` tokens, targets
+        of similar length, every number of rows, and traces for single sentences."""
         longest = self.translator.card.config.max_length
         most = min(round_up(self.warm_up, BUCKET), longest)
         found = []
         for length in range(BUCKET, most + 1, BUCKET):
             near = (length, max(BUCKET, length - BUCKET), min(length + BUCKET, longest))
-            targets = dict.fromkeys(near[:1] if self.causal else near)  # a causal model goes on until the sentence ends
+            targets = dict.fromkeys(near[:1] if self.causal else near)  # a causal model writes until EOS
             for rows, target in itertools.product(batch_shapes(self.decoding.batch_size), targets):
                 found.append(Shape(length, target, rows))
                 if rows == 1 and not self.causal:
@@ -238,22 +238,22 @@ class Engine:
         return sorted(found, key=lambda shape: (not _first(shape), shape.rows, shape.trace, shape.source))
 
     def _compile_next(self) -> bool:
-        """Compiles for one more shape of the warm-up; False where there is none, or no room for it."""
+        """Compiles programs for one more shape of the warm-up; returns False if no shape or no room is left."""
         if not self._left or not self.ready:
             return False
         try:
-            if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need some, too
+            if PROGRAMS.share() < 2 / 3 * SHARE:  # leaves mappings for other shapes
                 self._compile(self._left[0])
                 del self._left[0]
                 return True
             _log.warning("the process has no room for more programs: %d shapes are left out", len(self._left))
-        except Exception:  # a request of that shape will have the same trouble, and an answer that says so
+        except Exception:  # a request of this shape would fail alike, and its answer reports the error
             _log.exception("the warm-up ended at %s", self._left[0])
         self._left.clear()
         return False
 
     def _compile(self, shape: Shape) -> None:
-        """Translates sentences that are made up, of a shape."""
+        """Compiles the programs of a shape by translating artificial sentences."""
         card, tokenizer = self.translator.card, self.translator.tokenizer
         piece = card.ids.first_regular
         prefix = [card.ids.length] if card.config.length_token else []
@@ -271,7 +271,7 @@ class Engine:
 
 
 def _first(shape: Shape) -> bool:
-    """Whether a shape is compiled before the first request is taken: one sentence, its translation about as long."""
+    """True if a shape is compiled before requests are accepted: one sentence, with a target as long as the source."""
     return shape.rows == 1 and shape.target == shape.source and not shape.trace
 
 
@@ -285,7 +285,7 @@ def batch_shapes(batch_size: int) -> list[int]:
 
 
 def _nothing() -> Future[Translation]:
-    """The translation of an empty line, as `Translator.translate` gives it."""
+    """A finished future with the translation of an empty line."""
     future: Future[Translation] = Future()
     future.set_result(EMPTY_LINE)
     return future

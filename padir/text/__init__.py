@@ -1,4 +1,4 @@
-"""Text and its ids: special ids and axis letters, SentencePiece vocabularies, lines of files."""
+"""Text and token ids: special ids, SentencePiece vocabularies, and reading lines of files."""
 
 from padir.text.ids import EOS, PADDING, UNK, Ids
 from padir.text.lines import byte_lines, open_bytes

@@ -1,4 +1,4 @@
-"""Sentences of like length in one batch, so that little of it is padding."""
+"""Batches of sentences of similar length, which need little padding."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def sorted_batches(items: Iterable[int], batch_size: int, length: Callable[[int], Any]) -> Iterator[list[int]]:
-    """Sorts items by length, equal ones in their order, and cuts them into batches.
+    """Sorts sentence numbers by length (the sort is stable) and cuts them into batches.
 
     Args:
       items: numbers of the sentences.
-      batch_size: sentences of a batch; the last one may have fewer.
+      batch_size: number of sentences in a batch; the last batch may have fewer.
       length: gives the length of each item, or a tuple of lengths.
 
     >>> list(sorted_batches(range(3), 2, [9, 4, 4].__getitem__))

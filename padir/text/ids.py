@@ -1,8 +1,8 @@
-"""Token ids, the letters of the axes, and conversions between lengths, segments and masks.
+"""Token ids, the letters of array axes, and conversions between lengths, segments and masks.
 
-Letters, everywhere in padir: B batch (rows), S source length, L target length, V vocabulary, D model width, H heads,
-K head width, F MLP width, T steps, N hypotheses, R = B*N rows of hypotheses, G segments (sentence pairs in a row).
-`tokens_BL` is an array [batch, target length].
+Names of arrays in padir end in the letters of their axes; `tokens_BL` is an array [batch, target length]. The letters
+are B batch (rows), S source length, L target length, V vocabulary, D model width, H heads, K head width, F MLP width,
+T steps, N hypotheses, R = B*N rows of hypotheses, and G segments (sentence pairs in a row).
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ NUM_BYTES = 256  # SentencePiece's byte pieces follow UNK when byte fallback is 
 
 @dataclasses.dataclass(frozen=True)
 class Ids:
-    """The special ids of a vocabulary, laid out as in T5: sentinels at the top, counted downwards.
+    """The special ids of a vocabulary with T5's layout, in which the sentinels are the last ids.
 
     V-1 is the mask, V-2 is reserved for BOS, V-3 is the length token, and mask_range begins at V-4.
 
     Attributes:
       vocab_size: V, pieces and sentinels together; ids from V on are outside the vocabulary.
-      num_sentinels: number of sentinels, the last ids (T5's extra ids).
+      num_sentinels: number of sentinels, which T5 calls extra ids.
       first_regular: the first id that is neither padding, EOS, unk nor a byte piece.
-      num_embeddings: rows of the embedding table, at least V (0 means V): rows above V are padding for sharding.
+      num_embeddings: number of rows of the embedding table, at least V; rows from V on are padding for sharding. 0
+        means V.
 
     Raises:
       PadirError: the counts leave no regular piece.
@@ -82,14 +83,14 @@ class Ids:
 
     @property
     def end_regular(self) -> int:
-        """One past the last regular piece: the first sentinel."""
+        """The first sentinel, one past the last regular piece."""
         return self.vocab_size - self.num_sentinels
 
     def mask_range(self, length: int) -> range:
         """The mask ids of positions 0 .. length-1: V-4, V-5, ...
 
         Raises:
-          PadirError: fewer than length + 3 sentinels.
+          PadirError: the vocabulary has fewer than length + 3 sentinels.
         """
         if self.num_sentinels < length + 3:
             raise PadirError(
@@ -101,7 +102,7 @@ class Ids:
 
     @functools.cached_property
     def special(self) -> tuple[int, ...]:
-        """Ids that decoding never writes: padding, EOS, unk, sentinels and ids above V. Bytes may be written."""
+        """Ids that decoding never writes: padding, EOS, unk, sentinels and ids from V on. Byte pieces are allowed."""
         return (PADDING, EOS, UNK, *range(self.end_regular, self.num_embeddings))
 
 
@@ -136,7 +137,7 @@ def segment_lengths(segment_BL: Int[Array, "B L"], num_segments: int) -> Int[Arr
 
 
 def round_up(length: int, multiple: int) -> int:
-    """Rounds a length up to a multiple, as buckets do to keep the number of compiled shapes small.
+    """Rounds a length up to a multiple; with rounded lengths fewer array shapes have to be compiled.
 
     >>> round_up(9, 8)
     16
@@ -145,7 +146,7 @@ def round_up(length: int, multiple: int) -> int:
 
 
 def at_most(size: Any, limit: int) -> bool:
-    """True if a size is known to be at most a limit; a size that an exported program leaves open is not known.
+    """True if a size is at most a limit; False for a symbolic size of an exported program, which is not known.
 
     >>> at_most(3, 4), at_most(jax.export.symbolic_shape("b")[0], 4)
     (True, False)

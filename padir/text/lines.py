@@ -1,6 +1,7 @@
-"""Lines of bytes from plain files, gzip files and pipes: split at newlines only, one in memory at a time.
+"""Reads lines of bytes from plain files, gzip files and pipes, one at a time; only newlines end a line.
 
-Every reader limits the bytes of a line: input without newlines is one line, and a small gzip file can hold a huge one.
+Every reader limits the bytes of a line, because input without newlines is one line, and a small gzip file can hold a
+huge line.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ _MARK = b"\xef\xbb\xbf"  # a byte order mark
 
 @runtime_checkable
 class ByteReader(Protocol):
-    """The one method of a binary file that `byte_lines` needs."""
+    """An object with `readline`, the only method of a binary file that `byte_lines` needs."""
 
     def readline(self, size: int, /) -> bytes: ...
 
 
 class Line(NamedTuple):
-    """A line without its end (LF or CRLF) and byte order mark; `cut` if it was longer than the limit."""
+    """A line of bytes without line end (LF or CRLF) and byte order mark; `cut` is True if it exceeded the limit."""
 
     content: bytes
     cut: bool
 
 
 def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBase:
-    """Opens a file for reading, unzipped if its name ends in .gz.
+    """Opens a file for reading bytes, decompressed if its name ends in .gz.
 
     Args:
-      name: the file's name in messages, such as the option that gave it; "" is its path.
+      name: the file's name in messages, such as the option that gave it; "" stands for the path.
 
     Raises:
       PadirError: the file cannot be opened.
@@ -48,14 +49,14 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBas
 
 
 def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
-    """Yields the lines of a file.
+    """Yields the lines of a binary file, each cut to at most `longest` bytes.
 
     >>> [line.content for line in byte_lines(io.BytesIO(b"one\\r\\ntwo"), "memory", longest=100)]
     [b'one', b'two']
 
     Args:
       name: the file's name in messages.
-      longest: bytes of a line that are kept; the bytes beyond them are read and dropped.
+      longest: most bytes of a line; further bytes are read and dropped.
 
     Raises:
       PadirError: the file cannot be read to its end, such as a damaged gzip file.
@@ -66,7 +67,7 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
         while raw := file.readline(most):
             line = raw.removesuffix(b"\n").removesuffix(b"\r").removeprefix(mark)
             mark = b""
-            while len(raw) == most and not raw.endswith(b"\n"):  # it goes on
+            while len(raw) == most and not raw.endswith(b"\n"):  # the line goes on
                 raw = file.readline(most)
             yield Line(line[:longest], len(line) > longest)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

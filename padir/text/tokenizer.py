@@ -1,14 +1,14 @@
-"""SentencePiece vocabularies: training one, and turning text into ids and back.
+"""Tokenizers: training a SentencePiece vocabulary, and converting text to token ids and back.
 
-The ids lie as in T5: padding 0, EOS 1, unk 2, then the 256 byte pieces, then the regular pieces, then the sentinels.
-The sentinels are not in the SentencePiece file, so no text can be encoded as one.
+The order of ids is T5's: padding 0, EOS 1, unk 2, then the 256 byte pieces, then the regular pieces, then the
+sentinels. The sentinels are not in the SentencePiece file, so that no text is encoded as a sentinel.
 
-Text survives the round trip: `decode(encode(line)) == line` for every line of Unicode text (leading, trailing and
-repeated spaces, tabs, NUL, emoji, unseen scripts: bytes cover the characters without a piece), with these exceptions:
-  - U+2581 (LOWER ONE EIGHTH BLOCK), with which SentencePiece writes the space, comes back as a space;
-  - a newline comes back as a space, because one line in must be one line out;
-  - surrogate code points are refused, because UTF-8 cannot hold them.
-This holds for vocabularies from `train`; one trained elsewhere may normalise text or lack byte fallback.
+`decode(encode(line)) == line` holds for every line of Unicode text, with leading, trailing and repeated spaces, tabs,
+NUL, emoji or unseen scripts, because byte pieces spell the characters that have no piece. There are three exceptions:
+  - U+2581 (LOWER ONE EIGHTH BLOCK), with which SentencePiece writes the space, is decoded as a space;
+  - a newline is decoded as a space, so that each translation is one line;
+  - surrogate code points are refused, because UTF-8 cannot encode them.
+This holds for vocabularies from `train`; a vocabulary from elsewhere may normalise text or lack byte fallback.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from padir.storage.files import atomic_file
 from padir.text.ids import EOS, NUM_BYTES, PADDING, UNK, Ids
 from padir.text.vocabulary_sum import is_whole, with_sum
 
-# Training sums floats over threads: a fixed count, not the machine's, makes the vocabulary the same everywhere.
+# Training sums floats over threads, so only a fixed number of threads gives the same vocabulary on every machine.
 _TRAIN_THREADS = 4
 
 
 class Tokenizer:
-    """A SentencePiece model with `num_sentinels` ids on top: V = pieces + num_sentinels.
+    """A SentencePiece model with `num_sentinels` further ids: V = num_pieces + num_sentinels.
 
-    The file holds the pieces alone; a prepared folder or model directory records `num_sentinels` beside it.
+    The SentencePiece file holds the pieces alone. A prepared folder or model directory records `num_sentinels` in
+    another file.
 
     Attributes:
       model_bytes, sha256: the SentencePiece file and its SHA-256, hexadecimal.
-      num_pieces: ids of the file, without sentinels.
-      ids: the layout of all ids.
+      num_pieces: number of ids in the file, without sentinels.
+      ids: the special ids, and the ranges of the other ids.
 
     Raises:
       PadirError: the bytes are not a SentencePiece model or are damaged, or the control ids are not padding 0, EOS 1,
-        unk 2, no BOS.
+        unk 2 and no BOS.
     """
 
     def __init__(self, model_bytes: bytes, num_sentinels: int = 100, *, name: str = "the vocabulary"):
@@ -97,7 +98,7 @@ class Tokenizer:
             file.write(self.model_bytes)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text` without EOS. `</s>` and `<extra_id_0>` in the text are plain characters.
+        """Converts a text to token ids without EOS. `</s>` and `<extra_id_0>` in the text are plain characters.
 
         Raises:
           PadirError: the text holds surrogate code points.
@@ -105,27 +106,27 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, several times faster than `encode` one by one."""
+        """Converts each text to token ids, several times faster than repeated calls of `encode`."""
         try:
             return self._processor.encode(list(texts), num_threads=1)
-        except TypeError:  # SentencePiece's word for a string that is not UTF-8
+        except TypeError:  # SentencePiece's error for a string that UTF-8 cannot encode
             raise PadirError(
                 "text must be Unicode without surrogates (U+D800 to U+DFFF), which stand for undecodable bytes",
                 remedy="read the text as UTF-8",
             ) from None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, on one line.
+        """Converts token ids to one line of text.
 
-        Padding, EOS, sentinels and ids outside the vocabulary give no text, wherever they stand. Unk gives ` ⁇ `, byte
-        pieces that form no UTF-8 give U+FFFD, and a newline gives a space.
+        Padding, EOS, sentinels and ids outside the vocabulary are left out. Unk gives ` ⁇ `, byte pieces that are not
+        valid UTF-8 give U+FFFD, and a newline gives a space.
         """
         pieces = [int(i) for i in ids if UNK <= i < self.num_pieces]
         return self._processor.decode(pieces).replace("\n", " ")
 
     @functools.cached_property
     def copied(self) -> frozenset[int]:
-        """Ids whose repetition is no error: digits and bytes, which spell numbers and rare characters."""
+        """Ids of digits and bytes, which spell numbers and rare characters, so that repeating them is no error."""
         processor = self._processor
         return frozenset(
             i for i in range(self.num_pieces) if processor.is_byte(i) or processor.id_to_piece(i).strip("▁").isdigit()
@@ -133,7 +134,7 @@ class Tokenizer:
 
     @functools.cached_property
     def pieces(self) -> tuple[str, ...]:
-        """The V pieces as strings for traces: the space is U+2581, sentinels have the names of T5."""
+        """The V pieces as strings, for traces; U+2581 stands for the space, and sentinels have their names in T5."""
         sentinels = (f"<extra_id_{i}>" for i in reversed(range(self.ids.num_sentinels)))
         return (*(self._processor.id_to_piece(i) for i in range(self.num_pieces)), *sentinels)
 
@@ -150,14 +151,14 @@ def train(
     """Trains a unigram vocabulary of `size` pieces on lines of text and writes it to `path`, atomically.
 
     The text is not normalised, and no spaces are removed. Digits are single pieces, so that numbers are copied digit by
-    digit. The same lines give the same bytes.
+    digit. The same lines give the same file.
 
     Args:
       texts: lines of both languages. Lines over 4,192 bytes are ignored.
       path: the `.model` file to write.
-      size: number of pieces, control ids and bytes included, sentinels not: V = size + num_sentinels.
-      num_sentinels: ids on top of the pieces.
-      max_lines: a larger corpus is sampled down to this many lines.
+      size: number of pieces, with control ids and bytes but without sentinels: V = size + num_sentinels.
+      num_sentinels: number of sentinels, the ids after the pieces.
+      max_lines: most lines to train on; a larger corpus is sampled.
       character_coverage: share of the corpus's characters that get a piece; other characters are spelt in bytes.
 
     Raises:
@@ -170,7 +171,7 @@ def train(
     problems: list[PadirError] = []
 
     def lines() -> Iterator[str]:
-        """The texts; their errors are kept, because SentencePiece replaces them by its own."""
+        """Yields the texts and keeps their errors, because SentencePiece replaces every error by its own."""
         try:
             yield from texts
         except PadirError as error:
@@ -178,7 +179,7 @@ def train(
             raise
 
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(0)  # of the sample of `max_lines`
+    sentencepiece.set_random_generator_seed(0)  # seed of the sample of `max_lines` lines
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=lines(),

@@ -1,7 +1,8 @@
-"""The checksum at the end of a SentencePiece file: write it, and check it.
+"""Writes and checks the checksum at the end of a SentencePiece file.
 
-A file from `padir vocab` ends in the SHA-256 of the bytes before it, in a field that other readers of SentencePiece
-files skip. Without a checksum, a file with a flipped bit may still be a valid vocabulary, but with other pieces.
+A file from `padir vocab` ends in the SHA-256 of all bytes before the checksum, in a field that other readers of
+SentencePiece files skip. Without a checksum, a file with a flipped bit may still be a valid vocabulary, but with other
+pieces.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ _SUM_BYTES = len(_SUM_TAG) + 32
 
 
 def with_sum(model_bytes: bytes) -> bytes:
-    """A SentencePiece file with its checksum at the end."""
+    """Returns a SentencePiece file with the checksum at the end."""
     return model_bytes + _SUM_TAG + hashlib.sha256(model_bytes).digest()
 
 
 def is_whole(model_bytes: bytes) -> bool:
-    """True if the checksum is right, or if a file without one has all fields of a SentencePiece model and no others.
+    """True if the checksum is right, or if a file without checksum has the fields of a SentencePiece model.
 
-    The fields reveal a file that was cut off: the trainer and the normaliser stand after the pieces.
+    The fields reveal a file that was cut off, because the trainer and the normaliser come after the pieces.
     """
     if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
         return model_bytes == with_sum(model_bytes[:-_SUM_BYTES])
@@ -36,7 +37,7 @@ def is_whole(model_bytes: bytes) -> bool:
 
 
 def _fields(message: bytes) -> Iterator[int]:
-    """The field numbers of a protocol buffer whose fields all hold bytes."""
+    """Yields the field numbers of a protocol buffer whose fields all hold bytes."""
 
     def varint() -> int:
         nonlocal at

@@ -1,8 +1,9 @@
 """Training: `train` takes prepared data and a `TrainConfig`, and writes a model directory.
 
-The settings lie in `config`, the two objectives in `objective` and `teacher_forcing` with their `losses`, and the
-optimizers in `optimizer`. `loop` and `run` take the steps, with a log, checkpoints, averages of weights and graceful
-stops; an interrupted run resumes bit by bit from its last checkpoint. `start_from` takes parameters of another model.
+The settings lie in `config`, the two objectives in `objective` and `teacher_forcing`, their losses in `losses`, and the
+optimizers in `optimizer`. `loop` and `run` take the training steps, log, save checkpoints, average weights and stop
+gracefully at signals; an interrupted run resumes from its last checkpoint with bit-identical results. `start_from`
+initialises parameters from another model.
 """
 
 from padir.training.averaging import Averaging

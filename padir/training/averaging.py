@@ -32,7 +32,7 @@ class Averaging:
       kind: "none" (the weights of the last step), "ema" (an exponential moving average, with which the validation split
         is decoded, too), "last" (the mean of the last `count` checkpoints) or "best" (the mean of the `count`
         checkpoints with the highest validation BLEU).
-      decay: of the moving average, which reaches back about 1 / (1 - decay) steps.
+      decay: decay of the moving average, which reaches back about 1 / (1 - decay) steps.
       count: number of checkpoints in the mean.
 
     Raises:
@@ -49,7 +49,7 @@ class Averaging:
         checks.at_least(1, **checks.fields_of(self, "count"))
 
     def transformation(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """The optimizer, with a moving average in its state for kind "ema"."""
+        """Adds a moving average to the optimizer's state for kind "ema"; returns other optimizers unchanged."""
         return with_moving_average(optimizer, self.decay) if self.kind == "ema" else optimizer
 
     def current(self, params: Any, opt_state: Any) -> Any:
@@ -57,13 +57,13 @@ class Averaging:
         return opt_state.average if isinstance(opt_state, MovingAverage) else params
 
     def check(self, num_steps: int, evaluate: int, checkpoint: int) -> None:
-        """Checks that a training run with such intervals has the checkpoints to average.
+        """Checks that a training run saves and validates the checkpoints that the average needs.
 
         Args:
           num_steps, evaluate, checkpoint: `TrainConfig.num_steps`, and two of its `Intervals`.
 
         Raises:
-          PadirError: there are too few checkpoints, or checkpoints whose BLEU is not measured.
+          PadirError: the run saves too few checkpoints, or does not measure the BLEU of all of them.
         """
         if self.kind == "best" and (evaluate < 1 or evaluate % checkpoint):
             raise PadirError(
@@ -83,7 +83,7 @@ class Averaging:
 
 
 class MovingAverage(NamedTuple):
-    """State of an optimizer, and an average of the parameters: float32 leaves of the parameters' shapes."""
+    """Optimizer state with a moving average of the parameters, whose leaves are float32 in the parameters' shapes."""
 
     inner: Any
     count: Any
@@ -93,9 +93,9 @@ class MovingAverage(NamedTuple):
 def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
     """An optimizer that also keeps an exponential moving average of the parameters.
 
-    The average begins as the initial parameters. After update t, counted from 0, it is d * average + (1 - d) *
-    parameters with d = min(decay, (1 + t) / (10 + t)), so that the first steps are soon forgotten (as in TensorFlow's
-    ExponentialMovingAverage).
+    The average begins as the initial parameters. Update t, counted from 0, replaces the average by d * average +
+    (1 - d) * parameters with d = min(decay, (1 + t) / (10 + t)), so that the first steps are soon forgotten (as in
+    TensorFlow's ExponentialMovingAverage).
     """
 
     def init(params):
@@ -117,12 +117,12 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
 
 
 def mean(trees: Iterable[Any]) -> Any:
-    """Mean of trees of arrays, summed in float64, in the dtypes of the first tree.
+    """Mean of trees of arrays, summed in float64 and returned in the dtypes of the first tree.
 
     Memory holds the float64 sum and one tree at a time.
 
     Raises:
-      PadirError: there is no tree.
+      PadirError: `trees` is empty.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
@@ -143,7 +143,7 @@ def mean(trees: Iterable[Any]) -> Any:
 
 
 def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
-    """Steps of the `count` rows of metrics.jsonl with the highest validation BLEU, in order; of equal rows the latest.
+    """Steps of the `count` rows of metrics.jsonl with the highest validation BLEU, ascending; ties go to later steps.
 
     >>> best_steps([{"step": 1, MEASURE: 5.0}, {"step": 2, MEASURE: 7.0}, {"step": 3, MEASURE: 5.0}], 2)
     [2, 3]
@@ -159,12 +159,13 @@ def mean_of_checkpoints(
 
     Args:
       kind: "last" or "best".
-      count: number of checkpoints; fewer if the run has fewer.
-      decay: decay of the moving average with which the run was validated, if there was one. The best checkpoints are
-        ranked by its BLEU, so their mean is made of moving averages; the mean of the last is made of parameters.
+      count: the most checkpoints to average; all are averaged if the run has fewer.
+      decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
+        average, so kind "best" averages the moving averages; kind "last" averages the parameters.
 
     Raises:
-      PadirError: the run has no checkpoint, none with a measured BLEU, or a damaged one or one without moving average.
+      PadirError: the run has no checkpoint or none with a measured BLEU, or a checkpoint is damaged or lacks the moving
+        average.
     """
     steps: Sequence[int] = checkpoints.regular_steps()
     if kind == "best":

@@ -1,4 +1,4 @@
-"""A batch of packed rows, and the sums that a training step adds up over it."""
+"""A batch of packed rows, and the sums that a training step computes over a batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 @flax.struct.dataclass
 class Batch:
-    """Rows of one or more sentence pairs, as the loader packs them; segments count from 1, 0 is padding."""
+    """Rows of one or more sentence pairs, as the loader packs them; segment ids begin at 1, and 0 marks padding."""
 
     source_BS: Int[Array, "B S"]
     source_segment_BS: Int[Array, "B S"]
@@ -21,14 +21,14 @@ class Sums:
     """Sums over a batch; S is the number of stages.
 
     Attributes:
-      stage_loss_S, stage_z_loss_S: cross-entropy (z-loss included) and z-loss alone.
+      stage_loss_S, stage_z_loss_S: each stage's cross-entropy (z-loss included) and its z-loss alone.
       stage_weight_S: number of positions that count in each stage's loss.
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: loss of the length head, and number of lengths whose argmax is right.
       tokens, segments: number of real target tokens and of sentence pairs.
       rejecter_loss, rejecter_correct: loss and number of right decisions of the rejecter in the last stage, over the
         tokens - segments free positions; None without a rejecter.
-      not_finite: number of steps whose loss or gradient was not finite; None in what an objective returns.
+      not_finite: number of steps whose loss or gradient was not finite; None in the sums that an objective returns.
     """
 
     stage_loss_S: Float[Array, " S"]

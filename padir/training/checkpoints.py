@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the operative
 `config.gin`, an empty file `extra` if the checkpoint is an extra one, and `manifest.json`. A background thread writes
-the folder under another name and renames it when every file is on disk, so that a folder named after a step is whole.
+the folder under another name and renames the folder once every file is on disk, so that a folder named after a step is
+always complete.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EXTRA = "extra"
 
 
 def _orbax() -> Any:
-    """An Orbax checkpointer of this process alone, as only the first of several processes has the checkpoints."""
+    """Makes an Orbax checkpointer that does not wait for other processes, as only the first one has the checkpoints."""
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
     if jax.process_count() == 1:
@@ -36,22 +37,22 @@ def _orbax() -> Any:
 
 
 def _empty(leaf: Any) -> np.ndarray:
-    """An array of this shape and dtype, which tells Orbax to read one like it to the host."""
+    """Makes a NumPy array with the leaf's shape and dtype, which tells Orbax to restore the leaf to the host."""
     return np.empty(np.shape(leaf), leaf.dtype)
 
 
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
-    Regular checkpoints come at the run's intervals, and averages are made of them. A checkpoint that a stop makes in
-    between is an extra: the run resumes from it, and the next save removes it, so that a run that was stopped ends with
-    the same regular checkpoints as a run that was not.
+    Regular checkpoints come at the run's intervals, and only regular checkpoints are averaged. A stop between two
+    intervals saves an extra checkpoint: the run resumes from the extra checkpoint, and the next save removes it, so
+    that a run that was stopped ends with the same regular checkpoints as an uninterrupted run.
 
-    Leaving the context manager waits for the last save, also when an exception is raised: Orbax cannot finish a save in
-    the background of a process that ends.
+    Leaving the context manager waits for the last save, even after an exception: Orbax cannot finish a background save
+    once the process exits.
 
     Attributes:
-      folder: holds one folder for each step.
+      folder: the folder that holds one folder for each step.
       keep: number of the newest regular checkpoints that are kept.
       protected: steps whose checkpoints are kept, however old.
     """
@@ -63,11 +64,11 @@ class Checkpoints:
         self._pending: concurrent.futures.Future | None = None
 
     def __enter__(self) -> Checkpoints:
-        self._thread.submit(int).result()  # starts the thread: an interrupt while it starts would make it two
+        self._thread.submit(int).result()  # starts the thread: an interrupt at its start would make a second one
         return self
 
     def __exit__(self, exception_type, *_) -> None:
-        self._thread.submit(int).result()  # after all saves, also one that an interrupt kept from being noted
+        self._thread.submit(int).result()  # waits for all saves, even one that an interrupt kept from `_pending`
         try:
             self.wait()
         except Exception as error:
@@ -75,7 +76,7 @@ class Checkpoints:
                 raise
             print(
                 f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr
-            )  # the exception is raised, too
+            )  # `exception_type` is raised, too
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
@@ -88,7 +89,7 @@ class Checkpoints:
         return [step for step in self.steps() if not (self.folder / str(step) / EXTRA).exists()]
 
     def config(self, step: int) -> str:
-        """The text of the configuration of a checkpoint's run; "" if it is not known."""
+        """Text of the configuration with which a checkpoint was trained; "" if the checkpoint has no config.gin."""
         path = self.folder / str(step) / "config.gin"
         return path.read_text() if path.exists() else ""
 
@@ -99,7 +100,7 @@ class Checkpoints:
 
         Args:
           config: the text of the operative configuration.
-          extra: the checkpoint is an extra, not a regular one.
+          extra: True for an extra checkpoint, False for a regular one.
 
         Raises:
           PadirError: the earlier save failed.
@@ -111,7 +112,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when the last save is on disk; raises the error of the save."""
         if self._pending is not None:
-            concurrent.futures.wait([self._pending])  # interrupted here, it is still pending for the next call
+            concurrent.futures.wait([self._pending])  # after an interrupt here, the next call waits again
             pending, self._pending = self._pending, None
             pending.result()
 
@@ -125,7 +126,7 @@ class Checkpoints:
                 if extra:
                     (unfinished / EXTRA).touch()
                 write_manifest(unfinished)
-        except Exception as error:  # a full disk is an error of another type in each of the libraries that Orbax uses
+        except Exception as error:  # each library that Orbax uses raises another type of error for a full disk
             remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed
             raise PadirError(
                 f"the checkpoint of step {step} could not be written: {first_line(error)}; those before it are whole:"
@@ -136,16 +137,16 @@ class Checkpoints:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """State and loader state of the newest whole checkpoint, or None; skips damaged ones and names them on stderr.
+        """State and loader state of the newest undamaged checkpoint, or None; names damaged checkpoints on stderr.
 
         Args:
-          like: a state of the same structure and shapes, or its shapes alone (`jax.eval_shape`).
+          like: a state of the same structure and shapes, or the shapes alone (from `jax.eval_shape`).
 
         Raises:
-          PadirError: there are checkpoints, but none is whole or none fits the state.
+          PadirError: checkpoints exist, but all are damaged or none fits the state.
         """
         remove_leftovers(self.folder)
-        for leftover in self.folder.glob("*.unfinished"):  # as earlier versions called them
+        for leftover in self.folder.glob("*.unfinished"):  # the name of unfinished folders in earlier versions
             shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
         for step in reversed(self.steps()):
@@ -175,7 +176,7 @@ class Checkpoints:
         return None
 
     def params(self, step: int, *, moving_average: bool = False) -> Any:
-        """The parameters of a checkpoint, or their moving average; the optimizer may be any.
+        """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
 
         Raises:
           PadirError: the checkpoint is missing or damaged, or holds no parameters or no moving average.

@@ -1,4 +1,4 @@
-"""Working on some rows of a batch at a time, so that large intermediate results exist for these rows alone."""
+"""Computes on a chunk of a batch's rows at a time, so that large intermediate results exist for one chunk alone."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import jax
 
 
 def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *rows: Any) -> tuple[Any, Any]:
-    """`fn(*rows)` computed chunk by chunk of rows, for functions that give sums over rows and arrays of rows.
+    """Computes `fn(*rows)` in chunks of rows, where `fn` returns sums over rows and arrays with one entry for each row.
 
-    The results of `fn` for a row may depend on that row alone. The gradient computes a chunk's intermediate results
-    again, so that the intermediate results of at most one chunk exist at any time, forward or backward.
+    The results of `fn` for a row must not depend on other rows. The backward pass recomputes a chunk's intermediate
+    results, so that the intermediate results of at most one chunk exist at any time, forward or backward.
 
     A chunk has the largest number of rows that divides B and gives at most `positions_at_once` positions, but at least
-    one row. Its rows come from all over the batch: where devices share the rows, every device has a part of each chunk,
-    if the number of rows is a multiple of the number of devices.
+    one row. The rows of a chunk come from all over the batch: where devices share the rows, every device has a part of
+    each chunk if the number of rows is a multiple of the number of devices.
 
     Args:
-      fn: returns a tree of sums, which are added up, and a tree of arrays [B, ...].
-      positions_at_once: None: all rows at once, and the gradient keeps all intermediate results.
+      fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
+      positions_at_once: the most positions of a chunk; None computes all rows at once and keeps all intermediate
+        results for the gradient.
       rows: trees of arrays [B, ...]; the first is one array [B, L, ...].
 
     >>> import jax.numpy as jnp
@@ -31,7 +32,7 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
     size = batch if positions_at_once is None else rows_at_once(batch, length, positions_at_once)
     if size == batch:
         return fn(*rows)
-    leaves, row_tree = jax.tree.flatten(rows)  # chunks have one axis more than a Canvas may have
+    leaves, row_tree = jax.tree.flatten(rows)  # a Canvas does not allow the chunks' extra axis
     made_tree = None
 
     def chunk(leaves):
@@ -48,7 +49,7 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
 
 
 def rows_at_once(batch: int, length: int, positions: int) -> int:
-    """The largest divisor of `batch` whose rows of `length` have at most `positions` positions; at least 1.
+    """The largest divisor of `batch` for which that many rows have at most `positions` positions; at least 1.
 
     >>> rows_at_once(12, 10, 50), rows_at_once(12, 10, 9), rows_at_once(12, 10, 999)
     (4, 1, 12)

@@ -1,4 +1,4 @@
-"""`TrainConfig`, the settings of a training run that gin binds as `train.NAME`, and its intervals."""
+"""`TrainConfig`, the settings of a training run that gin binds as `train.NAME`, and `Intervals`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Intervals:
         checks.at_least(0, **checks.fields_of(self, "evaluate"))
 
     def evaluates(self, step: int, num_steps: int) -> bool:
-        """True if the validation split is decoded after a step; if ever, then also after the last one."""
+        """True if the validation split is decoded after a step: at each interval and, unless it is 0, the last step."""
         return self.evaluate > 0 and (step % self.evaluate == 0 or step == num_steps)
 
 
@@ -53,21 +53,21 @@ class TrainConfig:
 
     Attributes:
       model: sizes and choices of the model.
-      objective: what is trained: `Objective`, or `TeacherForcing` for causal models.
+      objective: the training objective: `Objective`, or `TeacherForcing` for causal models.
       optimizer: optimizer and learning-rate schedule.
       batching: how sentence pairs become batches.
       intervals: how often the run logs, validates and saves.
       averaging: which weights the model directory gets.
       not_finite: what happens when a loss or its gradient is NaN or infinite.
-      sharding: how the work is spread over the devices; checkpoints fit any.
-      num_steps: optimizer steps in all.
-      seed: of initial parameters, order of the data, corruption and dropout.
-      start_from: a model whose parameters are the initial ones, as far as they fit; a string is its directory.
+      sharding: how the work is spread over the devices; a checkpoint can be resumed with another sharding.
+      num_steps: total number of optimizer steps.
+      seed: seed of initial parameters, order of the data, corruption and dropout.
+      start_from: a model from which parameters that fit are initialised; a string names its directory.
       freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
 
     Raises:
-      PadirError: num_steps is below 1, the objective is not of the model's kind, or the averaging needs checkpoints
-        that the intervals do not give.
+      PadirError: num_steps is below 1, the objective does not fit the model (causal or not), or the averaging needs
+        checkpoints that the intervals do not give.
 
     >>> TrainConfig(ModelConfig(width=256), num_steps=10_000, seed=1).model.width
     256
@@ -87,7 +87,7 @@ class TrainConfig:
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
-        checks.at_least(1, num_steps=self.num_steps)
+        checks.at_least(1, **{"train.num_steps": self.num_steps})
         causal = self.model.causal
         if causal != isinstance(self.objective, TeacherForcing):
             expected, got = ("TeacherForcing", "Objective") if causal else ("Objective", "TeacherForcing")
@@ -104,7 +104,7 @@ class TrainConfig:
         return max(self.intervals.keep, self.averaging.count if self.averaging.kind == "last" else 0)
 
     def changes(self) -> list[str]:
-        """The settings that differ from the defaults, as gin bindings that make the same settings.
+        """Gin bindings of the settings that differ from the defaults.
 
         >>> from padir.training.optimizer import Adam
         >>> TrainConfig(ModelConfig(width=256), optimizer=Adam(), num_steps=10).changes()
@@ -114,7 +114,7 @@ class TrainConfig:
 
 
 def _changes(name: str, instance: Any) -> Iterator[str]:
-    """The fields of a dataclass, and of the dataclasses in it, that differ from their class's defaults."""
+    """Gin bindings of the fields of a dataclass, and of nested dataclasses, that differ from their defaults."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         if dataclasses.is_dataclass(value):

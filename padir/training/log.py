@@ -18,7 +18,7 @@ from padir.storage.files import write_errors, write_text
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a metrics.jsonl, without a row that a kill cut off; none if there is no file."""
+    """Rows of a metrics.jsonl, except a last row that a killed process left incomplete; [] if there is no file."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
@@ -31,15 +31,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """Writer of scalars to an event file; they are on disk when `write` returns.
+    """Writer of TensorBoard scalars, which are on disk when `write` returns.
 
-    TensorBoardX's own writer has a thread, which dies when the disk is full; then the next scalar waits for ever.
+    TensorBoardX's own writer uses a thread that dies when the disk is full, after which the next write blocks for ever.
     """
 
     def __init__(self, folder: Path, purge_step: int):
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(str(folder / "events"))
-        # Hides earlier events from that step on: the resumed run writes them again.
+        # Hides the earlier events from step `purge_step` on, as the resumed run writes these again.
         restart = SessionLog(status=SessionLog.START)
         self._writer.write_event(Event(wall_time=time.time(), step=purge_step, session_log=restart))
         self._writer.flush()
@@ -71,7 +71,7 @@ class _Files:
 
     def close(self) -> None:
         for each in (self._history, self._tensorboard):
-            with contextlib.suppress(OSError):  # `write` has raised it already
+            with contextlib.suppress(OSError):  # `write` has raised the error already
                 each.close()
 
 
@@ -79,13 +79,13 @@ class TrainingLog:
     """Log of a training run: metrics to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar.
 
     Args:
-      folder: the model directory; None: nothing is written or shown, since another process logs.
-      num_steps: optimizer steps in all.
-      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as they come again.
-      parameters: their number.
+      folder: the model directory; None writes and shows nothing, since another process logs.
+      num_steps: total number of optimizer steps.
+      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as the run logs them again.
+      parameters: number of the model's parameters.
 
     Raises:
-      PadirError: the files cannot be written; `write` raises it, too.
+      PadirError: the files cannot be written; `write` raises this error, too.
     """
 
     def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
@@ -127,7 +127,7 @@ class TrainingLog:
         return list(self._rows)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """All metrics of a step by name, from however many rows."""
+        """All metrics of a step by name, merged from all rows of the step."""
         merged = {name: value for row in self._rows if row["step"] == step for name, value in row.items()}
         return {name: value for name, value in merged.items() if name not in ("step", "time")}
 
@@ -137,7 +137,7 @@ class TrainingLog:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def advance(self, step: int) -> None:
-        """Moves the progress bar to a step without metrics."""
+        """Moves the progress bar to a step that has no metrics to log."""
         self.bar.update(self.task, completed=step)
 
     def write(self, step: int, row: dict[str, float]) -> dict[str, float]:

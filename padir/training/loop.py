@@ -1,4 +1,4 @@
-"""Training a model on prepared pairs: checks, then optimizer steps, logs, validation and checkpoints until the end."""
+"""`train`, which checks its inputs, then takes optimizer steps, logs, validates and saves until the last step."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def train(
 ) -> dict[str, float]:
     """Trains a model on prepared pairs and writes its model directory; resumes where an earlier call stopped.
 
-    The configuration may differ from that of the earlier call as far as the checkpoint fits the model and the data; the
-    differences are printed on stderr. If all steps are done and the model is written, nothing is changed, and a line on
-    stderr says so.
+    The configuration may differ from that of the earlier call as long as the checkpoint fits the model and the data;
+    the differences are printed on stderr. If all steps are done and the model is written, the call changes nothing and
+    says so on stderr.
 
         train("data/toy", "runs/toy", TrainConfig(ModelConfig(width=256), num_steps=1_000))
 
     Args:
       data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
-      model_dir: gets checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
+      model_dir: the folder for checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
       config: the settings of the run.
-      evaluate_fn: measures the validation split every `Intervals.evaluate` steps and at the end; None: no validation.
+      evaluate_fn: a function that measures the validation split every `Intervals.evaluate` steps and at the end, or
+        None.
       config_text: text of config.gin, which goes into the checkpoints and the model directory.
 
     Returns:
@@ -71,7 +72,7 @@ def train(
 
 
 def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:
-    """Manifests of the data, with every file checked and all processes found to have the same data."""
+    """Manifests of the data; checks every file, and that all processes have the same data."""
 
     def checked() -> list[PreparedManifest]:
         manifests = mixture.manifests("train", verify=True)

@@ -23,8 +23,8 @@ def cross_entropy(
     """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
 
     With label smoothing the target distribution has 1 - label_smoothing at the target and the remainder spread evenly
-    over the other V - 1 ids. Its entropy is subtracted, so that a perfect prediction costs 0 (as in T5X). The z-loss is
-    z_loss * logsumexp(logits)^2.
+    over the other V - 1 ids. The entropy of this distribution is subtracted, so that a perfect prediction costs 0 (as
+    in T5X). The z-loss is z_loss * logsumexp(logits)^2.
 
     >>> loss, _ = cross_entropy(jnp.zeros((1, 100)), jnp.array([7]), jnp.ones(1))
     >>> round(float(loss), 4)  # log 100
@@ -33,7 +33,7 @@ def cross_entropy(
     vocabulary = logits.shape[-1]
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
-    # By comparison, as the gradient of a gather is a scatter into an array of zeros.
+    # A comparison selects the target's logit, as the gradient of a gather would be a scatter into an array of zeros.
     is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
     at_target = jnp.where(is_target, logits, 0.0).sum(-1)
     loss = log_z - at_target
@@ -78,7 +78,7 @@ def length_loss(
     """Summed loss of the length head: cross-entropy of a classifier, squared error of a number, 0 for the oracle.
 
     Args:
-      length_BG: true lengths, 0 where a row has no such segment.
+      length_BG: true lengths of the segments, 0 after a row's last segment.
     """
     present_BG = length_BG > 0
     if output.logits_BGM is not None:

@@ -21,7 +21,7 @@ from padir.storage.files import atomic_file
 ACTIONS = ("stop", "skip")
 FOLDER = "not_finite"
 
-# A step's outcome is looked at when this many later steps are under way, so that the device never waits for the host.
+# A step's outcome is read once this many later steps are under way, so that the device never waits for the host.
 _STEPS_BEHIND = 2
 
 
@@ -30,12 +30,12 @@ class NotFinite:
     """Policy for a batch whose loss or gradient is NaN or infinite.
 
     Attributes:
-      action: "stop" (the batch is saved) or "skip" (the update is left out, parameters and optimizer stay as they were,
-        and metrics.jsonl counts the step as "skipped").
-      most_in_a_row: number of such steps in a row after which "skip" stops, too, since the batches are not the cause.
+      action: "stop" (saves the batch and ends the run) or "skip" (leaves parameters and optimizer state unchanged, and
+        counts the step as "skipped" in metrics.jsonl).
+      most_in_a_row: number of skipped steps in a row after which "skip" stops, too, as the batches are not the cause.
 
     Raises:
-      PadirError: the action is unknown, or the number below 1.
+      PadirError: the action is unknown, or `most_in_a_row` is below 1.
     """
 
     action: str = "stop"
@@ -46,7 +46,7 @@ class NotFinite:
         checks.at_least(1, **checks.fields_of(self, "most_in_a_row"))
 
     def choose(self, finite: Bool[Array, ""], new: Any, old: Any) -> Any:
-        """The trees after a step, leaf by leaf: `new`, or `old` where the step is skipped."""
+        """Returns `new`, or `old` if the step is skipped; both are trees of arrays."""
         if self.action == "stop":
             return new
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
@@ -58,11 +58,11 @@ def is_finite(loss: Float[Array, ""], grads: Any) -> Bool[Array, ""]:
 
 
 class Watch:
-    """Acts on steps that are not finite, as soon as their outcomes are known; only `drain` waits for these.
+    """Applies the policy to steps whose loss or gradient is not finite, once known; only `drain` waits for outcomes.
 
     Attributes:
-      folder: the model directory, which gets the batch that the run stopped at.
-      policy: what happens at such a step.
+      folder: the model directory, where the batch is saved if the run stops.
+      policy: the action for a step that is not finite.
     """
 
     def __init__(self, folder: Path, policy: NotFinite):
@@ -71,11 +71,11 @@ class Watch:
         self._in_a_row = 0
 
     def add(self, step: int, batch: dict[str, np.ndarray], count: Any) -> None:
-        """Notes a step, and acts on earlier steps.
+        """Records a step, and applies the policy to earlier steps.
 
         Args:
           batch: the batch of the step, [B, ...] arrays by name.
-          count: 0 if loss and gradient were finite; a scalar that may still be under computation.
+          count: a scalar, possibly not yet computed, that is 0 if loss and gradient were finite.
 
         Raises:
           PadirError: an earlier step was not finite, and the policy stops the run.
@@ -85,7 +85,7 @@ class Watch:
             self._look()
 
     def drain(self) -> None:
-        """Waits for all steps, and acts on them.
+        """Waits for all steps, and applies the policy to them.
 
         Raises:
           PadirError: a step was not finite, and the policy stops the run.
@@ -116,5 +116,5 @@ class Watch:
 
 
 def _process() -> str:
-    """The part of a file name that tells the processes of a run apart, each of which saves its own rows."""
+    """Suffix of a file name for this process, as each of several processes saves its own rows; "" for one process."""
     return f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""

@@ -70,17 +70,17 @@ class Objective:
         or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), or "none", which also
         stops the stage's gradient.
       visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
-        None: it sees all other positions that the corruption did not choose.
+        with None, each position sees all other positions that the corruption did not choose.
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
       positions_at_once: the most target positions whose logits exist at any time, in whole rows
-        (`padir.training.chunked_rows.by_rows`); the gradient computes the logits again. None: all at once. This
-        number changes memory and speed, not the results.
+        (`padir.training.chunked_rows.by_rows`), or None for all; the backward pass recomputes the logits. This number
+        changes memory and speed, not the results.
 
     Raises:
-      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", "masked" is
-        given for a corruption that makes no masks, or a number is out of its range.
+      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
+        weight "masked" but the corruption makes no masks, or a number is out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -124,10 +124,10 @@ class Objective:
         dropout: bool = True,
         progress: Float[Array, ""] | float = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """Loss of a batch, summed over positions and stages, and the sums that it is made of.
+        """Loss of a batch, summed over positions and stages, and the `Sums` that make up the loss.
 
         Args:
-          key: split into one key per row for the corruption and one per stage for dropout.
+          key: random key, split into one key per row for the corruption and one per stage for dropout.
           num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
           dropout: apply dropout, different in each stage (static).
           progress: the share of the training run that is done, in [0, 1).
@@ -153,7 +153,7 @@ class Objective:
             batch.source_BS, batch.source_segment_BS, num_segments=num_segments or 1, deterministic=not dropout
         )
         known = params, bound(0, params).cross_kv(encoded.memory_BSD)
-        # Padding gets position 0: a row may hold more of it than the position table has rows.
+        # Padding gets position 0, as a row may be longer than the position table.
         position_BL = None if num_segments is None else jnp.where(present_BL, positions_in_segment(segment_BL), 0)
         parts, keep_BL = [], None
         for stage, weights in enumerate(self.stage_weights):
@@ -190,8 +190,8 @@ class Objective:
         target_BL, segment_BL, ids = batch.target_BL, batch.target_segment_BL, model.ids
         free_BL = (segment_BL > 0) & (target_BL != ids.eos)
         noisy_BL, chosen_BL = self.corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
-        # The start has the same noise as the canvas, and noise in place of the target at all other positions, so that
-        # hiding a position between the stages hides the target there, too.
+        # `start_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so that
+        # a position that is hidden again between two stages does not show its target.
         start_BL, _ = self.corruption.full()(key_B, target_BL, free_BL, segment_BL, ids=ids)
         canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
         if model.config.decontextualised:
@@ -209,7 +209,7 @@ class Objective:
         states_BLD: Float[Array, "B L D"],
         rows: StageRows,
     ) -> tuple[Any, Any]:
-        """A stage's sums (`token_sums`), and the next stage's canvas and chosen positions (None after the last stage).
+        """A stage's `token_sums`, and the next stage's canvas and chosen positions (None after the last stage).
 
         Takes decoder states, not logits, so that `by_rows` frees the logits of each chunk of rows once its sums are
         computed.
@@ -223,7 +223,7 @@ class Objective:
         return sums, self.between(rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress)
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
-        """The loss and the sums of all stages; `canvas` is the one that the last stage was shown."""
+        """The loss and the sums of all stages; `canvas` is the input of the last stage."""
         stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = map(jnp.stack, zip(*parts, strict=True))
         keep_loss = keep_correct = None
         if keep_BL is not None:

@@ -14,7 +14,7 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Cosine:
-    """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2; its rates are unknown).
+    """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2, which gives no rates).
 
     Attributes:
       peak: highest learning rate.
@@ -35,7 +35,7 @@ class Cosine:
         checks.within(0, 1, **checks.fields_of(self, "final"))
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """The learning rate of each step from 0 on; step `num_steps`, one past the last, would have `peak * final`."""
+        """Maps a step, counted from 0, to its learning rate, which would reach `peak * final` at `num_steps`."""
         warmup = min(self.warmup_steps, max(1, num_steps - 1))
         return optax.warmup_cosine_decay_schedule(
             init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted
@@ -63,13 +63,13 @@ class Adafactor:
     """Adafactor (Shazeer & Stern, 2018) with T5X's defaults: factored second moments, no first moment.
 
     Attributes:
-      learning_rate: multiplies the parameter's own scale if `multiply_by_parameter_scale`.
-      factored: keep row and column means of the second moment of matrices whose sides are both 128 or more.
-      multiply_by_parameter_scale: make steps relative to the parameter's scale; T5X's default.
+      learning_rate: the schedule, relative to each parameter's scale if `multiply_by_parameter_scale` is True.
+      factored: keep only row and column means of the second moment of matrices whose sides are both 128 or more.
+      multiply_by_parameter_scale: multiply the learning rate by each parameter's scale, as T5X does by default.
       decay_rate: the second moment's decay at step t is 1 - t**-decay_rate.
       clipping_threshold: largest root mean square of an update.
       momentum: decay of a first moment, or None for none.
-      weight_decay: share of each parameter that a step subtracts, whatever the learning rate.
+      weight_decay: share of each parameter that a step subtracts, independent of the learning rate.
       clip_norm: largest global norm of the gradient, or None.
     """
 
@@ -130,7 +130,7 @@ def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -
 
 
 def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -> optax.GradientTransformation:
-    """An optimizer that leaves some parameters as they are, and keeps no state for them.
+    """An optimizer that does not change parameters under the prefixes, and keeps no state for them.
 
     Args:
       prefixes: beginnings of the parameters' names, in whole components: "decoder/layers_1" is not "decoder/layers_10".
@@ -151,7 +151,7 @@ def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -
 
 
 def without_gradient(params: Any, prefixes: tuple[str, ...]) -> Any:
-    """Parameters, of which those under the prefixes get no gradient."""
+    """Applies `stop_gradient` to the parameters under the prefixes."""
     if not prefixes:
         return params
     return jax.tree.map(
@@ -160,7 +160,7 @@ def without_gradient(params: Any, prefixes: tuple[str, ...]) -> Any:
 
 
 def _under(params: Any, prefixes: tuple[str, ...]) -> Any:
-    """A tree like `params` that tells which names begin with one of the prefixes."""
+    """A tree like `params` of booleans, True where the parameter's name begins with one of the prefixes."""
     paths, tree = jax.tree.flatten_with_path(params)
     names = [f"{jax.tree_util.keystr(path, simple=True, separator='/')}/" for path, _ in paths]
     for prefix in prefixes:

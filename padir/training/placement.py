@@ -22,7 +22,7 @@ from padir.training.batch import Batch, Sums
 class TrainState:
     """Step number, parameters and optimizer state: everything that a training step changes."""
 
-    step: Any  # an integer array, but checkpoints map the tree to other kinds of leaves
+    step: Any  # an integer array; checkpoints replace the leaves by other kinds of objects
     params: Any
     opt_state: Any
 
@@ -32,7 +32,7 @@ class Placement:
     """Shardings of the train state, and the jitted functions that use them.
 
     Attributes:
-      mesh: the devices, [data, model].
+      mesh: mesh of the devices, with axes [data, model].
       state: the sharding of each array of the state.
       like: shape and dtype of each array of the state.
     """
@@ -43,7 +43,7 @@ class Placement:
 
     @staticmethod
     def of(sharding: Sharding, mesh: Mesh, model: Transformer, initial: Callable[[], TrainState]) -> Placement:
-        """Shards the state that `initial` makes: parameters by the names of their axes, optimizer state like these."""
+        """Chooses shardings for the state of `initial`: parameters by axis names, optimizer state like parameters."""
         like = jax.eval_shape(initial)
         params = sharding.of_params(param_axes(model), like.params, mesh)
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -51,14 +51,14 @@ class Placement:
         return Placement(mesh, TrainState(step=everywhere, params=params, opt_state=opt_state), like)
 
     def fresh(self, initial: Callable[..., TrainState], *given: Any) -> TrainState:
-        """The state that `initial(*given)` makes; no device ever holds more than its part."""
+        """Computes `initial(*given)` already sharded, so that no device ever holds more than its part of the state."""
         return jax.jit(initial, out_shardings=self.state)(*given)
 
     def step(self, step_fn: Callable[[TrainState, Batch], tuple[TrainState, Sums]]) -> Callable[..., Any]:
-        """A step as one program on all devices, which reuses the memory of the state that it is given."""
+        """Jits a step as one program on all devices, which donates the memory of its input state."""
         everywhere = NamedSharding(self.mesh, PartitionSpec())
 
-        # A batch goes in as a dict: `lower` would fill a Batch with objects that are no arrays.
+        # The batch is passed as a dict, as `lower` would fill a Batch with objects that are no arrays.
         def placed(state: TrainState, arrays: dict[str, Any]) -> tuple[TrainState, Sums]:
             state, sums = step_fn(state, Batch(**arrays))
             state = jax.lax.with_sharding_constraint(state, self.state)
@@ -67,7 +67,7 @@ class Placement:
         return jax.jit(placed, donate_argnums=0)
 
     def batch(self, arrays: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The rows of this process, placed as its part of a batch over all processes."""
+        """Places the rows of this process on its devices, as its part of a batch over all processes."""
         by_row, (_, shares) = NamedSharding(self.mesh, PartitionSpec(DATA)), process_rows(self.mesh)
         return {
             name: jax.make_array_from_process_local_data(by_row, rows, (len(rows) * shares, *rows.shape[1:]))

@@ -1,4 +1,4 @@
-"""Jitted programs of a training run (initial state and step), cached for runs of equal settings in one process."""
+"""Jitted programs of a training run (initial state and step), cached within a process for runs of equal settings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Programs:
     Attributes:
       model: the Flax module, without parameters.
       placement: shardings of the state and of batches.
-      initial: params -> the state before the first step; draws fresh parameters if params is None.
-      step: (state, batch that `placement` has put on the devices) -> (next state, sums).
+      initial: function from parameters, or None to draw fresh ones, to the state before the first step.
+      step: function from (state, batch that `placement` has put on the devices) to (next state, sums).
     """
 
     model: Transformer

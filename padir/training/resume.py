@@ -34,12 +34,12 @@ def check_new(folder: Path, checkpoints: Checkpoints) -> None:
 
 
 def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
-    """Arrays that the first process reads, on the devices of all processes, and something else of the first one's.
+    """Reads arrays and a JSON value in the first process, and distributes both to all processes.
 
     Args:
-      read: called in the first process; returns (arrays, something that JSON can hold), or None for (None, None).
+      read: function that only the first process calls; returns (arrays, JSON value), or None for (None, None).
       like: shapes and dtypes of the arrays.
-      shardings: of the arrays.
+      shardings: shardings of the arrays.
     """
     arrays: list[Any] = []
 
@@ -57,7 +57,7 @@ def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings:
 
 
 def finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The metrics in the model card if the folder holds the whole model of the last step, which a line on stderr tells.
+    """The model card's metrics if the folder holds the finished model of the last step, as reported on stderr; or None.
 
     Args:
       step: the last step.
@@ -85,8 +85,8 @@ def warn_of_changes(before: str, now: str, step: int) -> None:
     """Prints on stderr the bindings in which two operative configurations differ, except for num_steps.
 
     Args:
-      before, now: the texts; "" if one is not known.
-      step: of the checkpoint that has the earlier one.
+      before, now: texts of the earlier and the current configuration; "" if one is not known.
+      step: step of the checkpoint that has the earlier configuration.
     """
     if not before or not now:
         return
@@ -105,10 +105,10 @@ def _bindings(config: str) -> list[str]:
 
 
 def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: ModelConfig, batching: Batching) -> None:
-    """Checks that the model takes every training sentence, and every row of one sentence.
+    """Checks that no training sentence, and no row of a single sentence, is longer than the model allows.
 
     Raises:
-      PadirError: a sentence or such a row is longer than ModelConfig.max_length.
+      PadirError: a sentence or a row of one sentence is longer than ModelConfig.max_length.
     """
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         for side in ("source", "target"):

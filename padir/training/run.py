@@ -1,4 +1,4 @@
-"""`TrainRun`, a training run between its start or last checkpoint and its model directory."""
+"""`TrainRun`, a training run from its start, or last checkpoint, to the finished model directory."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from padir.training.start_from import StartFrom, fill
 from padir.training.step import all_finite, step_metrics
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
-"""(params, card, tokenizer) -> metrics of the validation split, by name. The parameters lie on the devices as in
-training, and each of several processes calls the function."""
+"""Function from (params, card, tokenizer) to metrics of the validation split, by name. The parameters have the same
+shardings as in training, and each of several processes calls the function."""
 
 
 class TrainRun:
     """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
 
-    Several processes take the same decisions, from metrics that are the same in all of them or that the first one told
-    the others (`padir.distributed.processes`). Only the first process has the model directory.
+    Several processes take the same decisions, as their metrics are equal or broadcast by the first process
+    (`padir.distributed.processes`). Only the first process has the model directory.
 
     Attributes:
-      config: the settings.
-      at: optimizer steps taken.
+      config: the settings of the run.
+      at: number of optimizer steps taken.
       latest: the last metrics.
     """
 
@@ -93,11 +93,11 @@ class TrainRun:
         self._learning_rate = config.optimizer.learning_rate.schedule(config.num_steps)
 
     def restore(self) -> dict[str, float] | None:
-        """Takes the last checkpoint's state, or the initial one; gives the model's metrics if the run is finished.
+        """Restores the last checkpoint, or makes the initial state; returns the metrics if the run is finished.
 
         Raises:
-          PadirError: the checkpoints are of more steps, of another model or all damaged, or no parameter of
-            `start_from` fits.
+          PadirError: the checkpoints have more steps than the run, belong to another model or are all damaged, or no
+            parameter of `start_from` fits.
         """
         model, placement, initial = self.programs.model, self.programs.placement, self.programs.initial
         like, shardings = placement.like, placement.state
@@ -129,7 +129,7 @@ class TrainRun:
         parameters = count_parameters(placement.like.params)
         self.log = TrainingLog(self.folder if is_first() else None, config.num_steps, start, parameters)
         with self.log, graceful_stop() as self.stop, self.checkpoints:
-            if not start and (changes := config.changes()):  # a resumed run has warned of what changed since
+            if not start and (changes := config.changes()):  # a resumed run has listed its changes already
                 self.log.say("settings that differ from the defaults:", *(f"  {change}" for change in changes))
             if self.mesh.size > 1:
                 self.log.say(str(placement))
@@ -151,11 +151,11 @@ class TrainRun:
         self._sums = sums if self._sums is None else jax.tree.map(jnp.add, self._sums, sums)
 
     def stop_requested(self) -> bool:
-        """True if any process was asked to stop before the last step; read once a step: a signal may come any time."""
+        """True if any process was asked to stop before the last step; call once a step, as signals come at any time."""
         return self._vote(self.stop.requested) and self.at < self.config.num_steps
 
     def record(self) -> None:
-        """Logs the metrics since the last line of metrics, at the interval and after the last step."""
+        """Logs the metrics since the previous line of metrics, at every interval and after the last step."""
         if self.at % self.config.intervals.log and self.at != self.config.num_steps:
             self.log.advance(self.at)
             return
@@ -167,11 +167,11 @@ class TrainRun:
         self._sums, self._mark = None, time.perf_counter()
 
     def checkpoint(self, stopping: bool) -> None:
-        """Saves and validates at the intervals, and saves where the run is to stop.
+        """Saves and validates at the intervals, and saves when the run is asked to stop.
 
         Raises:
           PadirError: a loss, gradient or parameter is not finite.
-          KeyboardInterrupt: the run was to stop, now or within the validation, and its state is saved.
+          KeyboardInterrupt: the run was asked to stop, now or within the validation, and its state is saved.
         """
         intervals, num_steps = self.config.intervals, self.config.num_steps
         regular = self.at % intervals.checkpoint == 0 or self.at == num_steps
@@ -202,7 +202,7 @@ class TrainRun:
         return row
 
     def finish(self) -> dict[str, float]:
-        """Writes the model directory; gives the last metrics, of which the validation's are of the model's weights."""
+        """Writes the model directory; returns the last metrics, with validation metrics of the written weights."""
         from_first(self.checkpoints.wait)
         current = gathered(self._current_params())
         return {**self.latest, **from_first(lambda: self._write_model(current))}
@@ -225,11 +225,11 @@ class TrainRun:
     def _evaluate(self, params: Any) -> dict[str, float]:
         if self.evaluate_fn is None:
             return {}
-        with self.stop.at_once():  # it may take longer than the grace of whoever stops the run
+        with self.stop.at_once():  # validation may outlast the time from SIGTERM to SIGKILL
             return self.evaluate_fn(params, dataclasses.replace(self.card, step=self.at), self.tokenizer)
 
     def _protect_best(self) -> None:
-        """Lets the best checkpoints stay, if they are to be averaged."""
+        """Protects the best checkpoints from removal if the run averages them."""
         if self.config.averaging.kind == "best":
             self.checkpoints.protected = frozenset(best_steps(self.log.rows, self.config.averaging.count))
 

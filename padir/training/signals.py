@@ -13,15 +13,15 @@ class Stop:
     """A request to stop, which the training loop reads after each step.
 
     Attributes:
-      requested: a signal has come.
-      immediate: the next signal raises KeyboardInterrupt at once.
+      requested: True once a signal has come.
+      immediate: True if the next signal raises KeyboardInterrupt at once.
     """
 
     requested = immediate = False
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Lets a signal interrupt work that changes nothing, unless other processes wait for this one in it."""
+        """Lets a signal interrupt read-only work at once, unless other processes take part in the work."""
         self.immediate = jax.process_count() == 1
         try:
             if self.requested and self.immediate:
@@ -46,7 +46,7 @@ def graceful_stop() -> Iterator[Stop]:
 
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(ValueError):  # not the main thread, which handles signals
+            with contextlib.suppress(ValueError):  # raised outside the main thread, which alone handles signals
                 previous[number] = signal.signal(number, request)
         yield stop
     finally:

@@ -1,4 +1,4 @@
-"""Starting a training run from another model: parameters that fit are taken, and a report says which and why not."""
+"""Starts a training run from another model's parameters as far as they fit, and reports why others were not taken."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel":
 class StartFrom:
     """The model whose parameters a training run starts from, as far as they fit.
 
-    A parameter is taken if the new model has one of its name and shape, except for those that would mean another thing:
-    the decoder's position bias between a causal and a bidirectional model, and attention between different numbers of
+    A parameter is taken if the new model has a parameter of the same name and shape, with two exceptions: the decoder's
+    position bias is not taken between a causal and a bidirectional model, nor attention between different numbers of
     heads. Embeddings of another vocabulary are taken piece by piece, where the pieces have the same text. All other
     parameters are initialised.
 
@@ -52,8 +52,8 @@ class StartFrom:
         """Reads the parameters that fit `model`, and prints on stderr which are taken and why the others are not.
 
         Returns:
-          A parameter tree of `model` with zeros for all that is not taken, and the arguments of `fill` that tell them
-          apart, as JSON can hold them.
+          A parameter tree of `model` with zeros for all parameters that are not taken, and the keyword arguments of
+          `fill` that name the taken ones, as a JSON value.
 
         Raises:
           PadirError: there is no such model, it has another width, or none of its parameters fits.
@@ -89,7 +89,7 @@ class StartFrom:
         return flax.traverse_util.unflatten_dict(flat, sep="/"), {"taken": taken, "rows": rows}
 
     def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
-        """Why a parameter cannot be taken, whatever its shape; "" if it can."""
+        """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
         part = "decoder" if name.startswith(("decoder/", "rejecter/")) else "encoder"
         if part not in self.parts and name != "token_embedder/embedding":
             return f"StartFrom.parts leaves the {part} out"
@@ -113,7 +113,7 @@ class StartFrom:
 
 
 def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: dict[str, list[int]]) -> Any:
-    """The parameters that `StartFrom.load` gave, with those that it did not take initialised; runs inside jit.
+    """Initialises all parameters that `StartFrom.load` did not take; runs inside jit.
 
     Args:
       taken: names of the parameters that `given` has.
@@ -140,7 +140,7 @@ def same_pieces(ours: Tokenizer, theirs: Tokenizer) -> tuple[list[int], list[int
 
 
 def _listed(names: list[str]) -> str:
-    """Parameter names, with the layers that have the same ones in braces.
+    """Parameter names in one line; equal names in several layers are written once, with the layers in braces.
 
     >>> _listed(["decoder/layers_0/mlp/wi", "decoder/layers_1/mlp/wi", "decoder/norm"])
     'decoder/layers_{0,1}/mlp/wi, decoder/norm'

@@ -30,9 +30,9 @@ def make_step(
     not_finite: NotFinite = NotFinite(),
     freeze: tuple[str, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """The function of one optimizer step of `num_steps`, whose loss is the batch's mean over target tokens.
+    """Makes the function of one optimizer step of `num_steps`; its loss is the batch's mean over target tokens.
 
-    A step that is skipped (see `NotFinite`) counts as a step and adds nothing to the sums.
+    A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums.
 
     Args:
       freeze: beginnings of the names of parameters that get no gradient, which saves computing it; `optimizer` must
@@ -65,14 +65,14 @@ def make_step(
     return step_fn
 
 
-@jax.jit  # one program, where several devices have parts
+@jax.jit  # one program even if several devices hold parts of the parameters
 def all_finite(params: Any) -> jax.Array:
     """True if no parameter is NaN or infinite."""
     return jnp.isfinite(optax.tree.norm(params))
 
 
 def step_metrics(sums: Sums, objective: Objective | TeacherForcing, seconds: float) -> dict[str, float]:
-    """A log line's metrics from the sums of some steps; only their number if all of them were skipped.
+    """Computes a log line's metrics from the sums of several steps; only "skipped" if all of them were skipped.
 
     Args:
       seconds: duration of the steps.

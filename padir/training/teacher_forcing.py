@@ -1,4 +1,4 @@
-"""The objective of the autoregressive baseline: every target token is predicted from the true ones to its left."""
+"""The objective of the autoregressive baseline: every target token is predicted from the true tokens to its left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from padir.training.losses import check_loss, token_sums
 class TeacherForcing:
     """Training objective of causal models: cross-entropy of every target token and EOS, in one stage.
 
-    Called with a batch, it gives the summed loss. Corruption and strategy are None, as there is no draft; length_weight
+    A call with a batch returns the summed loss. Corruption and strategy are None, as there is no draft; length_weight
     is 0, as EOS ends a sentence and there is no length head.
 
     Attributes:
@@ -50,13 +50,13 @@ class TeacherForcing:
         dropout: bool = True,
         progress: Any = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """The summed loss of a batch, and its parts as those of one stage.
+        """The summed loss of a batch, and its `Sums` with one stage.
 
         Args:
-          key: of dropout.
+          key: random key of dropout.
           num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
           dropout: apply dropout (static).
-          progress: ignored; other objectives change with the training run's progress.
+          progress: ignored; `Objective` takes the same argument.
         """
         del progress
         bound = model.bind({"params": params}, rngs={"dropout": key} if dropout else {})

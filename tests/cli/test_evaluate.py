@@ -68,18 +68,6 @@ class TestReport:
         assert [r["p_value"] for r in found] == [None, 1.0] * 2
 
 
-def test_an_autoregressive_model_is_evaluated_with_each_search(built, causal, tmp_path, capsys):
-    command = ["evaluate", "--model", causal, "--data", built / "data", "--split", "validation"]
-    sampling = ["--sample", 0.5, "--gin.Decoding.search=@Sampling()", "--gin.Sampling.size=3"]
-    for options, searches in (
-        (["--beam", 2, 1, "--length_penalty", 0], [["beam", 2, 0.0], ["beam", 1, 0.0]]),
-        (sampling, [["sampling", 0.5, 0, 1.0, 3]]),
-    ):
-        rows, out = results(capsys, tmp_path / "results.json", *command, *options)
-        assert [list(row["search"].values()) for row in rows] == searches
-        assert all(row["num_steps"] is None for row in rows) and "weights of" in out
-
-
 def test_score_writes_a_line_for_every_pair(built, short, tmp_path, capsys):
     command = ["score", "--model", short, "--num_steps", 2]
     command += ["--source", built / "validation.de", "--target", built / "validation.en"]

@@ -83,21 +83,6 @@ class TestTranslate:
         assert os.read(reader, 1_000) == (tmp_path / "target.txt").read_bytes() != b""
         os.close(reader)
 
-    def test_options_reach_the_decoder(self, built, tmp_path, capsys):
-        content = b"eins zwei drei\nvier\n"
-        figures = tmp_path / "figures.json"
-        options = ["--strategy", "threshold:tau=1", "--top_k", 2, "--offsets", 0, 1, "--draws", 2, "--seed", 5]
-        status, lines, _ = translate(built, tmp_path, capsys, content, *options, "--json", figures, "--batch_size", 1)
-        assert status == 0 and len(lines) == 2
-        read = json.loads(figures.read_text())
-        assert (read["lines"], read["passes"]) == (2, 2.0)
-        gin = ["--gin.Decoding.num_steps=3", "--gin.Decoding.strategy=@MaskPredict()"]
-        gin += ["--gin.Decoding.rerank=@OwnScore()", "--gin.OwnScore.brevity=0.5"]
-        (tmp_path / "in.txt").write_bytes(content)
-        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt", *gin, "--json", figures]
-        assert run(capsys, *command, "--output", tmp_path / "out.txt")[0] == 0
-        assert json.loads(figures.read_text())["passes"] == 3.0
-
     def test_json_has_every_translation(self, built, tmp_path, capsys):
         figures = tmp_path / "figures.json"
         content = 'eins "zwei"\t\0\n\n👩‍👩‍👧‍👦 \u2028\n'.encode() + b"eins " * 60

@@ -237,7 +237,7 @@ class TestWrong:
         assert not list((tmp_path / "model").glob("checkpoints/*"))
 
     def test_zero_steps(self, data, tmp_path):
-        with pytest.raises(PadirError, match="num_steps must be at least 1, got 0"):
+        with pytest.raises(PadirError, match="^train.num_steps must be at least 1, got 0"):
             train_tiny(data, tmp_path / "model", num_steps=0)
         assert not (tmp_path / "model").exists()
 

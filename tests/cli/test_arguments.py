@@ -1,0 +1,61 @@
+"""Decoding options that the command line and gin ask for."""
+
+import pytest
+
+from padir import config
+from padir.cli.arguments import decoding_of, decodings_of
+from padir.cli.commands import build_parser
+from padir.decoding.lengths import LengthSearch
+from padir.decoding.options import Decoding, Prune
+from padir.decoding.rerank import MinimumBayesRisk, OwnScore
+from padir.decoding.search import Beam, Sampling
+from padir.refinement.strategies import MaskPredict, Threshold
+
+
+@pytest.fixture(autouse=True)
+def blank():
+    config.clear()
+    yield
+    config.clear()
+
+
+def arguments(command, options, bindings=()):
+    """Parsed options, after gin has read the bindings."""
+    args = build_parser([command]).parse_args([command, *map(str, options)])
+    args.gin = bool(bindings)
+    config.parse([], bindings)
+    return args
+
+
+@pytest.mark.parametrize(
+    ("options", "bindings", "expected"),
+    [
+        ([], [], Decoding()),
+        (["--num_steps", 2, "--batch_size", 1, "--seed", 5], [], Decoding(num_steps=2, batch_size=1, seed=5)),
+        (["--strategy", "threshold:tau=1"], [], Decoding(strategy=Threshold(tau=1.0))),
+        (["--top_k", 2, "--offsets", 0, 1, "--draws", 2], [], Decoding(lengths=LengthSearch(2, (0, 1), 2))),
+        (["--keep", 3], [], Decoding(prune=Prune(3))),
+        (["--rerank", "mbr_bleu"], [], Decoding(rerank=MinimumBayesRisk("bleu"))),
+        (["--brevity", 0.5, "--length_weight", 2], [], Decoding(rerank=OwnScore(0.5, 2.0))),
+        (["--beam", 2, "--length_penalty", 0], [], Decoding(search=Beam(2, 0.0))),
+        (["--num_steps", 2], ["Decoding.num_steps=3", "Decoding.seed=7"], Decoding(num_steps=2, seed=7)),
+        ([], ["Decoding.strategy=@MaskPredict()"], Decoding(strategy=MaskPredict())),
+        (
+            ["--length_weight", 2],
+            ["Decoding.rerank=@OwnScore()", "OwnScore.brevity=0.5"],
+            Decoding(rerank=OwnScore(0.5, 2.0)),
+        ),
+        (
+            ["--sample", 0.5],
+            ["Decoding.search=@Sampling()", "Sampling.size=3"],
+            Decoding(search=Sampling(temperature=0.5, size=3)),
+        ),
+    ],
+)
+def test_options_and_bindings_make_the_decoding(options, bindings, expected):
+    assert decoding_of(arguments("translate", options, bindings)) == expected
+
+
+def test_several_values_make_every_combination():
+    made = decodings_of(arguments("evaluate", ["--model", "m", "--num_steps", 1, 2, "--beam", 5, 1]))
+    assert [(each.num_steps, each.search) for each in made] == [(n, Beam(b)) for n in (1, 2) for b in (5, 1)]
