@@ -1,6 +1,7 @@
 """padir's models under the real T5X. docs/t5x.md says how to install it."""
 
 import dataclasses
+import gc
 import importlib.util
 import warnings
 
@@ -57,6 +58,15 @@ SMALL = ModelConfig(
     width=128, heads=4, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=24, dropout_rate=0.0
 )
 LENGTHS = {"inputs": 23, "targets": 24}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loops_of_t5x():
+    """Collects the event loops that T5X's checkpoints leave open: pytest would fail at its end on their warnings."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
