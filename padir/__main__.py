@@ -2,7 +2,7 @@
 
 import sys
 
-from padir.cli.main import main
+from padir.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

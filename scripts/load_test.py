@@ -37,7 +37,7 @@ import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from padir.benchmark.report import describe, environment
+from padir.benchmark.report import environment, machine_line
 from padir.data.toy import ToyDeEn
 from padir.errors import PadirError
 from padir.reporting import tables
@@ -207,7 +207,7 @@ def main() -> int:
             rows.append(asyncio.run(measure(url, sentences, fields, kind, size, args.seconds)))
             print(f"{kind} {size:g}: {rows[-1]['per_second']:.1f} requests a second", file=sys.stderr)
     where = environment()
-    show(rows, args.within, describe(where))
+    show(rows, args.within, machine_line(where))
     found = {
         "environment": where,
         "server": args.url or f"padir serve {args.serve}".strip(),

@@ -147,7 +147,24 @@ def test_nothing_that_is_read_is_run():
         assert not called & {"eval", "exec", "compile", "__import__", "os.system", "np.fromregex"}, name
 
 
-def test_names_shadow_no_module():
+@pytest.mark.parametrize("path", sorted((ROOT.parent / "scripts").glob("*.py")), ids=lambda path: path.name)
+def test_scripts_import_names_that_exist(path):
+    """Few scripts run in tests, so that a name that was changed would be noticed late."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "padir":
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name) or f"{node.module}.{alias.name}".removeprefix("padir.") in NAMES
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_public_names_shadow_no_module(name):
+    """Else `padir.cli.main` would be a function after an import of `padir.cli`, and a module before."""
+    exported = getattr(importlib.import_module(f"padir.{name}"), "__all__", ())
+    assert not {each for each in exported if f"{name}.{each}" in NAMES}
+
+
+def test_names_of_padir_shadow_no_package():
     assert not {name for name in padir.__all__ if name in NAMES}
     for name in ("refinement", "decoding", "models", "text"):
         assert importlib.import_module(f"padir.{name}") is getattr(padir, name)

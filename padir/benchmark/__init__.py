@@ -1,7 +1,7 @@
-"""Benchmarks: seconds of decoding from text to text and of training steps, with what else they cost.
+"""Benchmarks of decoding from text to text and of training steps: time, memory and quality.
 
-`measure` times systems, a model with decoding options each, in turns on the same batches; `peers` adds CTranslate2 to
-compare with; `padir.benchmark.training` times training; `padir.benchmark.report` makes tables and a plot.
+`measure` times systems (models with decoding options) in turns on the same batches; `peers` adds CTranslate2 for
+comparison; `padir.benchmark.training` times training; `padir.benchmark.report` makes tables and a plot.
 """
 
 from padir.benchmark.batches import TimedBatch, batches_of, batches_of_numbers, drawn_lengths, equal_lengths

@@ -1,4 +1,4 @@
-"""Batches of sentences that a benchmark translates: drawn from a test set, or numbers for models of random weights."""
+"""Batches that a benchmark translates: sentences from a test set, or number sequences for models of random weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TimedBatch:
 
     Attributes:
       texts: the sentences.
-      references: their translations, if quality is to be measured.
-      target_lengths: tokens of each target, EOS included, that every system is made to write, for models of random
-        weights; None lets each system choose its own.
+      references: reference translations, if quality is measured.
+      target_lengths: number of target tokens, EOS included, that every system has to write, for models of random
+        weights; None lets each system choose lengths.
       first_number: the first sentence's number among all, so that random drafts do not depend on the batch size.
     """
 
@@ -32,10 +32,10 @@ class TimedBatch:
 
 
 def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0) -> list[TimedBatch]:
-    """Draws sentences from a test set and cuts them into batches as they come, not sorted by length.
+    """Draws sentences from a test set and cuts them into batches without sorting by length.
 
     Args:
-      sentences: number of sentences to draw; those that fill no whole batch are left out.
+      sentences: number of sentences to draw; an incomplete last batch is left out.
 
     Raises:
       PadirError: the test set has too few sentences with text.
@@ -56,7 +56,7 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
 
 
 def equal_lengths(tokens: int, sentences: int) -> np.ndarray:
-    """Source and target lengths of equally long sentences, EOS included, [N, 2]."""
+    """Source and target lengths of N sentence pairs of equal length, EOS included, [N, 2]."""
     checks.at_least(2, tokens=tokens)
     checks.at_least(1, sentences=sentences)
     return np.full((sentences, 2), tokens)
@@ -66,7 +66,7 @@ def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.
     """Source and target lengths of pairs drawn from a prepared folder, EOS included, [N, 2].
 
     Raises:
-      PadirError: the split has too few pairs, or the folder is not a prepared one.
+      PadirError: the split has too few pairs, or the folder is not a prepared folder.
     """
     length_N2 = split_lengths(folder, split)
     if not 1 <= sentences <= len(length_N2):
@@ -79,7 +79,7 @@ def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: i
 
     Args:
       length_N2: source and target lengths, EOS included.
-      ids: ids of the vocabulary that the pieces are drawn from.
+      ids: ids of the vocabulary from which the pieces are drawn.
     """
     draw = np.random.RandomState(seed)
     texts = [
@@ -94,7 +94,7 @@ def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: i
 
 
 def _parts(items: list[int], size: int) -> list[list[int]]:
-    """Cuts a list into whole parts and leaves out the rest: a batch that is not full would be timed as a full one."""
+    """Cuts a list into parts of equal size, without an incomplete last part, whose time would count as a full one's."""
     if len(items) < size:
         raise PadirError(f"the benchmark needs at least one batch of {size} sentences, got {len(items)}: ask for more")
     return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]

@@ -1,4 +1,4 @@
-"""Times systems, a model with decoding options each, from text to text, and makes rows of metrics for tables."""
+"""Times systems (models with decoding options) from text to text, and makes rows of metrics for tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class System:
 
     Attributes:
       model: the model's name in tables.
-      decoding: resolved for the model.
+      decoding: decoding options that were resolved for the model.
     """
 
     model: str
@@ -44,12 +44,12 @@ class System:
 
     @property
     def precision(self) -> str:
-        """Data type of the weights and the products."""
+        """Data type of the weights and the matrix products."""
         return "int8" if self.translator.loaded.as_integers else self.translator.card.config.dtype
 
     def __call__(self, batch: TimedBatch) -> list[Translation]:
-        """Translates a batch as `Translator.translate` does, with the batch's target lengths if it has some."""
-        if self.causal and batch.target_lengths is not None:  # which `Translator.translate` refuses
+        """Translates a batch as `Translator.translate` does, with the batch's target lengths if there are any."""
+        if self.causal and batch.target_lengths is not None:  # `Translator.translate` refuses this combination
             return self.run(batch)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
         return self.translator.translate(
@@ -61,7 +61,7 @@ class System:
         )
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-        """Seconds of each stage, which here waits for the one before it."""
+        """Seconds of each stage, measured by waiting for the end of each stage before the next begins."""
         seconds: dict[str, float] = {}
         last = clock()
 
@@ -75,7 +75,7 @@ class System:
         return seconds
 
     def run(self, batch: TimedBatch, observe: Observer = unobserved) -> list[Translation]:
-        """Translates a batch stage by stage; `observe` is told of each stage as it ends."""
+        """Translates a batch stage by stage; `observe` is called at the end of each stage."""
         source = self.source(batch)
         observe("tokenise", source)
         return self.pipeline(batch).run(source, observe)
@@ -94,10 +94,11 @@ class System:
 def systems(
     translators: Sequence[tuple[str, Translator]], decodings: Sequence[Decoding], *, given_lengths: bool = False
 ) -> list[System]:
-    """Combines every model with all decoding options that are different and valid for it.
+    """Combines every model with all decoding options that are valid for the model, without duplicates.
 
     Args:
-      given_lengths: the batches have target lengths: in place of several lengths, as many drafts of one are tried.
+      given_lengths: True if the batches have target lengths; then several drafts of the given length replace several
+        lengths.
 
     Raises:
       PadirError: no combination is valid.
@@ -129,7 +130,7 @@ def measure(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[Row, dict[str, Any]]]:
-    """Times all systems in turns, with every batch. Ratios are to the first system.
+    """Times all systems in turns, with every batch; ratios compare each system with the first.
 
     Returns:
       For each system a row for tables, whose metrics have their units in the signature, and details as JSON: quantiles
@@ -138,7 +139,7 @@ def measure(
     Raises:
       PadirError: there is nothing to time, or the programs of all shapes do not fit into the process at once.
     """
-    PROGRAMS.drop()  # those of earlier measurements
+    PROGRAMS.drop()  # drops programs of earlier measurements
     dropped = PROGRAMS.times_dropped
 
     def holding(system: System) -> Callable[[TimedBatch], list[Translation]]:
@@ -189,7 +190,7 @@ def _row(
 
 
 def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_size: int) -> list[Score]:
-    """Latency, throughput, passes and the time of compiling."""
+    """Latency, throughput, decoder passes and compile time of a system."""
     sentences, tokens = len(results), sum(result.length for result in results)
     rate = float(np.median(sentences / timed.total_R))
     calls = f"what:text-to-text|batch:{batch_size}|calls:{timed.seconds_RB.size}|compile:no"
@@ -210,7 +211,7 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
 
 
 def _memory(system: System, batch: TimedBatch) -> list[Score]:
-    """Memory of refining beside the model's; nothing for a causal model."""
+    """Memory that refinement needs beside the model's parameters; [] for a causal model."""
     if system.causal:
         return []
     pipeline = system.pipeline(batch)
@@ -220,7 +221,7 @@ def _memory(system: System, batch: TimedBatch) -> list[Score]:
 
 
 def _quality(system: System, batches: Sequence[TimedBatch], results: Sequence[Translation]) -> list[Score]:
-    """BLEU and chrF, if the batches have references."""
+    """BLEU and chrF of a system's translations, if the batches have references."""
     references = [reference for batch in batches for reference in batch.references or ()]
     if not references:
         return []

@@ -1,7 +1,7 @@
-"""CTranslate2 as a yardstick: it runs padir's autoregressive models.
+"""Runs padir's autoregressive models in CTranslate2, for comparison of speed.
 
-The architecture is T5's, which CTranslate2 knows, so that a model is converted weight by weight; in float32 both write
-the same tokens.
+The architecture is T5's, which CTranslate2 supports, so that a model is converted weight by weight; in float32 padir
+and CTranslate2 write the same tokens.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from padir.models.config import ModelConfig
 from padir.text.ids import EOS
 
 COMPUTE_TYPES = ("float32", "int8")
-_MAX_DISTANCE = 128  # of T5's relative positions
+_MAX_DISTANCE = 128  # largest distance of T5's relative positions
 
 
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
-    """CTranslate2 with every autoregressive model and search of the systems, in each compute type; without a shortlist.
+    """Makes a `Peer` of every autoregressive system in each compute type, without shortlists.
 
-    Each runs once with one thread and once with as many as there are cores: the load of the machine decides which is
-    faster. CTranslate2's beam search divides by length^alpha where padir's divides by ((5 + length) / 6)^alpha, so that
-    the two may choose differently.
+    Each peer is made once with one thread and once with as many threads as there are cores: the load of the machine
+    decides which is faster. CTranslate2's beam search divides by length^alpha where padir's divides by
+    ((5 + length) / 6)^alpha, so that the two may choose differently.
 
     Raises:
       PadirError: no system is autoregressive in float32, CTranslate2 is not installed, or it cannot run the model.
@@ -56,7 +56,7 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
 
 
 def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:
-    """Writes an autoregressive model as a CTranslate2 model directory, whose tokens are the numbers of padir's ids.
+    """Writes an autoregressive model as a CTranslate2 model directory, whose tokens are padir's ids as text.
 
     Raises:
       PadirError: CTranslate2 is not installed or cannot run the model, or the compute type is unknown.
@@ -90,7 +90,7 @@ def convert(translator: Translator, folder: str | Path, compute_type: str = "flo
     words = [str(i) for i in range(len(embedding))]
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
-    spec.config.bos_token = spec.config.decoder_start_token = words[0]  # id 0 stands left of the first token
+    spec.config.bos_token = spec.config.decoder_start_token = words[0]  # id 0 precedes the first token
     spec.config.eos_token, spec.config.unk_token = words[EOS], words[translator.card.ids.unk]
     spec.config.layer_norm_epsilon = 1e-6
     spec.validate()
@@ -155,7 +155,7 @@ class Peer(System):
 
     @staticmethod
     def of(system: System, compute_type: str, threads: int) -> Peer:
-        """Converts the model of a system, and takes over the system's search.
+        """Converts the model of a system, and keeps the system's search.
 
         Raises:
           PadirError: CTranslate2 cannot run the model, or the search draws tokens.

@@ -1,4 +1,4 @@
-"""Models of random weights, whose speed is that of trained ones, and their vocabulary of numbers."""
+"""Models of random weights, which are as fast as trained models, and their vocabulary of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from padir.text.tokenizer import Tokenizer
 
 
 def numbers(name: str) -> TestSet:
-    """A test set without sentences: the name of the input of models of random weights."""
+    """A test set without sentences, which names the input of models of random weights."""
     return TestSet(name, "numbers", "numbers", [], [])
 
 
@@ -36,7 +36,7 @@ class NumberTokenizer(Tokenizer):
 
 
 def random_translator(config: ModelConfig, vocab_size: int, seed: int = 0) -> Translator:
-    """Makes a model of random weights with a vocabulary of numbers; a trained one is as fast."""
+    """Makes a model of random weights with a vocabulary of numbers, which is as fast as a trained model."""
     ids = Ids(vocab_size)
     params = init_params(Transformer(config, ids), seed)
     own = (None, None) if config.causal else (Uniform(), Padir())

@@ -1,4 +1,4 @@
-"""Results of `padir benchmark` as tables and as a plot of quality over speed, with the machine that they are from."""
+"""Results of `padir benchmark` as tables and as a plot of quality over speed, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from padir.reporting import tables
 from padir.reporting.plots import require_matplotlib
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
-_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # change the speed of programs
+_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # variables that change the speed
 
 
 def environment() -> dict[str, Any]:
-    """The machine, its load and the versions of libraries, as JSON."""
+    """The machine, its load and the versions of libraries, as a JSON object."""
     device = jax.devices()[0]
     versions = {}
     for name in _LIBRARIES:
@@ -40,7 +40,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute, including this process
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # over a minute, this process included
     }
 
 
@@ -68,7 +68,7 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def show(rows: Rows, where: Mapping[str, Any]) -> None:
-    """Prints the metrics and the stages."""
+    """Prints tables of the metrics and of the stages' times."""
     columns, lines = cells(rows)
     tables.show(f"translating, measured on {machine_line(where)}", columns, lines)
     tables.show("milliseconds of each stage of a batch", *stage_table(rows))
@@ -86,7 +86,7 @@ def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 
 def to_markdown(rows: Rows, where: Mapping[str, Any]) -> str:
-    """The metrics, the stages and the machine in Markdown."""
+    """The metrics, the stages' times and the machine as Markdown text."""
     columns, lines = stage_table(rows)
     stages = tables.markdown(columns, lines, words=("system",))
     return (
@@ -112,7 +112,7 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
     sizes = list(dict.fromkeys(row["batch_size"] for row in measured))
-    first = [row for row in measured if row["batch_size"] == sizes[0]]  # the same systems at every size
+    first = [row for row in measured if row["batch_size"] == sizes[0]]  # every batch size has the same systems
     numbers = {label(row, first): number for number, row in enumerate(first, 1)}
     figure = Figure(figsize=(5.5 * len(sizes) + 3.5, 5), layout="constrained")
     for axes, size in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):

@@ -1,4 +1,4 @@
-"""Times several callables in turns, so that the two times of a ratio are of the same machine at about the same time."""
+"""Times several callables in turns, so that both times of a ratio are measured under about the same load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from padir.errors import PadirError
 
 PERCENTILES = (50, 90, 99)
-LEAST_CALLS = 30  # number of calls from which on the last percentiles are reported
+LEAST_CALLS = 30  # fewest calls for which high percentiles are reported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Timed:
     """Seconds of one callable's calls.
 
     Attributes:
-      first_B: of the first call with each batch, which compiles.
-      seconds_RB: of each later call, [repeats, batches].
+      first_B: seconds of the first call with each batch, which compiles.
+      seconds_RB: seconds of each later call, [repeats, batches].
     """
 
     first_B: np.ndarray
@@ -34,7 +34,7 @@ class Timed:
 
     @property
     def compile_seconds(self) -> float:
-        """Seconds that the first calls took longer than the median of the others: an upper bound of compiling."""
+        """Seconds of the first calls beyond the median of the later calls: an upper bound of the compile time."""
         return float(np.maximum(self.first_B - np.median(self.seconds_RB, axis=0), 0).sum())
 
     def quantiles(self) -> dict[str, float]:
@@ -42,14 +42,14 @@ class Timed:
         return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in (0, 10, 25, 50, 75, 90, 99, 100)}
 
     def latency(self) -> dict[str, float]:
-        """Percentiles of the seconds of one call, over all repeats and batches; of few calls only the median."""
+        """Percentiles of the seconds of one call, over all repeats and batches; only the median if calls are few."""
         percentiles = PERCENTILES if self.seconds_RB.size >= LEAST_CALLS else PERCENTILES[:1]
         return {f"p{q}": float(np.percentile(self.seconds_RB, q)) for q in percentiles}
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """Speed of one callable over that of another: median and quartiles over the repeats."""
+    """Ratio of two callables' speeds: median and quartiles over the repeats."""
 
     median: float
     lower: float
@@ -57,7 +57,7 @@ class Ratio:
 
     @staticmethod
     def of(baseline: Timed, other: Timed) -> Ratio:
-        """Divides the seconds repeat by repeat, in which both ran side by side; above 1 if `other` is faster."""
+        """Divides the baseline's seconds by the other's for each repeat; above 1 if `other` is faster."""
         lower, median, upper = np.percentile(baseline.total_R / other.total_R, [25, 50, 75]).tolist()
         return Ratio(median, lower, upper)
 
@@ -71,8 +71,8 @@ def interleave(
 ) -> dict[str, Timed]:
     """Times each callable with each batch, `repeats` times after a first call that does not count.
 
-    All callables take a batch before any takes the next, in an order that is drawn each time, so that none always comes
-    first or after a certain other one. They must return when their work is done (`jax.block_until_ready`).
+    All callables take a batch before any takes the next, in a random order for each batch, so that no callable always
+    comes first or after a certain other one. Callables must return when their work is done (`jax.block_until_ready`).
 
     Raises:
       PadirError: there is nothing to time.

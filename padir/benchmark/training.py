@@ -183,13 +183,13 @@ def model_flops(
 ) -> float:
     """Floating-point operations of a step's matrix products, forward and backward (twice the forward).
 
-    A multiplication and an addition count as two. Values that are computed again to save memory do not count, nor do
-    softmax, norms, the optimizer and the length head. The encoder runs once, the decoder once a stage; the
-    cross-attention's keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
+    Multiplications and additions count separately. Recomputation to save memory does not count, nor do softmax, norms,
+    the optimizer and the length head. The encoder runs once, the decoder once for each stage; the cross-attention's
+    keys and values are computed once for all stages. A stage of weight "none" has no backward pass.
 
     Args:
       rows, source, target: B, S and L of the batch, padding included.
-      stages: the weight of each (`Objective.stage_weights`).
+      stages: the weight of each stage (`Objective.stage_weights`).
     """
     c, inner = config, config.heads * config.head_dim
     attention = 4 * c.width * inner  # projections of one position, multiplications

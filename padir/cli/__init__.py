@@ -6,6 +6,6 @@ each hold the commands of one group, which parse, call the library and print.
 """
 
 from padir.cli.commands import build_parser
-from padir.cli.main import main
+from padir.cli.entry import main
 
 __all__ = ["build_parser", "main"]

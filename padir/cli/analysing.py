@@ -1,4 +1,4 @@
-"""`padir ising` and `padir analyse`: the paper's theory, and a look into models."""
+"""`padir ising` and `padir analyse`: experiments on the paper's theory, and analyses of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding options and models that the options of a command ask for."""
+"""Conversion of parsed command-line options to `Decoding` options and loaded models."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _OF_CAUSAL = ("beam", "length_penalty", "sample")
 
 
 def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
-    """gin's `Decoding` with the changes that the command line makes.
+    """Apply the command line's options to gin's `Decoding`.
 
     Args:
-      chosen: values that replace those of the command line, where an option may have several.
+      chosen: values that replace the command line's, for options that may have several values.
 
     Raises:
       PadirError: a value is out of its range, options exclude each other, or a gin binding has no effect.
@@ -63,7 +63,7 @@ def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
 
 
 def decodings_of(args: argparse.Namespace, **chosen: Any) -> list[Decoding]:
-    """Every combination of the values of options that take several."""
+    """Decoding options for every combination of values, for options that take several values."""
     axes = [getattr(args, name) or [None] for name in _SEVERAL]
     return [
         decoding_of(args, **dict(zip(_SEVERAL, values, strict=True)), **chosen) for values in itertools.product(*axes)
@@ -71,7 +71,7 @@ def decodings_of(args: argparse.Namespace, **chosen: Any) -> list[Decoding]:
 
 
 def _search(beam: int | None, length_penalty: float | None, temperature: float | None, base: Search) -> Search:
-    """Search of --sample, or of --beam and --length_penalty; what they leave open is gin's."""
+    """Search by --sample, or by --beam and --length_penalty; gin's search supplies the other settings."""
     if temperature is not None:
         if beam is not None or length_penalty is not None:
             raise PadirError("give either --sample or --beam with its --length_penalty, not both")
@@ -82,7 +82,7 @@ def _search(beam: int | None, length_penalty: float | None, temperature: float |
 
 
 def _rerank(how: str | None, brevity: float | None, length_weight: float | None, base: Rerank) -> Rerank:
-    """Rule of --rerank, --brevity and --length_weight; what they leave open is gin's."""
+    """Rerank rule by --rerank, --brevity and --length_weight; gin's rule supplies the other settings."""
     settings = {} if brevity is None else {"brevity": brevity}
     if how == "own" or (how is None and isinstance(base, OwnScore)):
         settings |= {} if length_weight is None else {"length_weight": length_weight}
@@ -147,7 +147,7 @@ def load_models(
 
 
 def in_precisions(name: str, translator: Translator, precisions: Iterable[str]) -> list[tuple[str, Translator]]:
-    """One (name, translator) pair for each precision; without any, the translator as it is."""
+    """One (name, translator) pair for each precision; without precisions, the unchanged translator alone."""
     made = {
         "int8": lambda: (f"{name}, int8", translator.quantised()),
         "bfloat16": lambda: (f"{name}, bfloat16", translator.in_bfloat16()),

@@ -109,7 +109,7 @@ def _models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], Tes
 
 
 def _random_models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:
-    """Models of random weights, and the name of what they translate."""
+    """Models of random weights, and a test set that only names their input."""
     configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
     vocab_size = _RANDOM_VOCABULARY if args.vocab_size is None else args.vocab_size
     models = [
@@ -171,7 +171,7 @@ def _benchmark_training(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rounded(value: float | None) -> str:
-    """A number with four digits, or with all before the point."""
+    """A number with four significant digits, or with all digits before the point if these are more."""
     if value is None:
         return "not known"
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"

@@ -56,7 +56,7 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
     """Build the parser of the command line.
 
     Args:
-      names: commands that get their options; None: all. The modules of other commands are not imported.
+      names: commands that get their options, or None for all. The modules of other commands are not imported.
     """
     parser = argparse.ArgumentParser(
         prog="padir",

@@ -26,7 +26,7 @@ def warn(message: str) -> None:
 
 
 def own_words(message: str) -> str:
-    """Message without the names of calls that gin appends."""
+    """Remove the call names that gin appends to an error message."""
     return message.split("\n  In call to configurable")[0]
 
 
@@ -51,7 +51,7 @@ def _counts(dropped: dict[str, int]) -> str:
 
 @contextlib.contextmanager
 def counter(label: str) -> Iterator[Callable[[int], None]]:
-    """Count lines on stderr if it is a terminal; the context gives a function to call with each number of new lines."""
+    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines."""
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(
         rich.progress.TextColumn(label),

@@ -59,7 +59,7 @@ def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
     """Prepared folders of --data, or of gin's DATASET.
 
     Raises:
-      PadirError: there is none.
+      PadirError: neither names a folder.
     """
     from padir import config
 
@@ -70,7 +70,7 @@ def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def test_set_of(args: argparse.Namespace) -> TestSet:
-    """Test set of --data or of a corpus; files give it their name.
+    """Test set of --data or of a corpus; a test set from files has the files' name.
 
     Raises:
       PadirError: there is no test set, or more than one.

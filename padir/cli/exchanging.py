@@ -1,4 +1,4 @@
-"""`padir export` and `padir t5x`: models for other programs, and models of other programs."""
+"""`padir export` and `padir t5x`: export of models to other programs, and import from T5X."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Options = argparse._ActionsContainer  # a parser or a group of options
 def setting(options: Options, owner: Callable[..., Any], name: str, about: str, **settings: Any) -> None:
     """Add an option for a field of a dataclass, or for a parameter of a function.
 
-    Its type is that of the default, and the help ends with the default.
+    The option has the type of the default, and its help ends with the default.
 
     Args:
       owner: the dataclass or function.
@@ -49,7 +49,7 @@ def default_of(owner: Callable[..., Any], name: str) -> Any:
 
 
 def _shown(default: Any) -> str:
-    """A default in parentheses; nothing for None."""
+    """A default in parentheses, or "" for None."""
     if default is None:
         return ""
     if isinstance(default, tuple):

@@ -1,4 +1,4 @@
-"""`padir serve`: a model behind HTTP."""
+"""`padir serve`: an HTTP server for translation."""
 
 from __future__ import annotations
 

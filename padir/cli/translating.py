@@ -1,4 +1,4 @@
-"""`padir translate` and `padir score`: using a model."""
+"""`padir translate` and `padir score`: translate text, or score given translations."""
 
 from __future__ import annotations
 

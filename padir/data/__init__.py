@@ -1,7 +1,7 @@
 """Training data: sources of sentence pairs, prepared folders, mixtures of them, batching, and the toy corpus.
 
-`padir.data.prepare.prepare` writes a prepared folder, `padir.data.loader.make_loader` reads batches from it. These two
-modules import ArrayRecord and Grain, so their names are not repeated here.
+`padir.data.prepare.prepare` writes a prepared folder, and `padir.data.loader.make_loader` reads batches from such a
+folder. This package does not export them, because their modules import ArrayRecord and Grain.
 """
 
 from padir.data.manifest import LengthLimits, PreparedManifest

@@ -1,16 +1,16 @@
 """The loader: batches of token arrays from prepared folders, packed or bucketed by length.
 
-The place of each pair follows from (seed, epoch) and the pairs' lengths alone (`padir.data.plan`). So the loader's
-state is (epoch, batch), restoring it is exact, and every process of a multi-host training run makes the same plan and
-reads only its own rows.
+Only seed, epoch and the lengths of the pairs decide which pairs are in which batch (`padir.data.plan`). So the loader's
+state is (epoch, batch), a restored loader gives exactly the same batches, and every process of a multi-host training
+run makes the same plan and reads only its own rows. There are two modes of batching:
 
     pack     several pairs in a row of fixed length; source and target of a pair have the same segment number
-    bucket   one pair a row; rows of similar length together, and more rows in a batch where they are shorter
+    bucket   one pair in a row; a batch has rows of similar length, and more of them if they are shorter
 
 A batch is a dict of int32 arrays: source_BS, source_segment_BS, target_BL, target_segment_BL. Segments are numbered
 from 1 in each row; padding has segment 0. A source segment is [length token] + source + EOS, a target segment is
-target + EOS. Every pair comes once in an epoch, or as often as its mixture says; the last batch of an epoch is filled
-up with empty rows.
+target + EOS. Every pair comes once in an epoch, or as often as the weights of the mixture say. The last batch of an
+epoch is filled up with empty rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_loader(
     num_epochs: int | None = None,
     shard: tuple[int, int] = (0, 1),
 ) -> grain.DatasetIterator[Arrays]:
-    """An iterator over the batches of one split of a prepared folder or of a mixture of folders.
+    """Makes an iterator over the batches of one split of a prepared folder or of a mixture of folders.
 
     `get_state()` gives a small dict for JSON. `set_state()` on an iterator made with the same arguments continues with
     exactly the batches that would have followed. Each epoch is shuffled over the whole split, in an order of its own.
@@ -63,7 +63,7 @@ def make_loader(
       batching: the shape of the batches; source_row_length is `default_source_length` if not given.
       row_multiple: the rows of every batch are a multiple of this number and of the batching's own row_multiple.
       length_token: put the length token in front of every source.
-      seed: of the order; the same seed gives the same batches on every machine. None keeps the records' order.
+      seed: seed of the order of pairs; the same seed gives the same batches on every machine. None does not shuffle.
       num_epochs: None repeats the data forever.
       shard: (number of this process, number of processes); each process gets an equal share of every batch's rows.
 
@@ -96,10 +96,11 @@ def make_loader(
 
 
 def default_source_length(manifest: PreparedManifest, row_length: int, *, length_token: bool = True) -> int:
-    """The source length S of rows of L target tokens: the average need and a tenth more, at least the longest source.
+    """The default source length S of packed rows with `row_length` target tokens.
 
-    The tenth keeps the source side from filling up before the target side. The average is that of the training split
-    if there is one, so that all splits get the same shape. S is a multiple of 8.
+    S is the average number of source tokens that belong to `row_length` target tokens, plus a tenth, so that the source
+    side of a row does not fill up before the target side. S is at least the longest source and a multiple of 8. The
+    average is taken over the training split, if there is one, so that all splits get the same shape.
     """
     splits = manifest.splits
     main = splits.get("train") or next(iter(splits.values()))
@@ -154,7 +155,7 @@ class _Records:
                 f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records",
                 remedy=REMEDY,
             )
-        # A saved state means the same batches if these are the same; the number of processes may differ.
+        # A saved state stands for the same batches if all these values are equal; the number of processes may differ.
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
         same += [layout.mode, layout.shapes(), layout.max_segments, self._prefix, seed]
@@ -163,10 +164,10 @@ class _Records:
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
     def plan(self, epoch: int) -> Iterator[tuple[Shape, Rows]]:
-        """The batches of an epoch as shapes and record numbers."""
+        """Plans the batches of an epoch, as shapes and record numbers."""
         order = self._mixture.chosen(self._counts, epoch, self._seed or 0)
         if self._seed is not None:
-            # RandomState, because NumPy promises its stream for good; Generator's may change between versions.
+            # NumPy promises that RandomState never changes its random numbers; those of Generator may change.
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._layout.mode](order, self._length_N2, self._layout)
 
@@ -175,7 +176,7 @@ class _Records:
         B, S, L = shape
         B //= shard[1]
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
-        numbers = [record for row in rows for record in row]  # none in a share of an epoch's last batch, perhaps
+        numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         with readable(self._mixture):
             records = iter(self._source.__getitems__(numbers) if numbers else ())
         batch = {
@@ -210,7 +211,7 @@ class _Batches(grain.IterDataset):
 
 
 class _BatchIterator(grain.DatasetIterator):
-    """Follows the plan of one epoch after the other; the state is the place in it."""
+    """Iterates over the planned batches, epoch after epoch; the state is the number of the epoch and of the batch."""
 
     def __init__(self, batches: _Batches):
         super().__init__()
@@ -222,7 +223,7 @@ class _BatchIterator(grain.DatasetIterator):
         while self._batches.num_epochs is None or self._epoch < self._batches.num_epochs:
             if self._plan is None:
                 self._plan = self._batches.records.plan(self._epoch)
-                for _ in range(self._batch):  # after a restore: planned again, but not read
+                for _ in range(self._batch):  # after a restore, earlier batches are planned again, but not read
                     next(self._plan, None)
             planned = next(self._plan, None)
             if planned is not None:

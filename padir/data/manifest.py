@@ -28,7 +28,7 @@ class CorpusInfo:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-    """SHA-256 of the vocabulary file, and its numbers of ids: all (`size`), and of them sentinels."""
+    """SHA-256 of the vocabulary file, the number of all ids (`size`), and the number of sentinels among them."""
 
     sha256: str
     size: int
@@ -40,7 +40,7 @@ class VocabularyInfo:
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits:
-    """Which sentence pairs become records. Tokens are counted with EOS.
+    """Limits on the lengths of sentence pairs, in tokens with EOS; pairs beyond them are dropped.
 
     Attributes:
       max_source_tokens, max_target_tokens: longer pairs are dropped.
@@ -79,16 +79,16 @@ class LengthLimits:
 
 @dataclasses.dataclass(frozen=True)
 class SplitInfo:
-    """One split of a prepared folder.
+    """Counts and files of one split of a prepared folder.
 
     Attributes:
-      read: sentence pairs of the corpus.
-      written: pairs that became records.
-      dropped: pairs that did not, by reason.
-      source_tokens, target_tokens: of all records, EOS included.
-      longest_source, longest_target: tokens of the longest record on either side, EOS included.
+      read: number of sentence pairs in the corpus.
+      written: number of pairs that became records.
+      dropped: number of dropped pairs for each reason.
+      source_tokens, target_tokens: numbers of tokens in all records, EOS included.
+      longest_source, longest_target: largest number of tokens of a record on either side, EOS included.
       shards: names of the ArrayRecord files, in order.
-      sha256: of all pairs read (`records.pair_bytes`), hexadecimal.
+      sha256: SHA-256 of all pairs read (`records.pair_bytes`), hexadecimal.
     """
 
     read: int
@@ -107,11 +107,11 @@ class PreparedManifest(Manifest):
     """The manifest of a folder that `padir prepare` or `padir distill` made.
 
     Attributes:
-      source: the corpus.
-      vocabulary, limits: what the corpus was prepared with.
-      records_per_shard: most records of one file.
-      splits: by name.
-      distilled: in a distilled folder the inputs of `padir distill`, with the teacher's validation BLEU.
+      source: name and languages of the corpus.
+      vocabulary, limits: vocabulary and length limits that the corpus was prepared with.
+      records_per_shard: largest number of records in one file.
+      splits: counts and files of each split, by name.
+      distilled: in a distilled folder, the inputs of `padir distill` and the teacher's validation BLEU; else None.
     """
 
     source: CorpusInfo
@@ -126,7 +126,7 @@ class PreparedManifest(Manifest):
     REMEDY: ClassVar[str] = REMEDY
 
     def split(self, name: str, folder: object) -> SplitInfo:
-        """One split.
+        """Looks up a split by its name.
 
         Raises:
           PadirError: the folder has no split of that name.
@@ -136,7 +136,7 @@ class PreparedManifest(Manifest):
         return self.splits[name]
 
     def needed_files(self) -> list[str]:
-        """The files that reading the folder opens: vocabulary, lengths, records and evaluation text."""
+        """Names of all files that readers of the folder open: vocabulary, lengths, records and evaluation text."""
         needed = [VOCABULARY]
         for name, info in self.splits.items():
             needed += [lengths_name(name), *info.shards]
@@ -146,16 +146,16 @@ class PreparedManifest(Manifest):
 
 
 def lengths_name(split: str) -> str:
-    """The file of a split's lengths."""
+    """Name of the file with the lengths of a split's records."""
     return f"{split}.lengths.npy"
 
 
 def text_names(split: str, source_language: str, target_language: str) -> tuple[str, str]:
-    """The two text files of an evaluation split.
+    """Names of the two text files of an evaluation split.
 
     >>> text_names("test", "de", "en")
     ('test.de.txt', 'test.en.txt')
     """
-    if source_language == target_language:  # simplification, say
+    if source_language == target_language:  # such as text simplification
         return f"{split}.{source_language}.source.txt", f"{split}.{target_language}.target.txt"
     return f"{split}.{source_language}.txt", f"{split}.{target_language}.txt"

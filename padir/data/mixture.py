@@ -1,7 +1,7 @@
-"""Mixtures: several prepared folders as one corpus, each with a weight.
+"""Mixtures of several prepared folders, each with a weight, that are read as one corpus.
 
-The records of the folders count on from one to the next, so a plan of record numbers is all that a mixture adds to
-loading: its state stays (epoch, batch).
+The records of all folders are numbered consecutively. So the batches of a mixture are planned like those of one folder,
+and the loader's state is (epoch, batch) in both cases.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from padir.errors import PadirError
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Prepared folders that are read as one corpus: raw and distilled pairs, say.
+    """Prepared folders that are read as one corpus, such as raw and distilled pairs.
 
     Attributes:
-      folders: from `padir prepare` or `padir distill`, of one vocabulary and one pair of languages.
-      weights: how often each pair of a folder comes in an epoch: 2 is twice, 0.5 every other epoch, half of the pairs
-        in each. () gives every folder weight 1.
+      folders: folders from `padir prepare` or `padir distill`, with the same vocabulary and languages.
+      weights: number of times that each pair of a folder comes in an epoch; with 0.5, each epoch has half of the
+        folder's pairs. () gives every folder weight 1.
 
     Raises:
-      PadirError: no folder, or weights that do not fit.
+      PadirError: there is no folder, a weight is not above 0, or the numbers of folders and weights differ.
     """
 
     folders: tuple[str, ...]
@@ -46,14 +46,14 @@ class Mixture:
 
     @staticmethod
     def of(data: PathLike | Mixture) -> Mixture:
-        """A folder as the mixture of it alone."""
+        """Makes a mixture of a single folder; a mixture is returned unchanged."""
         return data if isinstance(data, Mixture) else Mixture((str(data),))
 
     def __str__(self) -> str:
         return " and ".join(self.folders)
 
     def manifests(self, split: str, *, verify: bool = False) -> list[PreparedManifest]:
-        """The folders' manifests.
+        """Reads the manifests of all folders and checks that the folders can be mixed.
 
         Raises:
           PadirError: a folder is not whole (see `load_manifest`), lacks the split, or has another vocabulary or other
@@ -63,22 +63,25 @@ class Mixture:
         first = manifests[0]
         for folder, manifest in zip(self.folders, manifests, strict=True):
             manifest.split(split, folder)
-            for what, expected, got in (
-                ("another vocabulary", str(first.vocabulary), str(manifest.vocabulary)),
-                ("other languages", "-".join(first.source.languages), "-".join(manifest.source.languages)),
-            ):
-                if got != expected:
-                    raise PadirError(
-                        f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
-                        remedy="mix folders that were prepared with the same",
-                    )
+            if manifest.vocabulary != first.vocabulary:
+                raise self._differs(folder, "another vocabulary", manifest.vocabulary, first.vocabulary)
+            if manifest.source.languages != first.source.languages:
+                got, expected = ("-".join(each.source.languages) for each in (manifest, first))
+                raise self._differs(folder, "other languages", got, expected)
         return manifests
+
+    def _differs(self, folder: str, what: str, got: object, expected: object) -> PadirError:
+        """The error that says in what a folder differs from the first one."""
+        return PadirError(
+            f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
+            remedy="mix folders that were prepared with the same",
+        )
 
     def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
 
         Raises:
-          PadirError: a folder's lengths cannot be read, or are not as many as its manifest says.
+          PadirError: the lengths of a folder cannot be read, or their number differs from the manifest's.
         """
         paths: list[str] = []
         lengths = []
@@ -89,10 +92,10 @@ class Mixture:
         return paths, np.concatenate(lengths)
 
     def chosen(self, counts: list[int], epoch: int, seed: int) -> np.ndarray:
-        """The record numbers of an epoch, folder by folder; a pair of weight 2 is named twice.
+        """The record numbers of an epoch, folder by folder; the numbers of a folder of weight 2 come twice.
 
-        A folder with a fraction is walked through in an order of its own, pass after pass, so that every pair comes
-        equally often over the epochs.
+        A folder whose weight is a fraction is read in shuffled passes that continue in the next epoch, so that every
+        pair comes equally often over the epochs.
 
         >>> Mixture(("a", "b"), (1, 2)).chosen([3, 2], epoch=0, seed=0).tolist()
         [0, 1, 2, 3, 4, 3, 4]

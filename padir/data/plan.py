@@ -1,7 +1,7 @@
-"""Batching: batch shapes, and the plans that put pairs into batches, packed or bucketed by length.
+"""Shapes of batches, and plans that put sentence pairs into batches, packed or bucketed by length.
 
-A plan is made from the order of the pairs and their lengths alone, without reading a token. So it can be replayed up to
-any batch, and every process of a multi-host training run makes the same plan.
+A plan is made from the order of the pairs and their lengths alone, without reading a token. So a plan can be replayed
+up to any batch, and every process of a multi-host training run makes the same plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from padir.errors import PadirError
 from padir.text.ids import round_up
 
 MODES = ("pack", "bucket")
-BUCKET_STEP = 8  # lengths are rounded up to it
+BUCKET_STEP = 8  # lengths are rounded up to a multiple of this number
 
 # Rows that wait for more pairs while packing: more rows waste fewer positions and take longer to search.
 _OPEN_ROWS = 64
@@ -28,7 +28,7 @@ Rows = list[list[int]]  # the record numbers of each row, in segment order
 
 @dataclasses.dataclass(frozen=True)
 class Batching:
-    """The shape of training batches, as gin binds it.
+    """The options for the shape of training batches, which gin configurations set.
 
     Attributes:
       rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
@@ -56,14 +56,14 @@ class Batching:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The shape of the batches: `Batching` with nothing left open.
+    """The shape of batches with all options resolved (see `Batching`).
 
     Attributes:
       rows: B, rows of a batch over all processes (bucket: of the longest bucket).
       row_length: L, target positions of a row.
       source_row_length: S, source positions of a row.
       mode: "pack" or "bucket".
-      max_segments: G, at most so many pairs in a row when packing.
+      max_segments: G, largest number of pairs in a packed row.
       row_multiple: rows of every bucket are a multiple of this number (the number of devices, say).
 
     Raises:
@@ -101,9 +101,9 @@ class Layout:
 
 
 def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
-    """Batches (shape, rows) of packed rows, first fit: a pair goes into the oldest open row that has room for it.
+    """Plans batches (shape, rows) of packed rows: each pair goes into an open row that has room for it (first fit).
 
-    When no open row has room and `_OPEN_ROWS` are open, the oldest is closed.
+    If none of the `_OPEN_ROWS` open rows has room, the oldest is closed.
 
     Args:
       order: record numbers [n], in the order in which they are taken.
@@ -135,9 +135,10 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Itera
 
 
 def plan_bucket(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
-    """Batches (shape, rows) of one pair a row: each pair waits in the shortest bucket that holds it until it is full.
+    """Plans batches (shape, rows) with one pair in a row, bucketed by length.
 
-    Pairs left at the end move up into longer buckets, so that at most one batch of an epoch is not full.
+    Each pair goes into the shortest bucket that holds it; a full bucket becomes a batch. The pairs that are left at the
+    end move into longer buckets, so that at most one batch of an epoch is not full.
     """
     shapes = layout.shapes()
     longest = [np.array([bucket[i] for bucket in shapes]) for i in (1, 2)]

@@ -1,15 +1,15 @@
-"""Preparing a corpus: source text to tokenised ArrayRecord shards with a manifest that accounts for every pair.
+"""Prepares a corpus: tokenises its text into ArrayRecord files, with a manifest that accounts for every pair.
 
 A prepared folder holds
 
-    manifest.json                          what is here and where it came from; written last
+    manifest.json                          the list of all files and the origin of the pairs; written last
     vocab.model                            the SentencePiece file
     {split}-00000-of-00001.arrayrecord     pairs as tokens
     {split}.lengths.npy                    int32 [pairs, 2]: source and target tokens of each record, EOS included
     dropped-{split}.jsonl                  {"line": 17, "reason": "..."} of each pair that has no record, from line 1
-    {validation,test}.{language}.txt       the untouched text of *all* pairs: evaluation drops none
+    {validation,test}.{language}.txt       the original text of *all* pairs, because evaluation drops none
 
-`padir.data.records` says what a record is.
+`padir.data.records` describes the format of a record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
 
 _ENCODE_BATCH = 1024  # pairs whose tokens are in memory at once
-_MOST_CHARACTERS = 1 << 22  # in them: long lines come in smaller batches
+_MOST_CHARACTERS = 1 << 22  # characters of these pairs; long lines come in smaller batches
 
 
 def prepare(
@@ -55,15 +55,15 @@ def prepare(
     overwrite: bool = False,
     progress: bool = True,
 ) -> PreparedManifest:
-    """Tokenises every split of `source` into `output_dir` and returns the manifest.
+    """Tokenises every split of `source`, writes the prepared folder `output_dir`, and returns its manifest.
 
     The folder appears complete or not at all. A folder that already holds the same pairs, vocabulary and limits is
     kept, unless `overwrite` is set. Leftovers of killed processes beside the folder are removed.
 
     Args:
-      limits: which pairs become records.
+      limits: length limits; pairs beyond them are dropped.
       records_per_shard: a split with more records is cut into several files.
-      overwrite: make a prepared folder anew, whatever it was made from.
+      overwrite: replace a prepared folder, whatever it was made from.
       progress: show progress on stderr.
 
     Raises:
@@ -99,7 +99,7 @@ def prepare(
 def _check_output(
     output_dir: Path, source: Source, inputs: dict[str, object], overwrite: bool
 ) -> PreparedManifest | None:
-    """The manifest of a folder that holds the same already and is kept; None if the folder is to be written."""
+    """Returns the manifest of a folder that already holds the same pairs; None if the folder must be written."""
     if not output_dir.exists():
         return None
     if not output_dir.is_dir():

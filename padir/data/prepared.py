@@ -19,8 +19,8 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManif
     """Reads the manifest of a prepared folder and compares every file's size and, with `verify`, its SHA-256.
 
     Raises:
-      PadirError: no folder, no manifest (half-written or something else), another format, a changed or missing file,
-        or one that the manifest does not name or that lies outside the folder.
+      PadirError: the folder does not exist, has no manifest or one of another format, or a file is changed, missing,
+        not in the manifest or outside the folder.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -31,7 +31,7 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManif
 
 
 def is_prepared(directory: Path) -> bool:
-    """True if padir prepared or distilled the folder, so that replacing it deletes nobody else's work."""
+    """True if `padir prepare` or `padir distill` made the folder, so that the folder may be replaced."""
     try:
         contents = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         return contents["format"] == PreparedManifest.HEADER["format"]
@@ -60,7 +60,7 @@ def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
 
 
 def split_lengths(directory: PathLike, split: str) -> np.ndarray:
-    """`read_lengths` of a folder's split.
+    """Numbers of tokens of each record of a split, as `read_lengths` gives them, with the count from the manifest.
 
     Raises:
       PadirError: as `load_manifest` and `read_lengths`, or the folder has no such split.
@@ -69,7 +69,7 @@ def split_lengths(directory: PathLike, split: str) -> np.ndarray:
 
 
 def load_tokenizer(directory: PathLike) -> Tokenizer:
-    """The vocabulary that a folder was prepared with.
+    """Loads the vocabulary that a folder was prepared with.
 
     Raises:
       PadirError: as `load_manifest`, or the vocabulary is not the manifest's.
@@ -82,11 +82,10 @@ def load_tokenizer(directory: PathLike) -> Tokenizer:
 
 
 def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
-    """The untouched sentences of all pairs of an evaluation split, as (sources, targets).
+    """Reads the original sentences of all pairs of an evaluation split, as (sources, targets).
 
     Raises:
-      PadirError: as `load_manifest`, the folder has no text of that split (the training split's is not kept), or the
-        text has changed.
+      PadirError: as `load_manifest`, or the split's text is missing (no text of the training split is kept) or changed.
     """
     manifest = load_manifest(directory)
     known = [name for name in manifest.splits if name != "train"]

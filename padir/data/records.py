@@ -1,7 +1,7 @@
-"""The records of one split of a prepared folder: which pairs become records, and writing them.
+"""Writes and reads the records of one split of a prepared folder.
 
-A record is little-endian int32: the number of source tokens, the source tokens, the target tokens. Both end in EOS;
-the length token is the loader's business.
+A record is a sentence pair as little-endian int32: the number of source tokens, the source tokens, the target tokens.
+Source and target end in EOS. Records hold no [LENGTH] tokens, which the loader adds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from padir.errors import PadirError, first_line
 
 REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
 
-# One record a group: the loader reads single records in shuffled order.
+# Each group has one record, because the loader reads single records in shuffled order.
 _WRITER_OPTIONS = "group_size:1"
 
 
@@ -31,7 +31,7 @@ class SplitWriter:
 
     Attributes:
       directory: the folder that is being prepared.
-      read: pairs given so far.
+      read: number of pairs given so far.
       info: the split's entry in the manifest, made when the context ends.
     """
 
@@ -55,7 +55,7 @@ class SplitWriter:
     def write(
         self, pair: tuple[str, str], source_ids: list[int], target_ids: list[int], reason: str | None = None
     ) -> None:
-        """Writes a pair's record, or notes why the pair is dropped.
+        """Writes the record of a pair, or the reason why the pair is dropped.
 
         Args:
           source_ids, target_ids: token ids, each ending in EOS.
@@ -91,7 +91,7 @@ class SplitWriter:
 
 
 class _Shards:
-    """ArrayRecord files of at most `per_shard` records, named with their total once that is known."""
+    """Writes ArrayRecord files of at most `per_shard` records; their final names hold the number of files."""
 
     def __init__(self, directory: Path, split: str, per_shard: int):
         self._directory, self._split, self._per_shard = directory, split, per_shard
@@ -127,7 +127,7 @@ class _Shards:
     def _written(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # a full disk, in ArrayRecord's words
+        except RuntimeError as error:  # ArrayRecord's error for a full disk
             why = str(error).split(";")[0]
             raise PadirError(f"cannot write {self._paths[-1]} ({why})", remedy="make room on its disk") from error
 
@@ -144,7 +144,7 @@ def readable(where: object) -> Iterator[None]:
     """Turns ArrayRecord's errors about damaged files into a `PadirError`.
 
     Args:
-      where: the folder, or another name of the records.
+      where: the folder or another name of the records, for the message.
     """
     try:
         yield
@@ -153,12 +153,12 @@ def readable(where: object) -> Iterator[None]:
 
 
 def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The source tokens and the target tokens of a record, int32, both with their EOS."""
+    """Splits a record into source tokens and target tokens, int32, both with EOS."""
     numbers = np.frombuffer(record, "<i4")
     source, target = np.split(numbers[1:], [numbers[0]])
     return source, target
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:
-    """The bytes of a pair in its split's SHA-256; no sentence has a newline, so pairs cannot run together."""
+    """The bytes of a pair for the SHA-256 of its split; newlines, which no sentence has, end its two sentences."""
     return f"{pair[0]}\n{pair[1]}\n".encode()

@@ -40,7 +40,7 @@ class Source(Protocol):
     def splits(self) -> tuple[str, ...]: ...
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """Raises PadirError for a split that is not in `splits` and for text that cannot be read."""
+        """Yields the pairs of a split; raises PadirError for an unknown split and for text that cannot be read."""
         ...
 
 
@@ -85,7 +85,8 @@ class ParallelText:
         """Sentence pairs of a split, in the files' order.
 
         Raises:
-          PadirError: unknown split, no lines at all, unequal line counts, not two columns, not UTF-8, damaged gzip.
+          PadirError: the split is unknown, or its files are empty, differ in their numbers of lines, do not have two
+            columns, are not UTF-8 or are damaged gzip files.
         """
         if split not in self.splits:
             raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
@@ -199,7 +200,7 @@ SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
 
 
 def get_source(name: str, data_dir: PathLike | None = None) -> Source:
-    """The source of that name, whose files (if it has any) are in `data_dir`.
+    """Makes the source of a given name, with the files of the corpus (if there are any) in `data_dir`.
 
     >>> get_source("toy_de_en").splits
     ('train', 'validation', 'test')

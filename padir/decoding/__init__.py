@@ -1,7 +1,7 @@
 """Decoding: from sentences to translations, with models that refine drafts and with autoregressive ones.
 
-`Translator` is the entry; `Decoding` holds its options: `LengthSearch` and a `Rerank` rule for drafts, a `Search` for
-autoregressive models, a `Shortlist` of the words to write with. The stages that every batch passes are in
+`Translator` is the entry point; `Decoding` holds its options: `LengthSearch` and a `Rerank` rule for drafts, a `Search`
+for autoregressive models, a `Shortlist` to restrict the output vocabulary. The stages that every batch passes are in
 `padir.decoding.pipeline`, the jitted programs in `refine_batch` and `autoregressive`.
 """
 

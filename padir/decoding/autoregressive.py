@@ -2,12 +2,12 @@
 
 One loop runs all three searches. At each step,
 
-1. the decoder gives logits of the next position of every row, N rows a sentence, whose keys and values are cached;
+1. the decoder gives logits of the next position of all rows, N rows for each sentence, with cached keys and values;
 2. the search chooses which row each new row extends, and by which token;
 3. a row that wrote EOS is finished and keeps its place;
 4. a sentence is over when all of its rows are finished, or when no unfinished row can win.
 
-Log-probabilities are the model's own, over its whole vocabulary, or over the ids of a batch with a shortlist. The
+Log-probabilities are the model's own, over its whole vocabulary, or over the batch's ids if a shortlist is given. The
 search never chooses special ids, nor EOS at the first position; at its length limit a row must write EOS.
 """
 
@@ -29,16 +29,17 @@ from padir.models.transformer import Transformer
 from padir.refinement.scores import forbid
 from padir.text.ids import Ids
 
-# The limit of a sentence's target tokens, EOS included, is FACTOR * source tokens + EXTRA: more than it should need.
+# The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
+# the length of usual translations.
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 16
 
 NextFn = Callable[..., tuple[Any, Any]]
-"""(tokens_BNL, slot_BNL, position, cache) -> (logits_BNV, cache): `tokens_BNL` holds the tokens written before
-`position`, then padding; `slot_BNL` holds the slot of the cache for each position of a row."""
+"""Decoder function from (tokens_BNL, slot_BNL, position, cache) to (logits_BNV, cache): `tokens_BNL` holds the tokens
+written before `position`, then padding; `slot_BNL` holds the slot of the cache for each position of a row."""
 
 
 def length_limits(source_tokens: list[int], max_length: int) -> list[int]:
-    """Limits of each sentence's target tokens, EOS included; a limit depends on nothing but its sentence.
+    """Limits of each sentence's number of target tokens, EOS included; a limit depends only on its own sentence.
 
     >>> length_limits([3, 100], max_length=128)
     [22, 128]
@@ -56,10 +57,10 @@ def generate(
     max_length: int,
     ids: Ids,
 ) -> tuple[Hypotheses, Int[Array, " B"]]:
-    """Writes N hypotheses of each sentence; returns them and the decoder passes of each sentence.
+    """Writes N hypotheses of each sentence; returns the hypotheses and each sentence's number of decoder passes.
 
     Args:
-      key_B: one key per sentence, made from its number, so that a result does not depend on its batch.
+      key_B: one key per sentence, made from the sentence's number, so that a result does not depend on its batch.
       next_fn: the decoder.
       cache: the cache that `next_fn` gets at the first position.
       limit_B: most tokens of each sentence, EOS included, 2 .. max_length.
@@ -95,7 +96,7 @@ def generate(
             tokens_BNL=jnp.where(here_BNL, extension.token_BN[..., None], rows.tokens_BNL),
             length_BN=rows.length_BN + goes_on_BN,
             log_prob_BN=log_prob_BN,
-            # A row with probability 0 was chosen because no other was left; another may still replace it.
+            # A row with probability 0 was chosen for want of others; it is not done, so that another may replace it.
             done_BN=rows.done_BN | (goes_on_BN & (extension.token_BN == ids.eos) & (log_prob_BN > -jnp.inf)),
         )
         return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache
@@ -116,14 +117,14 @@ def generate(
 
 
 def _allowed(logits_BNV, position, limit_B, eos: int):
-    """Forbids EOS at the first position, as a sentence has another token, and all but EOS at the limit."""
+    """Forbids EOS at the first position, so that no translation is empty, and all ids but EOS at the limit."""
     eos_V = jnp.arange(logits_BNV.shape[-1]) == eos
     last_B11 = (position == limit_B - 1)[:, None, None]
     return jnp.where(jnp.where(eos_V, position > 0, ~last_B11), logits_BNV, -jnp.inf)
 
 
 class SearchInputs(NamedTuple):
-    """Sources of a batch: one sentence with its EOS in each row, padding after it; its number; most target tokens."""
+    """Source tokens of a batch (one sentence with EOS in each row, then padding), sentence numbers, length limits."""
 
     source_BS: Int[Array, "B S"]
     number_B: UInt32[Array, " B"]
@@ -139,8 +140,8 @@ def write_targets(
     Args:
       inputs: the sources, with the numbers that random draws depend on.
       search, max_length: as in `generate`.
-      seed: of random draws.
-      kept_v: the ids that may be written (`Shortlist.restrict`); None: all.
+      seed: seed of random draws.
+      kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
 
     Returns:
       The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
@@ -174,7 +175,7 @@ def score_targets(
 
     Args:
       source_BS: one sentence with its EOS in each row.
-      target_RL: targets with their EOS, sentence-major [B * N] rows of N hypotheses a sentence.
+      target_RL: targets with EOS, R = B * N rows: N hypotheses of the first sentence, then of the second, and so on.
 
     Raises:
       PadirError: the model is not causal.

@@ -1,6 +1,6 @@
-"""What the stages of decoding hand to each other: a batch of sentences, encoded, with candidates, refined or written.
+"""Records that the stages of decoding hand to each other: encoded sentences, candidates, refined drafts and hypotheses.
 
-Every record holds the one of the stage before. Arrays are on the device until a stage is over that reads them.
+Every record holds the record of the stage before. Arrays stay on the device until a stage has read them to the host.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class SourceBatch:
 
     Attributes:
       texts: one sentence each.
-      tokens: the encoder's input of each (`LoadedModel.source_tokens`).
-      numbers: each sentence's number in the whole input, which its random draws depend on.
-      target_lengths: in tokens, EOS included; None: predicted. For a causal model the most tokens that it may write.
+      tokens: the encoder's input for each sentence (`LoadedModel.source_tokens`).
+      numbers: each sentence's number in the whole input, from which its random draws are made.
+      target_lengths: given target lengths in tokens, EOS included, or None to predict them; length limits for a causal
+        model.
     """
 
     texts: Sequence[str]
@@ -38,10 +39,10 @@ class SourceBatch:
 
 @flax.struct.dataclass
 class EncodedBatch:
-    """Encoded sentences; rows that fill the batch up come last.
+    """Encoded sentences; rows that only pad the batch come last.
 
     Attributes:
-      source_BS: the tokens, padded.
+      source_BS: the source tokens, padded.
       encoded: the encoder's output.
       cross_kv: each decoder layer's keys and values of the encoder's output.
     """
@@ -54,7 +55,7 @@ class EncodedBatch:
 
 @flax.struct.dataclass
 class CandidateBatch:
-    """Encoded sentences with the candidates of each: most likely length first, no sentence without one."""
+    """Encoded sentences with at least one candidate for each sentence, most likely length first."""
 
     batch: EncodedBatch
     candidates: list[list[Candidate]] = flax.struct.field(pytree_node=False)
@@ -70,11 +71,11 @@ class RefinedBatch:
 
 @flax.struct.dataclass
 class WrittenBatch:
-    """What a causal model's search ended with, on the host: N rows a sentence, rows that fill the batch up last.
+    """Hypotheses of a causal model's search, on the host: N rows for each sentence; rows that pad the batch come last.
 
     Attributes:
-      tokens_BNL: EOS included, then padding.
-      length_BN: in tokens, EOS included.
+      tokens_BNL: target tokens, EOS included, then padding.
+      length_BN: number of target tokens, EOS included.
       score_BN: the search's score; -inf for an unfinished row.
       passes_B: decoder passes of each sentence.
     """
@@ -94,13 +95,13 @@ def source_batches(
     first_number: int = 0,
     target_lengths: Sequence[int] | None = None,
 ) -> Iterator[SourceBatch]:
-    """Sorts sentences by length, without the empty ones, and cuts them into batches.
+    """Leaves out empty sentences, sorts the others by length and cuts them into batches.
 
     Args:
       texts, tokens: one sentence each, as text and as the encoder's input.
-      batch_size: sentences of a batch; the last one may have fewer.
-      first_number: the number of the first text, where texts are a part of a longer input.
-      target_lengths: of each text, if they are given.
+      batch_size: number of sentences in a batch; the last batch may have fewer.
+      first_number: the number of the first text, if the texts are a part of a longer input.
+      target_lengths: target length of each text, or None to predict the lengths.
     """
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):

@@ -18,10 +18,10 @@ from padir.refinement.strategies import Padir
 
 
 def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> list[Translation]:
-    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal ones the first.
+    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the first of the best.
 
     Args:
-      decoding: resolved.
+      decoding: options that `resolve` has filled in.
     """
     drafts, source = refined.drafts, refined.tried.batch.source
     rows = _own_rows(refined)
@@ -29,7 +29,7 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
     scores = decoding.rerank(source.texts, hypotheses, target_language=loaded.card.target_language)
     results = []
     for b, score_N in enumerate(scores):
-        ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties: the first
+        ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
         best, listed = rows[b][ranked[0]], ranked[: decoding.n_best]
         results.append(
             Translation(
@@ -47,7 +47,7 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
 
 
 def _own_rows(refined: RefinedBatch) -> list[list[int]]:
-    """The rows of the drafts that are a sentence's own candidates; the other rows fill the batch up."""
+    """Numbers of the rows that hold each sentence's own candidates; the other rows only pad the batch."""
     kept_BN = refined.drafts.kept_BN
     return [
         [b * kept_BN.shape[1] + n for n, number in enumerate(kept_BN[b]) if number < len(candidates)]
@@ -58,7 +58,7 @@ def _own_rows(refined: RefinedBatch) -> list[list[int]]:
 def _hypotheses(
     loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch, rows: list[list[int]]
 ) -> list[list[Hypothesis]]:
-    """Each sentence's hypotheses; their texts are "" if nobody reads them."""
+    """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
     drafts = refined.drafts
     length_log_prob_BM = on_host(log_probs(refined.tried.batch.encoded.length))
     read = decoding.rerank.reads_text or decoding.n_best > 0
@@ -83,7 +83,7 @@ def draft_text(
     tokens_L: Int[np.ndarray, " L"],
     free_L: Bool[np.ndarray, " L"],
 ) -> str:
-    """The text of a draft's free tokens, without repeated ones if `Decoding.drop_repeats` leaves them out."""
+    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
     drop = decoding.drop_repeats
     if drop is None:
         drop = isinstance(decoding.strategy, Padir)
@@ -92,7 +92,7 @@ def draft_text(
 
 
 def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):
-    """The pieces and log-probabilities of a row's draft and of every step; None if not traced."""
+    """The pieces and log-probabilities of a row's draft and of every step; None if the steps were not traced."""
     if drafts.trace_TRL is None:
         return None
     length, pieces = int(drafts.length_R[row]), loaded.tokenizer.pieces

@@ -26,12 +26,12 @@ class LengthSearch:
     """The lengths that decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
 
     Attributes:
-      top_k: how many of the most likely lengths (a head that gives one number allows 1: use offsets).
-      offsets: added to each of them; (-1, 0, 1) tries the neighbours too.
-      draws: canvases of each length; more than 1 needs a random canvas.
+      top_k: number of most likely lengths to try; must be 1 for a length head that gives a single number.
+      offsets: numbers that are added to each of these lengths; (-1, 0, 1) tries the neighbouring lengths, too.
+      draws: number of drafts of each length; a number above 1 needs a random canvas.
 
     Raises:
-      PadirError: top_k or draws below 1, or no offset.
+      PadirError: top_k or draws is below 1, or offsets is empty.
     """
 
     top_k: int = 1
@@ -48,7 +48,7 @@ class LengthSearch:
 def candidate_rows(
     length_BK: Int[Array, "B K"], search: LengthSearch, max_length: int
 ) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
-    """Lengths and draws of every sentence's `candidates` as arrays, for use inside jit; duplicates stay in.
+    """Lengths and draws of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
 
     >>> candidate_rows(jnp.array([[5, 6]]), LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)[0].tolist()
     [[5, 6, 6, 6]]
@@ -63,7 +63,7 @@ def candidate_rows(
 def candidates(lengths: Sequence[int], search: LengthSearch, max_length: int) -> list[Candidate]:
     """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
 
-    Lengths are kept within [2, max_length], since a sentence with text has a token beside EOS.
+    Lengths are clipped to [2, max_length], since a sentence with text has at least one token beside EOS.
 
     >>> candidates([5, 6], LengthSearch(top_k=2, offsets=(0, 1)), max_length=6)
     [Candidate(length=5, draw=0), Candidate(length=6, draw=0)]

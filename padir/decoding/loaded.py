@@ -1,4 +1,4 @@
-"""A loaded model: its parameters on their devices, and the input that its vocabulary makes of text."""
+"""`LoadedModel`: parameters on their devices, the model card, and the conversion of text to the encoder's input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from padir.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that can decode. Where its parameters lie on several devices, these share the rows of a batch."""
+    """A model that can decode; if its parameters lie on several devices, these devices share the rows of a batch."""
 
     params: Any
     card: ModelCard
@@ -43,14 +43,14 @@ class LoadedModel:
         return mesh_of(self.params)
 
     def place(self, rows: Any) -> Any:
-        """Spreads arrays [B, ...] over the devices that share the rows; of one device, returns them as they are."""
+        """Spreads arrays [B, ...] over the devices that share the rows; returns them unchanged for one device."""
         if self.mesh is None:
             return rows
         by_row = NamedSharding(self.mesh, PartitionSpec(DATA))
         return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
 
     def padded(self, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
-        """Pads token lists as `padir.decoding.refine_batch.padded`, with rows for each of the devices."""
+        """Pads token lists as `padir.decoding.refine_batch.padded`, to a multiple of the number of devices in rows."""
         return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA])
 
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
@@ -72,23 +72,23 @@ class LoadedModel:
         return None if decoding.shortlist is None else decoding.shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
-        """The encoder's input: token lists with [LENGTH] and EOS; and the numbers of the texts that were cut.
+        """The encoder's input (token lists with EOS, and [LENGTH] if the model uses it), and numbers of cut texts.
 
         Raises:
-          PadirError: a text has more tokens than the model takes, and `truncate` is not set.
+          PadirError: a text has more tokens than the model takes, and `truncate` is False.
         """
         tokens, truncated = self.tokens(texts, truncate, "text")
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
 
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
-        """Token lists with EOS, and the numbers of the texts that were cut.
+        """Token lists with EOS, and the numbers of the texts that were truncated.
 
         Args:
-          name: the word for one of the texts in an error message.
+          name: the noun for a text in error messages.
 
         Raises:
-          PadirError: a text has more tokens than the model takes, and `truncate` is not set.
+          PadirError: a text has more tokens than the model takes, and `truncate` is False.
         """
         limit = self.card.config.max_length - 1
         every, truncated = self.tokenizer.encode_batch(texts), set()
@@ -111,13 +111,13 @@ class LoadedModel:
         """The parameters with 8-bit weights.
 
         Raises:
-          PadirError: the weights are rounded already.
+          PadirError: the weights have been rounded before.
         """
         self._require_floats()
         return jax.jit(quantise)(self.params)
 
     def bfloat16_params(self) -> Any:
-        """The parameters in bfloat16, but for those that are kept in float32.
+        """The parameters in bfloat16, except for parameters that stay in float32.
 
         Raises:
           PadirError: the weights are 8-bit.

@@ -1,4 +1,4 @@
-"""`Decoding`: the options of translating sentences, and the check that they fit a model."""
+"""`Decoding`, the options of translating sentences, and checks that the options fit a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from padir.refinement.strategies import check_strategy
 class Prune:
     """Keeps only the hypotheses with the highest mean log-probability after the first steps.
 
-    The translation is another one if a hypothesis that starts badly would have won.
+    The translation changes if a hypothesis with low probability after these steps would have won.
 
     Attributes:
-      keep: number of hypotheses of each sentence that go on.
-      steps: decoder passes that all hypotheses get.
+      keep: number of hypotheses of each sentence that are refined further.
+      steps: number of decoder passes after which hypotheses are left out.
 
     Raises:
       PadirError: a number is below 1.
@@ -43,20 +43,20 @@ class Decoding:
     """Decoding options.
 
     Attributes:
-      num_steps: decoder passes at most, T.
-      strategy: None takes the model's own.
-      canvas: the corruption that makes drafts; None takes the one that the model was trained with.
-      lengths: the lengths that are tried, and the number of drafts of each.
-      drop_repeats: leave out a token that equals its left neighbour (the paper's last clean-up, section L.2), but for
-        digits and bytes; None: only for the strategy "padir".
-      search: for a causal model only; the options above are for models that refine drafts.
-      batch_size: sentences decoded at once.
-      seed: of the random drafts, or of sampling.
+      num_steps: T, the most decoder passes.
+      strategy: the refinement strategy; None for the model's own.
+      canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
+      lengths: the target lengths to try, and the number of drafts of each length.
+      drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
+        digits and bytes; None for only with the strategy "padir".
+      search: the search of a causal model; the options above are for models that refine drafts.
+      batch_size: number of sentences decoded at once.
+      seed: seed of the random drafts, or of sampling.
       rerank: the rule that chooses one of the hypotheses; an autoregressive model's search chooses by itself.
-      prune: leaves out hypotheses after the first steps; None: none. A trace shows all steps of all hypotheses.
+      prune: leaves out hypotheses after the first steps, or None. A trace shows all steps of all hypotheses.
       n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.
-      shortlist: write a batch only with the ids that its sources are likely to be translated to; None: with all ids.
-        A shortlist saves most of the projection onto a large vocabulary, and makes a translation depend on the other
+      shortlist: restricts the output ids of a batch to likely translations of its source ids; None allows all ids. A
+        shortlist saves most of the projection onto a large vocabulary, and makes a translation depend on the other
         sentences of its batch (`padir.decoding.shortlist`). Given targets are scored with all ids.
 
     Raises:
@@ -95,11 +95,11 @@ class Decoding:
                 raise PadirError(name, f"a {kind.__name__}", value, "give an instance (in gin @Name())")
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
-        """Fills in a model's own canvas and strategy where the options leave them open."""
+        """Replaces a canvas or strategy of None by the model's own corruption or strategy."""
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
     def check(self, config: ModelConfig) -> None:
-        """Refuses options that are not for this kind of model and differ from the defaults.
+        """Refuses options that differ from the defaults but do not apply to this kind of model.
 
         Raises:
           PadirError: an option is for the other kind of model.
@@ -109,12 +109,12 @@ class Decoding:
                 raise foreign_option(name, config.causal)
 
 
-OF_CAUSAL = ("search",)  # fields of `Decoding` for causal models only, and below for models that refine only
+OF_CAUSAL = ("search",)  # fields of `Decoding` for causal models only; the next line is for refining models only
 OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "prune", "n_best")
 
 
 def foreign_option(name: str, causal: bool) -> PadirError:
-    """The error for an option that is for the other kind of model."""
+    """The error for an option that applies only to the other kind of model (causal or refining)."""
     if causal:
         return PadirError(
             f"{name} applies only to models that refine drafts; this model is autoregressive",
@@ -132,7 +132,7 @@ def resolve(
     """Fills in a model's own strategy and canvas, and checks that the options fit the model.
 
     Args:
-      corruption, strategy: of the model's training run; None for a causal model.
+      corruption, strategy: defaults from the model's training run; None for a causal model.
 
     Raises:
       PadirError: the options do not fit the model.

@@ -1,15 +1,15 @@
-"""The stages of decoding a batch, each a method that takes what the one before it returned.
+"""The stages of decoding a batch; each stage is a method whose argument is the result of the stage before.
 
 A model that refines drafts (`RefiningPipeline`):
 
-1. `encode`: the encoder's output of the sources, once for all candidates.
-2. `try_lengths`: the candidates of each sentence, by its most likely target lengths.
-3. `refine`: a draft of each candidate, all of them refined in one jitted loop.
-4. `choose`: each sentence's best draft by `Decoding.rerank`, as text.
+1. `encode` computes the encoder's output of the sources, once for all candidates.
+2. `try_lengths` lists the candidates of each sentence, by its most likely target lengths.
+3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
+4. `choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
 A causal model (`CausalPipeline`): `write` encodes and searches from left to right, `read` makes text of the best rows.
 
-`run` takes a batch through all stages; whoever times or inspects them gives it an observer.
+`run` takes a batch through all stages; an observer can time or inspect each stage.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from padir.text.ids import round_up
 PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, score_targets), mappings)
 
 Observer = Callable[[str, Any], None]
-"""(stage, value) -> None: told of each stage as it ends; the value's arrays may still be being computed."""
+"""Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""
 
-_TRACE_ROOM = 4  # steps
+_TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
 
 
 def unobserved(stage: str, value: Any) -> None:
-    """Ignores the stages."""
+    """Observer that ignores the stages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RefiningPipeline:
-    """Encodes, tries lengths, refines and chooses, for a model that refines drafts.
+    """The stages of decoding for a model that refines drafts.
 
     Attributes:
-      decoding: resolved for the model.
+      decoding: options that `resolve` has filled in for the model.
       trace: keep every step of the drafts.
     """
 
@@ -94,7 +94,7 @@ class RefiningPipeline:
         return EncodedBatch(batch, source_BS, encoded, cross_kv)
 
     def try_lengths(self, batch: EncodedBatch) -> CandidateBatch:
-        """Lists the candidates of each sentence, by its target length if that is given.
+        """Lists the candidates of each sentence, for its given target length or for predicted lengths.
 
         Raises:
           PadirError: the length head gives no length, or fewer than `LengthSearch.top_k`.
@@ -109,7 +109,7 @@ class RefiningPipeline:
         return CandidateBatch(batch, [candidates(each, decoding.lengths, longest) for each in lengths])
 
     def refine(self, tried: CandidateBatch) -> RefinedBatch:
-        """Drafts every candidate and refines all drafts."""
+        """Makes a draft of every candidate and refines all drafts."""
         inputs, options = self._refine_arguments(tried)
         with self.loaded.on_devices():
             drafts = refine_drafts(self.loaded.model, self.loaded.params, inputs, **options)
@@ -142,7 +142,7 @@ class RefiningPipeline:
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.source_BS.shape[0]
         most = max(map(len, tried.candidates))
-        # A sentence with fewer candidates repeats its first; so do the rows that fill the batch up.
+        # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
         table = [own + [own[0]] * (most - len(own)) for own in tried.candidates]
         table += [table[0]] * (rows - len(table))
         length_BN, draw_BN = np.moveaxis(np.array(table, np.int32), -1, 0)
@@ -153,9 +153,9 @@ class RefiningPipeline:
             strategy=decoding.strategy,
             corruption=decoding.canvas,
             prune=None if self.trace else decoding.prune,
-            # Groups of rows from all over the batch would make the devices exchange them at every step.
+            # Groups take rows from all over the batch, so that the devices would exchange rows at every step.
             rows_at_once=rows_together(length) if loaded.mesh is None else None,
-            # Room for some more steps, so that other numbers of steps need no program of their own.
+            # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,
         )
         return DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *by_sentence), {
@@ -168,10 +168,10 @@ class RefiningPipeline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalPipeline:
-    """Writes from left to right and reads the best rows, for a causal model.
+    """The stages of decoding for a causal model.
 
     Attributes:
-      decoding: resolved for the model.
+      decoding: options that `resolve` has filled in for the model.
     """
 
     loaded: LoadedModel
@@ -196,7 +196,7 @@ class CausalPipeline:
             limits = length_limits([len(tokens) for tokens in batch.tokens], max_length)
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
-        limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that fill it up end at once
+        limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(
                 loaded.model,
@@ -227,7 +227,7 @@ class CausalPipeline:
         return results
 
     def score(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[TargetScore]:
-        """Log-probability of each target, EOS included, in one teacher-forced pass; all are token lists."""
+        """Log-probability of each target (a token list with EOS) given its source, in one teacher-forced pass."""
         loaded, batch_size = self.loaded, self.decoding.batch_size
         results = [TargetScore(0.0, 0)] * len(sources)
         for some in sorted_batches(range(len(sources)), batch_size, lambda i: (len(sources[i]), len(targets[i]))):

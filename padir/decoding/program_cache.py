@@ -1,8 +1,8 @@
-"""Compiled programs of a process, dropped before they use up its memory mappings.
+"""Drops a process's compiled programs before they use up its memory mappings.
 
-For CPUs, XLA maps every kernel of a program into memory on its own: a decoder takes some 300 mappings, Linux gives a
-process 65,530, and the compiler ends the process when they run out. There is a program for every combination of lengths
-and batch sizes, so long input gets there.
+On CPUs, XLA maps every kernel of a program into memory separately: a decoder takes about 300 mappings, Linux allows a
+process 65,530, and the compiler aborts the process when mappings run out. Every combination of lengths and batch sizes
+compiles a program, so a long input reaches this limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SHARE = 0.6  # of the mappings that a process may have; other parts of the process need some, too
+SHARE = 0.6  # share of the allowed mappings at which programs are dropped; the rest of the process needs some, too
 
 
 @dataclasses.dataclass
@@ -22,8 +22,8 @@ class ProgramCache:
 
     Attributes:
       functions: results of `jax.jit`.
-      mappings: gives the number of mappings that the process has and may have; None if the system has no such limit.
-      times_dropped: number of times that all programs were dropped; a cache on disk gives them back.
+      mappings: function that returns how many mappings the process has and may have, or None if there is no limit.
+      times_dropped: number of times that all programs were dropped; JAX's cache on disk can restore dropped programs.
     """
 
     functions: tuple[Any, ...]
@@ -37,7 +37,7 @@ class ProgramCache:
         return 0.0 if found is None else found[0] / found[1]
 
     def make_room(self) -> None:
-        """Drops all programs if mappings run short; costs nothing unless one was compiled since the last call."""
+        """Drops all programs if mappings run short; checks only if a program was compiled since the last call."""
         count = sum(function._cache_size() for function in self.functions)
         if count > self._known:
             self._known = count
@@ -54,7 +54,7 @@ class ProgramCache:
 
 
 def mappings() -> tuple[int, int] | None:
-    """Memory mappings that the process has, and may have; None if the system does not say."""
+    """Number of memory mappings that the process has, and may have; None if the system does not report them."""
     try:
         with open("/proc/self/maps") as lines:
             return sum(1 for _ in lines), int(Path("/proc/sys/vm/max_map_count").read_text())

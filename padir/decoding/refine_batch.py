@@ -2,7 +2,7 @@
 
 1. `encode` encodes the sources, once for all candidates.
 2. `lay_out` makes the drafts: N candidates of each sentence, each of its own length.
-3. `refine_drafts` does so and refines all of them in one loop.
+3. `refine_drafts` calls `lay_out` and refines all drafts in one loop.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to a multiple of this
-POSITIONS = 512  # most positions that go through the decoder of a CPU at once
+POSITIONS = 512  # the most positions that the decoder processes at once on a CPU
 
 
 class DraftInputs(NamedTuple):
     """Encoded sentences and the N candidates of each.
 
     Attributes:
-      cross_kv, source_segment_BS: of the encoded sources, one row a sentence.
-      number_B: each sentence's number; with the seed, its length and its draw it makes a candidate's key.
+      cross_kv, source_segment_BS: cross-attention keys and values, and segment ids, of the sources; one row a sentence.
+      number_B: each sentence's number; a candidate's key is made from this number, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
     """
 
@@ -47,15 +47,15 @@ class DraftInputs(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Refined drafts, R = B * N rows, sentence-major; as NumPy arrays once they are on the host.
+    """Refined drafts, R = B * N rows, sentence-major; NumPy arrays once they are on the host.
 
     Attributes:
-      free_RL: True where the decoder wrote: neither EOS nor padding.
-      length_R: in tokens, EOS included.
+      free_RL: True at positions that the decoder writes, which are neither EOS nor padding.
+      length_R: length of each row in tokens, EOS included.
       log_prob_R: sum of the row's log-probabilities.
-      passes_R: decoder passes that the row took.
-      kept_BN: which of a sentence's candidates its rows are; all of them unless `Prune` left some out.
-      trace_TRL: tokens and log-probabilities of the draft and of every step; None if not traced.
+      passes_R: number of decoder passes of the row.
+      kept_BN: numbers of the sentence's candidates that its rows hold; all candidates unless `Prune` left some out.
+      trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
     """
 
     tokens_RL: Int[np.ndarray, "R L"]
@@ -69,14 +69,14 @@ class Drafts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RefineOptions:
-    """The static options of `refine_drafts`: every other one compiles a program of its own.
+    """The static options of `refine_drafts`; different values compile different programs.
 
     Attributes:
       max_target_length: L, the width of the canvas.
-      corruption: makes the drafts.
-      prune: leaves out some candidates after the first steps; None: none.
-      rows_at_once: rows that go through the decoder together; None: all.
-      traced_steps: steps that the trace has room for, the number of steps or more; None: no trace.
+      corruption: the corruption that makes the drafts.
+      prune: leaves out candidates after the first steps, or None.
+      rows_at_once: number of rows that the decoder processes together; None for all.
+      traced_steps: number of steps that the trace has room for, at least the number of steps; None for no trace.
     """
 
     max_target_length: int
@@ -88,7 +88,7 @@ class RefineOptions:
 
 
 def padded_numbers(numbers: Sequence[int], rows: int) -> np.ndarray:
-    """The sentences' numbers, [rows]; 0 for the rows that fill the batch up."""
+    """The sentences' numbers, [rows]; 0 for the rows that pad the batch."""
     return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32)
 
 
@@ -96,8 +96,8 @@ def padded(rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1) ->
     """Pads token lists to an array of one of few shapes, so that few programs are compiled.
 
     Args:
-      batch_size: most rows, but for rounding up to `row_multiple`.
-      row_multiple: the number of devices that share the rows, of which their number becomes a multiple.
+      batch_size: the most rows, before rounding up to a multiple of `row_multiple`.
+      row_multiple: the number of devices that share the rows; the number of rows becomes a multiple of this number.
     """
     num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
     return pad_rows(list(rows), round_up(max(map(len, rows)), BUCKET), num_rows)
@@ -105,7 +105,7 @@ def padded(rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1) ->
 
 @functools.partial(jax.jit, static_argnums=0)
 def encode(model: Transformer, params, source_BS):
-    """Encodes a batch of sources: the encoder's output, and each decoder layer's keys and values of it."""
+    """Computes the encoder's output of a batch of sources, and each decoder layer's keys and values of this output."""
     segment_BS = (source_BS > 0).astype(jnp.int32)
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, segment_BS)
@@ -116,12 +116,12 @@ def encode(model: Transformer, params, source_BS):
 def refine_drafts(
     model: Transformer, params, inputs: DraftInputs, *, options: RefineOptions, num_steps, seed, kept_v=None
 ) -> Drafts:
-    """Drafts all candidates of a batch and refines them.
+    """Makes a draft of every candidate of a batch and refines all drafts.
 
     Args:
-      num_steps: decoder passes at most; another number compiles nothing.
-      seed: of the drafts.
-      kept_v: the ids that may be written and drafted with (`Shortlist.restrict`); None: all.
+      num_steps: the most decoder passes; a different number does not compile a new program.
+      seed: seed of the drafts.
+      kept_v: the ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
     """
     model, params = compact(model, params, kept_v)
     key_R, canvas, logits_fn = lay_out(
@@ -155,20 +155,20 @@ def refine_drafts(
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
     tokens_RL = expand(refined.tokens_BL, kept_v)
-    arrays: Any = tokens_RL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN  # NumPy's only on the host
+    arrays: Any = tokens_RL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN  # NumPy arrays only on the host
     return Drafts(*arrays, trace_TRL=traced)
 
 
 def rows_together(length: int) -> int | None:
-    """Number of rows of a length that go through the decoder at once on this machine; None: all.
+    """Number of rows of a length that the decoder processes at once on this machine; None for all rows.
 
-    A few hundred positions keep a CPU busy, and rows of other groups that are done cost nothing.
+    A few hundred positions keep a CPU busy, and groups whose rows are all done cost nothing.
     """
     return rows_on_a_cpu(length) if jax.default_backend() == "cpu" else None
 
 
 def rows_on_a_cpu(length: int) -> int:
-    """`rows_together` on a CPU, for programs that are exported from any machine."""
+    """Result of `rows_together` on a CPU, for exporting CPU programs from any machine."""
     return max(1, POSITIONS // length)
 
 
@@ -178,7 +178,7 @@ def _best(canvas: Canvas, inputs: DraftInputs, keep: int):
     score_R = (canvas.score_BL * free_BL).sum(-1) / jnp.maximum(free_BL.sum(-1), 1)
     same_BNN = inputs.length_BN[:, :, None] == inputs.length_BN[:, None]
     same_BNN &= inputs.draw_BN[:, :, None] == inputs.draw_BN[:, None]
-    # A candidate that comes again only fills the sentence's rows up.
+    # A repeated candidate only pads the sentence's rows.
     again_BN = (same_BNN & jnp.tri(same_BNN.shape[-1], k=-1, dtype=bool)).any(-1)
     score_BN = jnp.where(again_BN, -jnp.inf, score_R.reshape(again_BN.shape))
     return jnp.sort(jax.lax.top_k(score_BN, keep)[1], axis=-1)
@@ -190,7 +190,7 @@ def lay_out(
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
     sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(inputs.number_B)
     length_R = inputs.length_BN.reshape(-1)
-    # A key of the length and the draw does not change when other candidates come or go.
+    # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, inputs.length_BN.shape[1]), length_R, inputs.draw_BN.reshape(-1))
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
@@ -200,7 +200,7 @@ def lay_out(
 
 
 def _decoder(model: Transformer, params, segment_BL, inputs: DraftInputs) -> LogitsFn:
-    """The decoder for rows of these segments [B * N, L], N of each sentence."""
+    """Makes the decoder function for N rows of each sentence, with segments [B * N, L]."""
 
     def logits_fn(tokens_BL, visible_BLL=None, rows=None):
         segments, memory = segment_BL, (inputs.cross_kv, inputs.source_segment_BS)

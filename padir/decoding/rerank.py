@@ -1,4 +1,4 @@
-"""Rules that choose one of a sentence's hypotheses, one frozen dataclass each; of equal scores the first wins.
+"""Rules that choose one of a sentence's hypotheses, one frozen dataclass each; the first of equal scores wins.
 
 Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
 model that wrote them, `Rescore` those of another model (an autoregressive one reads a finished sentence in one
@@ -17,7 +17,7 @@ from padir import checks
 from padir.errors import PadirError
 
 ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
-"""(sources, targets) -> for each target (log-probability, number of tokens that it is the sum of)."""
+"""Function from (sources, targets) to each target's (log-probability, number of tokens that are summed)."""
 
 
 class Hypothesis(NamedTuple):
@@ -25,8 +25,8 @@ class Hypothesis(NamedTuple):
 
     Attributes:
       text: the hypothesis as text; "" for a rule that reads no text.
-      log_prob: sum of the tokens' log-probabilities, each of the step that wrote the token last; without EOS, which the
-        length places.
+      log_prob: sum of the tokens' log-probabilities, each from the step that wrote the token last; EOS does not count,
+        as the length determines its position.
       tokens: number of tokens of that sum.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
     """
@@ -39,9 +39,9 @@ class Hypothesis(NamedTuple):
 
 @runtime_checkable
 class Rerank(Protocol):
-    """A frozen dataclass that scores every hypothesis of every sentence of a batch; higher is better.
+    """Protocol of rules: a frozen dataclass that scores the hypotheses of every sentence of a batch; higher is better.
 
-    `reads_text` is True if the rule needs the hypotheses' texts, which are made only then.
+    `reads_text` is True if the rule needs the hypotheses' texts; other rules get empty texts.
     """
 
     @property
@@ -54,18 +54,18 @@ class Rerank(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class OwnScore:
-    """(log-probability of the tokens + length_weight * log-probability of the length) / tokens ** brevity.
+    """Score (log-probability of the tokens + length_weight * log-probability of the length) / tokens ** brevity.
 
-    brevity=1 is the mean per token, 0 the sum; brevity=0 with length_weight=1 is the joint log-probability of length
-    and tokens. The smaller the exponent, the shorter the winners.
+    brevity=1 gives the mean per token, brevity=0 the sum; brevity=0 with length_weight=1 gives the joint
+    log-probability of length and tokens. A smaller exponent favours shorter hypotheses.
 
     Attributes:
       brevity: exponent of the number of tokens.
       length_weight: weight of the length head's log-probability.
 
     Raises:
-      PadirError: a number is negative or not finite; when called, length_weight is set and the length head gives no
-        probabilities.
+      PadirError: a number is negative or not finite; or, when called, length_weight is above 0 and the length head
+        gives no probabilities.
     """
 
     brevity: float = 1.0
@@ -74,7 +74,7 @@ class OwnScore:
 
     def __post_init__(self):
         _check_brevity(self.brevity)
-        if not 0 <= self.length_weight < math.inf:  # nan, too
+        if not 0 <= self.length_weight < math.inf:  # refuses nan, too
             raise PadirError("length_weight", "at least 0 and finite", self.length_weight)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
@@ -84,7 +84,7 @@ class OwnScore:
         return self.of(hypothesis.log_prob, hypothesis.tokens, hypothesis.length_log_prob)
 
     def of(self, log_prob: Any, tokens: Any, length_log_prob: Any = None) -> Any:
-        """Computes the score from a hypothesis' numbers, or from arrays of numbers.
+        """Computes the score from the numbers of one hypothesis, or from arrays of numbers.
 
         >>> OwnScore(brevity=0.0).of(-3.0, 6)
         -3.0
@@ -101,18 +101,18 @@ class OwnScore:
 
 @dataclasses.dataclass(frozen=True)
 class Rescore:
-    """Another model's log-probability of the text / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
+    """Score by another model: log-probability / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.rescoring.rescorer` makes this rule of an autoregressive model's directory.
+    `padir.decoding.rescoring.rescorer` makes this rule from an autoregressive model's directory.
 
     Attributes:
-      score_fn: the other model, (sources, targets) -> (log-probability, tokens) of each target.
+      score_fn: the other model as a function from (sources, targets) to (log-probability, tokens) of each target.
       brevity: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
       name: the other model's name in tables.
       target_language: the language that the other model writes; "" for any.
 
     Raises:
-      PadirError: the exponent is negative or not finite; when called, the texts are of another language.
+      PadirError: the exponent is negative or not finite; or, when called, the texts are in another language.
     """
 
     score_fn: ScoreFn
@@ -142,7 +142,7 @@ class Rescore:
 
 @dataclasses.dataclass(frozen=True)
 class MinimumBayesRisk:
-    """The mean utility of a text with all hypotheses of the sentence as references (Kumar and Byrne, 2004).
+    """Score by the mean utility of a text with all hypotheses of the sentence as references (Kumar and Byrne, 2004).
 
     Every hypothesis has the same weight: a text that several hypotheses share counts several times.
 
@@ -151,7 +151,7 @@ class MinimumBayesRisk:
         the target language).
 
     Raises:
-      PadirError: the utility is neither.
+      PadirError: the utility is neither "chrf" nor "bleu".
     """
 
     utility: str = "chrf"
@@ -180,9 +180,9 @@ class MinimumBayesRisk:
 
 
 def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
-    return log_prob / (tokens + (tokens == 0)) ** brevity  # numbers or arrays, which `max` would not take
+    return log_prob / (tokens + (tokens == 0)) ** brevity  # works for numbers and arrays, unlike `max`
 
 
 def _check_brevity(brevity: float) -> None:
-    if not 0 <= brevity < math.inf:  # nan, too
+    if not 0 <= brevity < math.inf:  # refuses nan, too
         raise PadirError("brevity", "at least 0 (1 is the mean per token, 0 the sum) and finite", brevity)

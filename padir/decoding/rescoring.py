@@ -1,4 +1,4 @@
-"""Rescoring hypotheses by an autoregressive model that is loaded from a directory."""
+"""Rescores hypotheses with an autoregressive model that is loaded from a directory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 
 
-@functools.lru_cache  # rows of a table share it
+@functools.lru_cache  # rows of a results table share the loaded model
 def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
-    """Rescoring by the autoregressive model of a directory, or by one that comes with padir.
+    """Makes a `Rescore` rule from an autoregressive model's directory, or the name of a model that comes with padir.
 
     Raises:
-      PadirError: the directory holds no whole model, or the model is not autoregressive.
+      PadirError: the directory holds no complete model, or the model is not autoregressive.
     """
     translator = Translator.load(model_dir)
     if not translator.card.config.causal:
         raise PadirError(f"{model_dir} holds no autoregressive model, which rescoring needs: give one, or own or mbr")
-    # A hypothesis may have more pieces in that model's vocabulary than it takes.
+    # A hypothesis may have more pieces in the rescoring model's vocabulary than that model takes.
     score_fn = functools.partial(translator.score, truncate=True)
     return Rescore(score_fn, brevity, model_dir, translator.card.target_language)

@@ -5,12 +5,13 @@ computed: the model writes all positions at once, several times over. Instead, t
 
     log p_s = sum over positions i of log p(target_i | source, canvas_s)
 
-where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and canvas_{s+1} is what the
-model's own strategy makes of canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
-decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax. The later ones
-are pseudo-log-likelihoods: they measure how well the target is predicted from the model's own draft, which may not
-resemble the target. Each is, but for EOS, minus the training loss of that stage at rate 1. EOS, which the length
-places, does not count (an autoregressive model's does); the log-probability of the length is given apart.
+where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and the model's own strategy
+computes canvas_{s+1} from canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
+decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax. log p_2 to log
+p_S are pseudo-log-likelihoods: they measure how well the target is predicted from the model's own draft, which may not
+resemble the target. Except for EOS, log p_s is minus the training loss of stage s at rate 1. A refining model's EOS
+does not count, as the length determines its position, and the log-probability of the length is reported separately; an
+autoregressive model's EOS counts.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class PairScore:
     """Log-probability of one target.
 
     Attributes:
-      log_prob: of the target: the last of `stages`.
-      tokens: number of tokens that `log_prob` is the sum of.
-      stages: log p_1 .. log p_S; one for an autoregressive model.
-      length_log_prob: of the target's length; None if the length head is no classifier.
+      log_prob: log-probability of the target: the last of `stages`.
+      tokens: number of tokens that `log_prob` sums over.
+      stages: log p_1 .. log p_S; a single number for an autoregressive model.
+      length_log_prob: log-probability of the target's length; None if the length head is no classifier.
     """
 
     log_prob: float
@@ -71,13 +72,14 @@ def score_pairs(
     *,
     first_number: int = 0,
 ) -> list[PairScore]:
-    """Scores each pair; the canvas, the strategy, the number of stages (num_steps) and the seed are `decoding`'s.
+    """Scores each pair with the canvas, strategy, number of stages (num_steps) and seed of `decoding`.
 
     Args:
-      first_number: the number of the first pair, from which its noise is made, where the pairs are a part of more.
+      first_number: the number of the first pair, from which its noise is made, if the pairs are a part of a longer
+        input.
 
     Raises:
-      PadirError: sources and targets differ in number, or one has more tokens than the model takes.
+      PadirError: sources and targets differ in number, or a sentence has more tokens than the model takes.
     """
     decoding = translator.resolved(decoding or Decoding())
     if len(sources) != len(targets):
@@ -133,7 +135,7 @@ def _score_batch(pipeline: RefiningPipeline, source: SourceBatch, targets: Seque
 
 
 def summary(scores: Sequence[PairScore]) -> dict[str, Any]:
-    """Metrics of a whole file: pairs, tokens, and the mean log-probability per token, also of each stage."""
+    """Metrics of a file: number of pairs and tokens, and the mean log-probability per token, overall and by stage."""
     tokens = max(1, sum(score.tokens for score in scores))
     stages = [sum(each) / tokens for each in zip(*(score.stages for score in scores), strict=True)]
     return {
@@ -146,10 +148,10 @@ def summary(scores: Sequence[PairScore]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class TargetRecorder:
-    """A strategy that records the target's log-probability at every step, and leaves the step to another strategy.
+    """A strategy that records the target's log-probability at every step, and delegates the step to another strategy.
 
-    A row that is done keeps the log-probabilities of its last step. The memory is (the other strategy's memory,
-    log_prob_BT).
+    A row that is done keeps the log-probabilities of its last step. The memory of this strategy is (the other
+    strategy's memory, log_prob_BT).
     """
 
     strategy: Strategy
@@ -188,5 +190,5 @@ def _stages(
         model, params, inputs, max_target_length=target_BL.shape[1], corruption=corruption, seed=seed
     )
     recorder = TargetRecorder(strategy, target_BL, num_stages)
-    # Nothing is forbidden before the target is looked up: a target may hold what a model never writes.
+    # No ids are banned, as a target may contain tokens that a model never writes.
     return refine(key_B, canvas, logits_fn, recorder, num_steps=num_stages, banned_ids=()).memory[1]

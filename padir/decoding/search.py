@@ -1,7 +1,7 @@
 """Searches: rules that choose an autoregressive model's next tokens, one frozen dataclass each.
 
 A search keeps N rows of each sentence. At every position, `padir.decoding.autoregressive.generate` asks the search
-which row each new row extends, and by which token. Only scores of the same search are comparable.
+which row each new row extends, and by which token. Scores of different searches are not comparable.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Hypotheses:
     """Rows of a search, N for each sentence.
 
     Attributes:
-      tokens_BNL: EOS included, then padding.
-      length_BN: in tokens, EOS included.
-      log_prob_BN: the model's log-probability of the tokens; -inf for a row that led nowhere.
+      tokens_BNL: target tokens, EOS included, then padding.
+      length_BN: number of target tokens, EOS included.
+      log_prob_BN: the model's log-probability of the tokens; -inf for a row without an allowed extension.
       done_BN: True if the row has written EOS.
     """
 
@@ -51,11 +51,11 @@ class Extension:
 
 @runtime_checkable
 class Search(Protocol):
-    """A frozen dataclass that chooses tokens, with its hyperparameters as fields.
+    """Protocol of searches: a frozen dataclass that chooses tokens, with its hyperparameters as fields.
 
-    `size` is N. `extend` is given logits (-inf for ids that are not allowed) with `log_z_BN`, their logsumexp over the
-    whole vocabulary, and keeps every finished row. `score` grows with log_prob and with length. `over` is True for
-    sentences that need no further step.
+    `size` is N. `extend` takes logits (-inf for ids that are not allowed) and `log_z_BN`, the logsumexp of the logits
+    before ids were forbidden; it keeps every finished row. `score` grows with log_prob and with length. `over` is True
+    for sentences that need no further step.
     """
 
     @property
@@ -81,7 +81,7 @@ class Greedy:
     size = 1
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        value_BN1, token_BN1 = jax.lax.top_k(logits_BNV, 1)  # on a CPU several times as fast as an argmax and a max
+        value_BN1, token_BN1 = jax.lax.top_k(logits_BNV, 1)  # several times as fast as argmax and max on a CPU
         return _own(token_BN1[..., 0], value_BN1[..., 0] - log_z_BN, rows)
 
     def score(self, log_prob_BN, length_BN):
@@ -93,20 +93,20 @@ class Greedy:
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """Beam search: of all extensions the most likely ones, as many as there are unfinished rows.
+    """Beam search: keeps as many of the most likely extensions as there are unfinished rows.
 
     A finished row keeps its place, so that the beam narrows, a sentence never has more than N rows, and size 1 is
-    greedy search. (T5X's beam keeps finished rows apart, and its width, and may find a little more.) The search of a
-    sentence ends as soon as no unfinished row can beat the best finished one, whatever its length will be: the result
-    is the same, only sooner. Rows that were not finished then are not results.
+    greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly better results.) The
+    search of a sentence ends as soon as no unfinished row can beat the best finished row, whatever its final length,
+    which does not change the result. Rows that are unfinished at that point are not results.
 
     Attributes:
-      size: N.
-      alpha: of the length penalty ((5 + length) / 6)^alpha that log-probabilities are divided by (Wu et al., 2016,
-        section 7); 0 for none. The length counts EOS.
+      size: N, the number of rows for each sentence.
+      alpha: exponent of the length penalty ((5 + length) / 6)^alpha that divides log-probabilities (Wu et al., 2016,
+        section 7); 0 for no penalty. The length counts EOS.
 
     Raises:
-      PadirError: size below 1, or alpha below 0.
+      PadirError: size is below 1, or alpha is negative or not finite.
     """
 
     size: int = 5
@@ -114,14 +114,14 @@ class Beam:
 
     def __post_init__(self):
         checks.at_least(1, size=self.size)
-        if not 0 <= self.alpha < math.inf:  # nan, too
+        if not 0 <= self.alpha < math.inf:  # refuses nan, too
             raise PadirError("alpha", "at least 0 (0: no length penalty) and finite", self.alpha)
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        # The best N of a sentence are among the best N of each of its rows; top_k of those is fast, even on a CPU.
+        # The best N extensions of a sentence are among the best N of each row; top_k of these is fast, even on a CPU.
         best = min(self.size, logits_BNV.shape[-1])
         value_BNK, token_BNK = jax.lax.top_k(logits_BNV, best)
-        # Rows begin alike: only the first counts then, or all would go on alike.
+        # All rows of a sentence begin equal; only the first counts at the first position, or all would stay equal.
         log_prob_BN = jnp.where((rows.length_BN == 0) & (jnp.arange(self.size) > 0), -jnp.inf, rows.log_prob_BN)
         total_BNK = log_prob_BN[..., None] + value_BNK - log_z_BN[..., None]
         stays_K = jnp.where(jnp.arange(best) == 0, jnp.inf, -jnp.inf)  # the only extension of a finished row is itself
@@ -138,7 +138,7 @@ class Beam:
 
     def over(self, rows, limit_B):
         finished_BN = jnp.where(rows.done_BN, self.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)
-        # A row's log-probability only falls, and at its limit the penalty does most for it.
+        # A row's log-probability only falls, and the length penalty raises the score most at the length limit.
         possible_BN = jnp.where(rows.done_BN, -jnp.inf, self.score(rows.log_prob_BN, limit_B[:, None]))
         return rows.done_BN.any(-1) & (possible_BN.max(-1) <= finished_BN.max(-1))
 
@@ -147,13 +147,13 @@ class Beam:
 class Sampling:
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
-    The score is of the model's own distribution, before temperature, top_k and top_p change it (in this order).
+    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order).
 
     Attributes:
-      temperature: logits are divided by it.
-      top_k: draw among the k most likely tokens; 0: all.
-      top_p: draw among the fewest most likely tokens that together have at least this probability; 1: all.
-      size: N, number of samples of each sentence.
+      temperature: number that divides the logits.
+      top_k: draw among the k most likely tokens; 0 for all tokens.
+      top_p: draw among the fewest most likely tokens that together have at least this probability; 1 for all tokens.
+      size: N, the number of samples for each sentence.
 
     Raises:
       PadirError: a number is out of its range.
@@ -165,7 +165,7 @@ class Sampling:
     size: int = 1
 
     def __post_init__(self):
-        if not 0 < self.temperature < math.inf:  # nan, too
+        if not 0 < self.temperature < math.inf:  # refuses nan, too
             raise PadirError("temperature", "above 0 and finite", self.temperature, "search with Greedy for the limit")
         checks.at_least(0, top_k=self.top_k)
         if not 0 < self.top_p <= 1:
@@ -179,14 +179,14 @@ class Sampling:
         return _own(token_BN, value_BN - log_z_BN, rows)
 
     def _likely(self, logits_BNV):
-        """Sets the logits of the tokens that top_k and top_p leave out to -inf."""
+        """Sets the logits of all tokens that top_k and top_p leave out to -inf."""
         if 0 < self.top_k < logits_BNV.shape[-1]:
             least_BN1 = jax.lax.top_k(logits_BNV, self.top_k)[0][..., -1:]
             logits_BNV = jnp.where(logits_BNV < least_BN1, -jnp.inf, logits_BNV)
         if self.top_p < 1:
             falling_BNV = jnp.flip(jnp.sort(logits_BNV, axis=-1), -1)
             prob_BNV = jax.nn.softmax(falling_BNV, axis=-1)
-            kept_BNV = jnp.cumsum(prob_BNV, axis=-1) - prob_BNV < self.top_p  # what comes before is not yet enough
+            kept_BNV = jnp.cumsum(prob_BNV, axis=-1) - prob_BNV < self.top_p  # likelier tokens do not yet reach top_p
             least_BN1 = jnp.where(kept_BNV, falling_BNV, jnp.inf).min(-1, keepdims=True)
             logits_BNV = jnp.where(logits_BNV < least_BN1, -jnp.inf, logits_BNV)
         return logits_BNV

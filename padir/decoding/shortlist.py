@@ -1,14 +1,14 @@
-"""Lexical shortlists: the ids that a batch's sources are likely to be translated to, and that it is written with.
+"""Lexical shortlists, which restrict the output vocabulary of a batch to likely translations of its source ids.
 
 1. `padir.jobs.learn_shortlist` learns which target ids each source id is translated to.
-2. `Shortlist.restrict` takes the candidates of a batch's source ids, the most frequent ids, and all special ids; more
-   frequent ids fill the list up to one of few sizes, so that few programs are compiled.
-3. `compact` makes a model of these ids alone, with their rows of the token embedding and of the projection: it drafts,
-   refines and searches as every model, with fewer logits. `expand` turns the written ids into ids of the whole
-   vocabulary.
+2. `Shortlist.restrict` lists the candidates of a batch's source ids, the most frequent ids, and all special ids; the
+   next most frequent ids pad the list to one of few sizes, so that few programs are compiled.
+3. `compact` makes a model with these ids alone, from their rows of the token embedding and of the projection. This
+   model drafts, refines and searches as any other, with fewer logits. `expand` turns the written ids into ids of the
+   whole vocabulary.
 
-The ids that a sentence can be written with thus depend on the other sentences of its batch. Random drafts are drawn
-from the ids of the batch, and log-probabilities are over these ids.
+So the output ids of a sentence depend on the other sentences of its batch. Random drafts are drawn from the ids of the
+batch, and log-probabilities are over these ids.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from padir.storage.files import atomic_file
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
-# Errors of NumPy and zipfile for damaged files; a few bytes can ask for any amount of memory.
+# Errors of NumPy and zipfile for damaged files, MemoryError included, as a damaged size can ask for any amount.
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
 )
-SIZES = tuple(n << k for k in range(8, 24) for n in (2, 3))  # of a batch's vocabulary: 512, 768, 1024, 1536, 2048, ...
+SIZES = tuple(n << k for k in range(8, 24) for n in (2, 3))  # sizes of a batch's vocabulary: 512, 768, 1024, ...
 FORMAT = "padir-shortlist 1"
 
-# The axis of the vocabulary in each table that is gathered, quantised ones included.
+# The vocabulary's axis in each table from which rows or columns are gathered, quantised tables included.
 _AXES = {"embedding": 0, "embedding_scale": 0, "kernel": 1, "kernel_scale": 0}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The target ids that each source id is likely to be translated to. P counts all ids but the sentinels.
+    """Target ids that each source id is likely to be translated to; P is the number of ids without the sentinels.
 
     Shortlists of the same `sha256` are equal.
 
     Attributes:
       vocabulary: SHA-256 of the vocabulary's file.
-      candidates_PK: target ids of each source id, most probable first, then zeros. Row 0 is the NULL word's, to which
-        target words without a source word are aligned: it belongs to every sentence.
+      candidates_PK: target ids of each source id, most probable first, then zeros. Row 0 is for the NULL word, to which
+        target words without a source word are aligned; its candidates are on every sentence's list.
       by_frequency_N: all regular ids, the most frequent in targets first.
-      frequent: number of the most frequent ids that belong to every sentence.
+      frequent: number of the most frequent ids, which are on every sentence's list.
 
     Raises:
       PadirError: the arrays have wrong shapes or values.
@@ -92,11 +92,11 @@ class Shortlist:
         return hash(self.sha256)
 
     def describe(self) -> dict[str, Any]:
-        """The shortlist's sizes and SHA-256, as JSON."""
+        """The shortlist's sizes and SHA-256, as a JSON object."""
         return {"candidates": self.candidates_PK.shape[1], "frequent": self.frequent, "sha256": self.sha256}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file in NumPy's format .npz, atomically."""
+        """Writes the shortlist atomically to a file in NumPy's format .npz."""
         with atomic_file(path, binary=True) as file:
             np.savez_compressed(
                 file,
@@ -109,10 +109,10 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shortlist:
-        """Reads a file of `save`.
+        """Reads a file that `save` wrote.
 
         Raises:
-          PadirError: the file is missing, damaged or no shortlist.
+          PadirError: the file is missing, is damaged or holds no shortlist.
         """
         remedy = "make one with `padir shortlist`"
         try:
@@ -129,12 +129,12 @@ class Shortlist:
             raise PadirError(f"{path} is damaged or no shortlist: {remedy}") from None
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Compares the vocabulary with a model's.
+        """Checks that the shortlist was learned with a model's vocabulary.
 
         Raises:
           PadirError: the model has another vocabulary.
         """
-        known = tokenizer.sha256 in (self.vocabulary, "")  # numbers for words have no file
+        known = tokenizer.sha256 in (self.vocabulary, "")  # a tokenizer of number ids has no file
         if not known or tokenizer.ids.end_regular != len(self.candidates_PK):
             raise PadirError(
                 f"the shortlist is of another vocabulary ({len(self.candidates_PK):,} pieces, sha256"
@@ -143,7 +143,7 @@ class Shortlist:
             )
 
     def likely(self, source_ids: np.ndarray) -> np.ndarray:
-        """Marks the ids on the list of some source ids, [P]: candidates, frequent ids, and all that are not regular.
+        """Marks the target ids on the list of given source ids, [P]: candidates, frequent ids and all special ids.
 
         Args:
           source_ids: an array of any shape; sentinels have no candidates.
@@ -156,7 +156,7 @@ class Shortlist:
         return likely_P
 
     def restrict(self, source_BS: np.ndarray, ids: Ids) -> np.ndarray | None:
-        """The ids that a batch is written with, increasing, as many as one of `SIZES`; None for all ids."""
+        """Output ids of a batch in ascending order, padded to one of `SIZES`; None for the whole vocabulary."""
         likely_P = self.likely(source_BS)
         count = int(likely_P.sum()) + ids.num_sentinels
         size = next((size for size in SIZES if size >= count), ids.vocab_size)
@@ -168,12 +168,12 @@ class Shortlist:
 
 
 def compact(model: Transformer, params: Any, kept_v: Int[Array, " v"] | None) -> tuple[Transformer, Any]:
-    """Makes a model of some ids only, which are numbered anew in their order.
+    """Makes a model whose vocabulary is the given ids only, renumbered in their order.
 
-    Special ids keep their meaning: padding, EOS, unk and bytes lie below, sentinels on top.
+    Special ids keep their meaning: padding, EOS, unk and bytes come first, sentinels last.
 
     Args:
-      kept_v: ids of `Shortlist.restrict`, which may be traced inside jit; None returns the model as it is.
+      kept_v: ids of `Shortlist.restrict`, which may be traced inside jit; None returns the model unchanged.
     """
     if kept_v is None:
         return model, params

@@ -1,8 +1,8 @@
-"""Translation of a stream of lines, as `padir translate` does it: bytes in, one line of text out for each line.
+"""Translates a stream of lines, as `padir translate` does: bytes in, one line of text out for each line.
 
-Input that the library would refuse is mended with a warning: bytes that are not UTF-8 are replaced, sources that are
-too long are cut. Control characters and text that looks like a special token get a warning, too, since they are seldom
-meant. However long the input is, only a chunk of it is in memory.
+Input that the library would refuse is repaired with a warning: bytes that are not UTF-8 are replaced, sources that are
+too long are cut. Control characters and text that looks like a special token also cause a warning, since they are
+seldom intended. Memory holds only a chunk of the input at a time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 
-_CHUNK_BATCHES = 16  # batches that a chunk of lines fills, so that sorting by length saves padding
-_CHUNK_CHARACTERS = 1 << 21  # most characters of a chunk, up to the line that exceeds them
-LONGEST_LINE = 1 << 20  # bytes, of which models read the first few thousand at most
+_CHUNK_BATCHES = 16  # batches in a chunk of lines; several, so that sorting by length saves padding
+_CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
+LONGEST_LINE = 1 << 20  # in bytes; models read at most the first few thousand
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
 
@@ -32,7 +32,7 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
     """The lines of a file without line ends (LF or CRLF) and without a byte-order mark.
 
     Args:
-      warn: gets a message for each line that was mended, was cut or holds what is seldom meant.
+      warn: gets a message for each line that was repaired, was cut or holds characters that are seldom intended.
       name: the file's name in messages.
 
     Raises:
@@ -46,7 +46,7 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
             line = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             line = raw.decode("utf-8", errors="replace")
-            if not cut or error.start < len(raw) - 3:  # else a character that the cut went through
+            if not cut or error.start < len(raw) - 3:  # otherwise the cut went through a character
                 warn(f"{where} {number} is not UTF-8 (byte {error.start + 1}): what cannot be read became U+FFFD")
         if odd := _ODD.search(line):
             warn(f"{where} {number} holds {odd[0]!r}: it is taken as ordinary text")
@@ -72,13 +72,13 @@ def translate_lines(
     each: Callable[[str, Translation], None] = lambda source, translation: None,
     trace: bool = False,
 ) -> StreamTotals:
-    """Translates lines chunk by chunk and writes one line for each.
+    """Translates lines chunk by chunk and writes one line of translation for each.
 
     Args:
       warn: gets a message for each line that was cut.
       progress: gets the number of lines written since its last call.
-      each: gets each source with its translation, in their order, before the line is written.
-      trace: give translations their steps.
+      each: gets each source with its translation, in input order, before the line is written.
+      trace: record the steps of each translation.
     """
     first, passes = 0, 0
     for chunk in _chunks(source, decoding.batch_size * _CHUNK_BATCHES):
@@ -96,7 +96,7 @@ def translate_lines(
 
 
 def _chunks(source: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yields lists of `size` lines, or of fewer long ones; reads no further than the list needs."""
+    """Yields lists of `size` lines, or of fewer if lines are long; reads no line before its list is needed."""
     chunk, characters = [], 0
     for line in source:
         chunk.append(line)
@@ -112,15 +112,15 @@ def _chunks(source: Iterable[str], size: int) -> Iterator[list[str]]:
 def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str, Translation], None], dict[str, Any]]]:
     """Writes translations as JSON one by one: {"translations": [{...}, ...], "lines": ...}.
 
-    Yields a function that adds a translation, and a dictionary for the metrics that follow them. The file appears when
-    all is written, or not at all.
+    Yields a function that adds a translation, and a dictionary for the metrics after the translations. The file appears
+    once it is complete, or not at all.
     """
     metrics: dict[str, Any] = {}
     count = 0
 
     def add(source: str, translation: Translation) -> None:
         nonlocal count
-        score = translation.score if math.isfinite(translation.score) else None  # JSON knows no infinity
+        score = translation.score if math.isfinite(translation.score) else None  # JSON has no infinity
         fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
         row = {"source": source, "score": score, **fields}
         file.write((",\n  " if count else "\n  ") + json.dumps(row, ensure_ascii=False))

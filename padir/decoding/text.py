@@ -1,4 +1,4 @@
-"""Text of decoded tokens: repeated tokens dropped, one line for each sentence."""
+"""Clean-up of decoded sentences: drops repeated tokens, and keeps each text on one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from padir.text.ids import EOS, PADDING
 
 
 def one_line(text: str) -> str:
-    """Replaces carriage returns, which most readers of text files take for the end of a line, by spaces."""
+    """Replaces carriage returns by spaces, as most readers of text files take them for line ends."""
     return text.replace("\r", " ")
 
 
@@ -18,7 +18,7 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
     """Leaves out free tokens that equal their left neighbour (the paper's section L.2).
 
     Args:
-      copied: ids that may repeat, an addition to the paper, which would make 10 of 100 if digits are pieces.
+      copied: ids that may repeat; without this addition to the paper, digit pieces 1 0 0 would become 1 0.
 
     >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
     [7, 8, 8, 7]
@@ -30,7 +30,7 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
 def packed_without_repeats(
     tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
 ) -> Int[Array, "B L"]:
-    """`without_repeats` of every row, for use inside jit: moved to the left, with EOS after it if there is room.
+    """Applies `without_repeats` to every row inside jit; moves kept tokens to the left and adds EOS if there is room.
 
     Args:
       copied_V: True for ids that may repeat; all True leaves all repetitions in.

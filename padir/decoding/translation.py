@@ -14,15 +14,15 @@ class Translation:
     """One sentence's translation.
 
     Attributes:
-      text: the best hypothesis.
-      score: the score of `Decoding.rerank`, by default the mean log-probability per token; for a causal model, the
-        score of its search, by default the log-probability with EOS over a length penalty.
+      text: the text of the best hypothesis.
+      score: the score by `Decoding.rerank`, by default the mean log-probability per token; for a causal model, the
+        score by its search, by default the log-probability, EOS included, divided by a length penalty.
       length: target length in tokens, EOS included.
-      passes: decoder passes that the sentence's row took (for a causal model one a position); 0 for an empty line.
+      passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
       hypotheses: number of drafts that were refined, or of rows that were searched.
-      trace: if asked for, (pieces, log-probabilities) of the draft and of every step; None where nothing was written.
+      trace: if requested, (pieces, log-probabilities) of the draft and of every step; None for an empty line.
       truncated: True if the source was cut to the length that the model takes.
-      candidates: if asked for (`Decoding.n_best`), the best hypotheses' texts and scores, this one first.
+      candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the target lengths of the candidates.
     """
 
@@ -37,7 +37,7 @@ class Translation:
     candidate_lengths: tuple[int, ...] = ()
 
     def _repr_html_(self) -> str:
-        """The translation as a notebook shows it: every step if it has a trace, else its text."""
+        """HTML of the translation for notebooks: every step if the translation has a trace, otherwise its text."""
         if not self.trace:
             return f"<p>{html.escape(self.text)}</p>"
         return Trace("", tuple(Step(*step) for step in self.trace), self.text)._repr_html_()

@@ -1,4 +1,4 @@
-"""`Translator`: text in, text out.
+"""`Translator`, which translates sentences given as text.
 
 1. Tokenise; sort the sentences by length into batches whose shapes come from a small set.
 2. Take every batch through the stages of decoding (`padir.decoding.pipeline`).
@@ -32,7 +32,7 @@ from padir.text.tokenizer import Tokenizer
 
 
 class Translator:
-    """A loaded model that translates sentences. If its parameters lie on several devices, these share each batch.
+    """A loaded model that translates sentences; if its parameters lie on several devices, the devices share each batch.
 
     >>> translator = Translator.load("runs/toy")  # doctest: +SKIP
     >>> translator.translate(["Der Hund schläft ."], num_steps=4)[0].text  # doctest: +SKIP
@@ -57,12 +57,12 @@ class Translator:
 
         Args:
           path: the directory, or the name of a model that comes with padir.
-          corruption, strategy: in place of the model's own; needed if the model was trained with a class that is not
-            padir's.
-          sharding: over all devices; None: one device.
+          corruption, strategy: replacements for the model's own; required if the model was trained with a class that
+            is not part of padir.
+          sharding: spreads parameters and rows over all devices; None for one device.
 
         Raises:
-          PadirError: the directory is missing, half-written or damaged, or so many devices cannot share the model.
+          PadirError: the directory is missing, half-written or damaged, or that many devices cannot share the model.
         """
         params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
         mesh = None if sharding is None else sharding.mesh()
@@ -83,16 +83,16 @@ class Translator:
         first_number: int = 0,
         **changes: Any,
     ) -> list[Translation]:
-        """Translates sentences, each on its own but for `Decoding.shortlist`, which a batch shares.
+        """Translates sentences independently of each other, except that a batch shares a `Decoding.shortlist`.
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
-          decoding: the options; `changes` are fields of it, such as num_steps=4.
-          target_lengths: lengths in tokens, EOS included, for models with the oracle length head or to measure the
-            gap of the predicted ones.
-          truncate: cut sources that are too long instead of raising.
-          trace: also give the draft and every step of the best hypothesis.
-          first_number: the number of the first text, from which its random draft is made, where texts are a part of a
+          decoding: the decoding options; `changes` replaces fields of `decoding`, for example num_steps=4.
+          target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
+            predicted lengths.
+          truncate: cut sources that are too long instead of raising an error.
+          trace: record the draft and every step of the best hypothesis.
+          first_number: the number of the first text, from which its random draft is made, if the texts are a part of a
             longer input.
 
         Raises:
@@ -130,8 +130,8 @@ class Translator:
 
         Args:
           sources, targets: one sentence each, as many sources as targets.
-          batch_size: pairs scored at once.
-          truncate: cut what is too long instead of raising.
+          batch_size: number of pairs scored at once.
+          truncate: cut texts that are too long instead of raising an error.
 
         Raises:
           PadirError: the model is not causal, the numbers differ, or a text has more tokens than the model takes.
@@ -152,19 +152,19 @@ class Translator:
         Sources that are longer than the model takes are cut.
 
         Raises:
-          PadirError: the length head gives no length, or a single one and k is above 1.
+          PadirError: the length head gives no length, or gives a single length and k is above 1.
         """
         tokens, _ = self.loaded.source_tokens(texts, truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
 
     def quantised(self) -> Translator:
-        """The same model with 8-bit weights (`padir.models.quantization`): faster on CPUs, some words differ.
+        """The same model with 8-bit weights (`padir.models.quantization`): faster on CPUs, with slightly other results.
 
-        A sentence's words may then depend on its batch: a difference in the last bits, which float32 hides, can turn
-        the rounding of an activation.
+        A sentence's translation may then depend on its batch: a difference in the last bits, which has no effect in
+        float32, can change the rounding of an activation.
 
         Raises:
-          PadirError: the weights are rounded already.
+          PadirError: the weights have been rounded before.
         """
         return Translator(self.loaded.quantised_params(), self.card, self.tokenizer)
 
@@ -179,7 +179,7 @@ class Translator:
         return Translator(self.loaded.bfloat16_params(), card, self.tokenizer)
 
     def resolved(self, decoding: Decoding) -> Decoding:
-        """The options with this model's own strategy and canvas where they are left open.
+        """The options with this model's own strategy and canvas in place of None.
 
         Raises:
           PadirError: the options do not fit the model.
@@ -187,7 +187,7 @@ class Translator:
         return self.loaded.resolved(decoding)
 
     def pipeline(self, decoding: Decoding, *, trace: bool = False) -> Pipeline:
-        """The stages of decoding with some options, for batches of tokens.
+        """Makes the stages of decoding for the given options.
 
         Args:
           trace: keep every step of the drafts.

@@ -1,8 +1,8 @@
-"""Processes that train one model together, one on each host: joining, agreeing, and sending from the first process.
+"""Communication between the processes of a training run, one on each host (`jax.distributed`).
 
-All processes run the same program on their part of the data (`jax.distributed`). The first process alone has the model
-directory: it writes and reads checkpoints, logs and the model, and sends their contents to the others. So hosts need
-not share that folder; the training data must be on each host.
+All processes run the same program, each on its part of the data. Only the first process has the model directory: it
+writes and reads checkpoints, logs and the model, and sends their contents to the other processes. So the hosts need no
+shared model directory; the training data must be on each host.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from padir.errors import PadirError, first_line
 T = TypeVar("T")
 
 AUTO = "auto"
-_SHUTDOWN_SECONDS = 60  # that a process waits at its end for the others
+_SHUTDOWN_SECONDS = 60  # time for which a process that has finished waits for the others
 
 
 def join(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
-    """Joins the processes of a training run; to be called before JAX uses a device.
+    """Joins this process to the others of a training run; call this function before JAX uses a device.
 
     Args:
       coordinator: HOST:PORT of the first process; "auto" takes all three arguments from the environment, which works on
@@ -68,14 +68,14 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
 
 
 def is_first() -> bool:
-    """True in the process that has the model directory, also if it is the only process."""
+    """True in the first process, which has the model directory; always True if there is only one process."""
     return jax.process_index() == 0
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """Calls `make` in the first process and returns its result in all; with several processes as JSON restores it.
+    """Calls `make` in the first process and returns the result in all processes.
 
-    All processes must call this function.
+    All processes must call this function. With several processes the result is sent as JSON, so tuples become lists.
 
     Raises:
       Exception: in the first process, the error of `make`.
@@ -102,14 +102,14 @@ def from_first(make: Callable[[], Any]) -> Any:
 
 
 def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> T:
-    """Calls `make` in every process, checks that all results are the same, and returns the process's own.
+    """Calls `make` in every process, checks that all results are the same, and returns this process's result.
 
     All processes must call this function. Processes with different data or options would compute nonsense, or wait for
     each other forever.
 
     Args:
-      what: name of the results in the message.
-      say: the text of a result that must be the same in all processes.
+      what: name of the results in the error message.
+      say: converts a result to the text that must be the same in all processes.
 
     Raises:
       Exception: the error of `make` in this process.
@@ -141,9 +141,9 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
     """Sends a tree of arrays from the first process to all, one array at a time, and places them on devices.
 
     Args:
-      tree: arrays; in the other processes, anything with their shapes and dtypes.
-      place: function of an array and its entry in `where`.
-      where: a tree of the same structure, of shardings for example.
+      tree: arrays; in the other processes, objects with the same shapes and dtypes.
+      place: puts an array on devices; its arguments are the array and the entry of `where`.
+      where: a tree of the same structure, for example of shardings.
     """
     if jax.process_count() == 1:
         return jax.tree.map(place, tree, where)
@@ -156,29 +156,29 @@ def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where:
 
 
 def gathered(tree: Any) -> Any:
-    """Gathers arrays that lie on the devices of several processes on the host of the first process.
+    """Gathers arrays from the devices of several processes on the host of the first process.
 
-    All processes must call this function; the others get None for each array. One process gets its arrays unchanged.
-    Only one array at a time is whole on the devices.
+    All processes must call this function; the other processes get None for each array. If there is only one process,
+    the arrays are unchanged. Only one array at a time is whole on the devices.
     """
     if jax.process_count() == 1:
         return tree
 
     def told(leaf):
         whole = on_host(leaf)
-        return whole if is_first() else None  # or every host's memory would fill
+        return whole if is_first() else None  # else all arrays would fill the memory of every host
 
     return jax.tree.map(told, tree)
 
 
 def _told(mine: np.ndarray) -> np.ndarray:
-    """The first process's array in all processes; `mine` has the same shape and dtype in all."""
+    """Returns the first process's array in all processes; `mine` has the same shape and dtype in all processes."""
     arrays = _by_process(mine)
     return jax.device_get(settle(_first(arrays.sharding.mesh)(arrays)))
 
 
 def _from_all(mine: np.ndarray) -> np.ndarray:
-    """The arrays of all processes [process, ...]; `mine` has the same shape and dtype in all."""
+    """Returns the arrays of all processes, [process, ...]; `mine` has the same shape and dtype in all processes."""
     return on_host(_by_process(mine))
 
 
@@ -195,10 +195,10 @@ def _first(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 class Vote:
-    """Tells every process if any process wants to stop; all get the same answer.
+    """A vote of all processes on stopping: a call returns True in every process if any process wants to stop.
 
-    With several processes the answer is that of the previous call, so that no process waits for the step that has just
-    begun.
+    With several processes a call returns the result of the previous vote, so that no process waits for the step that
+    has just begun.
     """
 
     def __init__(self):

@@ -1,11 +1,11 @@
-"""Sharding of parameters and batches: rules from the names of a parameter's axes to the axes of a device mesh.
+"""Sharding of parameters and batches by rules from the names of a parameter's axes to the axes of a device mesh.
 
-A mesh has two axes. Rows of a batch are split over "data"; "model" splits the work on each row. Every parameter names
-its axes ("vocab", "embed", "mlp", ...), and a rule says over which mesh axis a name is split:
+A mesh has two axes. Rows of a batch are split over "data", and the work on each row is split over "model". The axes of
+every parameter have names ("vocab", "embed", "mlp", ...), and a rule splits the axes of one name over a mesh axis:
 
     data parallel      every device holds all parameters and works on its rows
     FSDP               `shard_parameters`: every device holds a part of the parameters and of the optimizer's state, and
-                       gets the other parts when it needs them
+                       gets the other parts when the computation needs them
     tensor parallel    `model_parallel` = N: N devices share the heads, the MLP and the vocabulary of the same rows
 
 XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); the computation stays the same.
@@ -35,10 +35,10 @@ class Sharding:
     """The distribution of a model and its batches over devices; the default is data parallel.
 
     Attributes:
-      model_parallel: number of devices that share the work on a row; groups of this size share the rows.
-      shard_parameters: True lets the devices that share the rows share parameters and optimizer state, too.
-      rules: (axis of a parameter, mesh axis); the first rule that applies wins. An axis whose size is no multiple of
-        the devices stays whole, as does one whose mesh axis is taken by another axis of the parameter.
+      model_parallel: number of devices that share the work on a row; the rows are split over groups of this size.
+      shard_parameters: split parameters and optimizer state over the mesh axis "data", too.
+      rules: pairs (axis of a parameter, mesh axis); the first rule that applies wins. An axis is not split if its size
+        is no multiple of the number of devices, or if another axis of the parameter is split over the same mesh axis.
         `shard_parameters` adds ("embed", "data") at the end.
 
     Raises:
@@ -57,7 +57,7 @@ class Sharding:
             checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """The mesh [data, model] of the given devices, or of all; neighbours share the work on a row.
+        """Makes the mesh [data, model] of the given devices, by default of all; neighbours share the work on a row.
 
         Raises:
           PadirError: the number of devices is no multiple of model_parallel, or a row would be shared by parts of
@@ -81,7 +81,7 @@ class Sharding:
 
         Args:
           model: a `ModelConfig`.
-          rows: rows of a batch over all devices; None is not checked.
+          rows: number of rows of a batch over all devices; None leaves out this check.
 
         Raises:
           PadirError: a size is no multiple of its number of devices.
@@ -105,7 +105,7 @@ class Sharding:
             )
 
     def spec(self, axes: Sequence[str], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-        """The `PartitionSpec` of an array with these named axes.
+        """The `PartitionSpec` of an array with the given axis names and shape.
 
         >>> mesh = AbstractMesh((2, 4), ("data", "model"))
         >>> tuple(Sharding(4, shard_parameters=True).spec(("vocab", "embed"), (32, 8), mesh))
@@ -128,7 +128,7 @@ class Sharding:
         """The sharding of every parameter.
 
         Args:
-          axes: a tree of the axis names of each parameter (`padir.models.params.param_axes`).
+          axes: a tree with the axis names of each parameter (`padir.models.params.param_axes`).
           params: the parameters, or their shapes.
         """
         return jax.tree.map(
@@ -139,8 +139,8 @@ class Sharding:
 def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh) -> Any:
     """The sharding of every array of a state that mirrors the parameters, such as an optimizer's.
 
-    Arrays with a parameter's shape have its sharding. Arrays that lack one of its axes (Adafactor's row and column
-    means) are sharded along the remaining axes. All other arrays are on every device.
+    Arrays with the shape of a parameter have the parameter's sharding. Arrays that lack one axis of a parameter
+    (Adafactor's row and column means) are sharded along the remaining axes. All other arrays are on every device.
 
     Args:
       state, params: arrays, or their shapes; the state contains trees with the structure of the parameters.
@@ -163,7 +163,7 @@ def _fields(path) -> list[str]:
 
 
 def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> PartitionSpec:
-    """The spec of an array with a parameter's shape, or with that shape less one axis."""
+    """The `PartitionSpec` of an array with a parameter's shape, or with this shape without one axis."""
     if shape == whole_shape:
         return spec
     lacking = [i for i in range(len(whole_shape)) if whole_shape[:i] + whole_shape[i + 1 :] == shape]
@@ -176,7 +176,7 @@ def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> Partiti
 
 
 def process_rows(mesh: Mesh) -> tuple[int, int]:
-    """This process's share of a batch's rows: (number of the share, number of shares), as `make_loader` takes it.
+    """This process's share of the rows of a batch: (number of the share, number of shares), `shard` in `make_loader`.
 
     Raises:
       PadirError: a row would be shared by some devices of this process and by other processes.
@@ -215,15 +215,15 @@ def on_host(tree: Any) -> Any:
 
 
 def _is_whole_here(leaf: Any) -> bool:
-    """True if this process's own devices have all of an array."""
+    """True if the devices of this process hold the whole array."""
     return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
 def settle(tree: Any) -> Any:
-    """Returns the arrays unchanged; on CPUs of several processes it first waits until they are computed.
+    """Returns the arrays unchanged; with several processes on CPUs, waits first until the arrays are computed.
 
-    On CPUs programs share a few threads, and a program that waits for another process holds its thread. So several
-    programs at once may take all threads of two processes and wait for each other forever (docs/devices.md).
+    On CPUs programs share a few threads, and a program that waits for another process keeps its thread. So programs
+    that run at the same time may take all threads of two processes and wait for each other forever (docs/devices.md).
     """
     if jax.process_count() > 1 and jax.default_backend() == "cpu":
         jax.block_until_ready(tree)
@@ -236,7 +236,7 @@ def _replicate(everywhere: NamedSharding) -> Callable[[list[jax.Array]], list[ja
 
 
 def keep_rows(x: jax.Array) -> jax.Array:
-    """Keeps the rows of an array [B, ...] split over "data" on the mesh of `jax.set_mesh`, if there is one.
+    """Constrains the rows of an array [B, ...] to be split over "data", if `jax.set_mesh` has set a mesh.
 
     Without this constraint XLA may gather the rows and split [..., D] along D instead, as parameters are split.
     """
@@ -248,7 +248,7 @@ def keep_rows(x: jax.Array) -> jax.Array:
 
 
 def all_devices() -> list[Any]:
-    """The devices of all processes, grouped by process; on a TPU pod, ids follow the topology and not the processes."""
+    """The devices of all processes, grouped by process; on a TPU pod the order of device ids does not group them."""
     return sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
 
 
@@ -263,7 +263,7 @@ def mesh_of(tree: Any) -> Mesh | None:
 
 
 def part_held(shardings: Any, shapes: Any) -> float:
-    """The share of a tree's numbers that one device holds."""
+    """The share of the numbers in a tree of arrays that one device holds, in (0, 1]."""
     sizes = [
         (np.prod(sharding.shard_shape(leaf.shape)), np.prod(leaf.shape))
         for sharding, leaf in zip(jax.tree.leaves(shardings), jax.tree.leaves(shapes), strict=True)

@@ -94,16 +94,16 @@ SYSTEM: dict[str, Callable[[RowDict], str]] = {
 
 
 def system_columns(rows: Rows) -> list[str]:
-    """Columns that tell the rows apart: model, hypotheses and steps always, others where rows differ in them."""
+    """Columns that tell the rows apart: always model, hypotheses and steps, others if rows differ in them."""
     models = [[row for row in rows if row["model"] == name] for name in dict.fromkeys(row["model"] for row in rows)]
 
     def differ(name: str, some: Rows) -> bool:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths") if differ(name, rows)]
-    if len({_shortlist(row) for row in rows}) > 1:  # one and none differ, too
+    if len({_shortlist(row) for row in rows}) > 1:  # a row with and a row without a shortlist differ, too
         between.append("shortlist")
-    # A model brings its own values of these: they are shown where one model has several.
+    # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
     within = [n for n in ("canvas", "drop_repeats", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
 

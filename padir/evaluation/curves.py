@@ -98,7 +98,7 @@ def plot(curves: Mapping[str, Sequence[Bucket]], path: str | Path, title: str = 
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     handles, labels = panels[0].get_legend_handles_labels()
-    ncols = max(1, min(len(curves), 3, 180 // (8 + max(map(len, labels)))))  # as many as the width has room for
+    ncols = max(1, min(len(curves), 3, 180 // (8 + max(map(len, labels)))))  # as many columns as the width allows
     figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
     figure.suptitle(title)
     figure.savefig(path, format="png", dpi=120)

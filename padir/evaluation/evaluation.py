@@ -18,7 +18,7 @@ from padir.text.tokenizer import Tokenizer
 
 RECALL_AT = (1, 3, 5, 10)
 Metric = Callable[[Sequence[str], Sequence[str]], Score]
-"""(hypotheses, references) -> Score: a metric beside those that `padir.metrics.scores` always computes."""
+"""Function from (hypotheses, references) to a Score: a metric beside those that `padir.metrics.scores` computes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def evaluate(
       oracle_lengths: give every sentence the length of its reference (always so if the model predicts no lengths).
         References longer than the model's longest target get that length, and count as truncated.
       metrics: further metrics, such as BLEURT.
-      compiled: `warm_up` was called before, so that the time includes no compilation; goes into the signature.
+      compiled: True if `warm_up` was called before, so that the time includes no compilation, as the signature says.
 
     Raises:
       PadirError: there are no sentences, or sources and references differ in number.
@@ -104,7 +104,7 @@ def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, or
 
 
 def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: bool) -> tuple[list[int] | None, int]:
-    """Lengths of the references in tokens if they are to be given, and the number of references that were cut."""
+    """Reference lengths in tokens, or None if the model chooses lengths; and the number of references that were cut."""
     config = translator.card.config
     if config.causal or not (oracle_lengths or config.length_head == "oracle"):
         return None, 0

@@ -13,14 +13,14 @@ _COLUMN_OF = {"test_set": test_set_name, "steps": steps}
 _HEADS = {"hypotheses": "# Hyp.", "steps": "Steps"}
 
 Grid = dict[tuple[str, ...], dict[str, RowDict]]
-"""system -> test set or steps -> row"""
+"""Nested mapping from a system, then a test set or number of steps, to a row."""
 
 
 def paper_tables(rows: Rows, metrics: Sequence[str] = ("bleu", "bleurt", "stutter"), across: str = "test_set") -> str:
     """Format one table a metric in Markdown; a metric that no row has gets no table.
 
-    Rows of a model follow each other and name it once. Rows that differ only in what stands across share a line. Rows
-    without metrics (combinations without a meaning) are left out.
+    Lines of a model follow each other, and only the first names the model. Rows that differ only in the test set or
+    steps across share a line. Rows without metrics (options that do not fit the model) are left out.
 
     Args:
       across: "test_set" or "steps".

@@ -27,7 +27,7 @@ MAX_CURVES = 10  # more lines cannot be told apart
 
 
 def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) -> Rows:
-    """Print the table and its signatures; returns the rows as JSON."""
+    """Print the table and its signatures, and return the rows as JSON."""
     described = [describe_row(row, test_set) for row in rows]
     models = ", ".join(dict.fromkeys(row.model for row in rows))
     tables.show(f"{models} on {len(test_set.sources):,} sentences", *cells(described))
@@ -52,7 +52,7 @@ def write(
     warn: Callable[[str], None],
     skipped: Sequence[str] = (),
 ) -> None:
-    """Write the files.
+    """Write all files of an evaluation.
 
     Args:
       output: beginning of the files' names.
@@ -60,7 +60,7 @@ def write(
       warn: called with a message if the curves cannot be drawn.
       skipped: metrics that could not be computed, and why.
     """
-    for stale in Path(f"{output}.rows").glob("[0-9]*.txt"):  # of an earlier table
+    for stale in Path(f"{output}.rows").glob("[0-9]*.txt"):  # hypotheses of an earlier table
         stale.unlink()
     curves: dict[str, list[Bucket]] = {}
     for i, (row, entry) in enumerate(zip(rows, described, strict=True), 1):

@@ -1,4 +1,4 @@
-"""Rows of a table of systems as JSON: what `padir evaluate` writes and `padir tables` reads.
+"""Rows of a table of systems as JSON, which `padir evaluate` writes and `padir tables` reads.
 
 A row is a dict: the system (model, strategy, num_steps, ...), the test set, and `scores`, which maps the name of each
 metric to its value and signature. Tables in every format are made of such rows, just measured or read from files.

@@ -17,7 +17,7 @@ TITLES = {
     "exact_match": "exact match",
     "oracle_gap": "oracle gap",
 }
-_UNTABLED = ("hypotheses", "truncated")  # the one is a column of its own, the other a warning
+_UNTABLED = ("hypotheses", "truncated")  # a system column shows hypotheses; truncation is a warning
 _RECALL = "length_recall_"
 
 

@@ -1,4 +1,4 @@
-"""Exchange with other programs: StableHLO programs, Hugging Face's names of weights, seqio Tasks, T5X.
+"""Exchange of models and data with other programs: StableHLO, Hugging Face, seqio and T5X.
 
 `export_model` writes a model as programs, which `Exported` (module `standalone`, copied into every export) runs without
 padir. `write_weights` and `read_weights` use the names of Hugging Face's T5. `seqio_tasks` registers padir's sources as

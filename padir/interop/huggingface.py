@@ -1,8 +1,8 @@
-"""Export of weights under the names of Hugging Face's T5, for other frameworks, and import of such a folder.
+"""Exports weights under the names of Hugging Face's T5, for other frameworks, and imports exported folders.
 
-padir names parameters as T5X does. Parts that T5 also has get their name in Hugging Face's models and, if they are
-kernels of linear maps, the other order of axes (`hugging_face_name`). Parts that T5 lacks (positional attention, the
-position table, the length and rejecter heads) keep their axes and padir's name, with dots and after "padir.".
+padir names parameters as T5X does. Parameters that T5 also has get their name in Hugging Face's models, and kernels of
+linear maps are transposed (`hugging_face_name`). Parameters that T5 lacks (positional attention, the position table,
+the length and rejecter heads) keep their axes and their name in padir, with dots for slashes and the prefix "padir.".
 
 An autoregressive model of padir is a T5, for which the folder has a config.json. The other models have all of T5's
 parts, but a bidirectional decoder, which T5 lacks.
@@ -72,7 +72,7 @@ _OTHERS = {  # (name, True if the axes are swapped)
 
 
 def hugging_face_name(name: str) -> tuple[str, bool]:
-    """(Hugging Face's name of a parameter, True if its axes are swapped).
+    """Hugging Face's name of a parameter, and True if its axes are swapped.
 
     >>> hugging_face_name("decoder/layers_3/encoder_decoder_attention/query/kernel")
     ('decoder.block.3.layer.1.EncDecAttention.q.weight', True)
@@ -131,7 +131,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
     """Reads the model of a folder that `write_weights` wrote; every file is compared with the manifest.
 
     Raises:
-      PadirError: it is no such folder, a file is damaged, or the arrays are not those of the model.
+      PadirError: `write_weights` did not write the folder, a file is damaged, or the arrays do not fit the model card.
     """
     folder = Path(folder)
     check_manifest(folder, (WEIGHTS, NAMES, CARD, VOCABULARY))
@@ -150,7 +150,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
 
 
 def t5_config(card: ModelCard) -> dict[str, Any]:
-    """The sizes as fields of Hugging Face's T5Config, for the parts that T5 has."""
+    """A model's sizes as fields of Hugging Face's T5Config, for the parts that T5 has."""
     c = card.config
     gated = len(c.mlp_activations) > 1
     plain = {"gelu": "gelu_new"}.get(c.mlp_activations[0], c.mlp_activations[0])  # JAX's is the approximation

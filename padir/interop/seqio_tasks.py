@@ -29,7 +29,7 @@ TFDS_SETS: dict[str, tuple[str, str, str]] = {
     "wmt17_en_zh": ("wmt17_translate/zh-en", "en", "zh"),
 }
 
-_VERSION = "1.*.*"  # seqio wants one; TFDS counts the first number up when examples change
+_VERSION = "1.*.*"  # seqio requires a version; TFDS increases the first number when examples change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TfdsText:
       name: the source's name.
       dataset: the set's name in TFDS, with its configuration.
       source_language, target_language: keys of the two texts in an example of TFDS.
-      data_dir: the folder of `tfds build`; None: TFDS's own folder (TFDS_DATA_DIR, or ~/tensorflow_datasets).
+      data_dir: the folder of `tfds build`; None for TFDS's own folder (TFDS_DATA_DIR, or ~/tensorflow_datasets).
       splits: names of the splits.
     """
 
@@ -87,8 +87,8 @@ class TfdsText:
         """Sentence pairs of a split, one by one.
 
         Raises:
-          PadirError: an unknown split, seqio is not installed, or TFDS has not built the set or cannot read it (the
-            message has the command that builds it).
+          PadirError: the split is unknown, seqio is not installed, or TFDS has not built the set or cannot read it (the
+            message has the command that builds the set).
         """
         if split not in self.splits:
             raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
@@ -208,7 +208,7 @@ def _add_task(
     vocab_path: PathLike,
     num_sentinels: int,
 ) -> None:
-    """Adds or replaces a Task; its preprocessors give {"inputs", "targets"} as text."""
+    """Adds or replaces a Task whose preprocessors return {"inputs", "targets"} as text."""
     seqio, tf = _import()
     Tokenizer.load(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
     vocabulary = seqio.SentencePieceVocabulary(str(vocab_path), extra_ids=num_sentinels)  # T5X compares paths

@@ -51,7 +51,7 @@ _KNOWN_PLATFORMS = (*PLATFORMS, "rocm")
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Row lengths of the exported programs, in increasing order; None: all multiples of `step` that the model needs.
+    """Row lengths of the exported programs, increasing; None for all multiples of `step` that the model needs.
 
     Attributes:
       source: source lengths in tokens, with EOS and the [LENGTH] token that most models read first; the last one limits
@@ -61,7 +61,7 @@ class Lengths:
       step: distance between lengths where none are named.
 
     Raises:
-      PadirError: lengths that do not increase or are below 2, or a step below 1.
+      PadirError: lengths do not increase or are below 2, or the step is below 1.
     """
 
     source: tuple[int, ...] | None = None
@@ -224,7 +224,7 @@ def _describe(
 
 
 def save_weights(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes arrays as safetensors; as bfloat16, which halves the file, if no float32 value is changed by it."""
+    """Writes arrays as safetensors, in bfloat16 if this changes no float32 value, which halves the file."""
     small = {name: value.astype(jnp.bfloat16) if value.dtype == np.float32 else value for name, value in arrays.items()}
     exact = all(np.array_equal(small[name].astype(value.dtype), value) for name, value in arrays.items())
     whole = {name: np.ascontiguousarray(value) for name, value in (small if exact else arrays).items()}

@@ -91,7 +91,7 @@ class Exported:
         """Loads an export; every file is compared with the manifest.
 
         Raises:
-          ExportError: it is no such folder, a file is missing or damaged, or its programs are not for this device.
+          ExportError: the folder is no export, a file is missing or damaged, or its programs are not for this device.
         """
         folder = Path(folder)
         if importlib.util.find_spec("flatbuffers") is None:

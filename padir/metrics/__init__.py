@@ -1,6 +1,6 @@
-"""Scores of translated test sets: BLEU, chrF, stutter and others, BLEURT, and significance tests.
+"""Scores of translated test sets (BLEU, chrF, BLEURT, stutter and others), and significance tests.
 
-SacreBLEU is imported by the functions that score, TensorFlow and `tokenizers` by those that load a BLEURT checkpoint.
+Importing this package needs no SacreBLEU, TensorFlow or `tokenizers`: the functions that score or load import them.
 """
 
 from padir.metrics.bleurt import Bleurt

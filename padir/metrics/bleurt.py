@@ -1,11 +1,13 @@
 """BLEURT (Sellam et al., ACL 2020; Pu et al., EMNLP 2021) from a checkpoint folder on disk.
 
-A checkpoint is a TensorFlow SavedModel with `bleurt_config.json`. Its graph takes token ids, made here from text:
+A checkpoint is a TensorFlow SavedModel with `bleurt_config.json`. The graph of the model takes token ids, which this
+module makes from text:
 
-    [CLS] reference [SEP] candidate [SEP]      segment 0 up to the first [SEP], 1 from there on, zeros as padding
+    [CLS] reference [SEP] candidate [SEP]      segment 0 up to the first [SEP], segment 1 after it, padded with zeros
 
 The older checkpoints (such as bleurt-base-128) read BERT's word pieces; BLEURT-20 and its distilled checkpoints read
-SentencePiece. Where a pair is longer than the graph takes, the longer side is cut, or the candidate if they are equal.
+SentencePiece. A pair that is too long for the graph is cut token by token: the longer side loses its last token, or the
+candidate if both have the same length.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _WHOLE = "take a whole checkpoint"
 
 
 class MissingPackage(PadirError):
-    """TensorFlow or `tokenizers` is not installed: callers skip the metric and say so."""
+    """The error for a missing TensorFlow or `tokenizers`; callers report it and skip the metric."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Pieces:
     Attributes:
       encode: text -> ids, without [CLS] and [SEP].
       cls, sep: ids of [CLS] and [SEP].
-      max_length: most ids of a pair, [CLS] and both [SEP] included.
+      max_length: largest number of ids of a pair, [CLS] and both [SEP] included.
       dynamic: True if the graph takes shorter rows; otherwise all rows have max_length.
     """
 
@@ -56,7 +58,7 @@ class Pieces:
         return [self.cls, *a, self.sep, *b, self.sep], [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
     def batch(self, references: Sequence[str], candidates: Sequence[str]) -> dict[str, np.ndarray]:
-        """The graph's three inputs, int64 [pairs, length]."""
+        """Makes the three inputs of the graph for a batch of pairs, each int64 [pairs, length]."""
         pairs = [self.pair(r, c) for r, c in zip(references, candidates, strict=True)]
         length = max(len(ids) for ids, _ in pairs) if self.dynamic else self.max_length
         names = ("input_ids", "input_mask", "segment_ids")
@@ -68,11 +70,11 @@ class Pieces:
 
 
 def read_config(folder: str | Path) -> tuple[str, Pieces]:
-    """The name and tokenisation of a checkpoint; needs no TensorFlow.
+    """Reads the name and tokenisation of a BLEURT checkpoint, without TensorFlow.
 
     Raises:
       MissingPackage: `tokenizers` is needed and not installed.
-      PadirError: the folder is no BLEURT checkpoint, or its vocabulary is missing or of another kind.
+      PadirError: the folder is no BLEURT checkpoint, or its vocabulary is missing or not BLEURT's.
     """
     folder = Path(folder)
     try:
@@ -115,7 +117,7 @@ def _sentencepiece(path: Path) -> Any:
 
 
 class Bleurt:
-    """A loaded checkpoint: `scores` gives one score a pair, a call gives their mean times 100 (as the paper's Table 3).
+    """A loaded checkpoint. `scores` gives a score for each pair; a call gives their mean x 100, as the paper's Table 3.
 
     >>> bleurt = Bleurt.load("BLEURT-20-D6")  # doctest: +SKIP
     >>> bleurt.scores(["The dog sleeps."], ["The dog is sleeping."])  # doctest: +SKIP
@@ -129,17 +131,17 @@ class Bleurt:
 
     @classmethod
     def load(cls, folder: str | Path, batch_size: int = 32) -> Bleurt:
-        """Loads a checkpoint folder.
+        """Loads a BLEURT checkpoint from a folder.
 
         Raises:
-          MissingPackage: TensorFlow is not installed.
+          MissingPackage: TensorFlow or `tokenizers` is needed and not installed.
           PadirError: the folder is no whole BLEURT checkpoint.
         """
         name, pieces = read_config(folder)
         return cls(name, pieces, _load_graph(Path(folder)), batch_size)
 
     def scores(self, references: Sequence[str], candidates: Sequence[str]) -> list[float]:
-        """One score a pair, about 0 (bad) to 1 (good); pairs of similar length are scored together."""
+        """Scores each pair, from about 0 (bad) to 1 (good); pairs of similar length share a batch."""
         order = sorted(range(len(references)), key=lambda i: len(references[i]) + len(candidates[i]))
         results = [0.0] * len(order)
         for begin in range(0, len(order), self.batch_size):
@@ -150,10 +152,10 @@ class Bleurt:
         return results
 
     def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """The mean over a test set, times 100.
+        """The mean score of a test set, times 100.
 
         Raises:
-          PadirError: no sentences, or not as many hypotheses as references.
+          PadirError: there are no sentences, or not as many hypotheses as references.
         """
         if len(hypotheses) != len(references) or not hypotheses:
             raise PadirError(
@@ -165,7 +167,7 @@ class Bleurt:
 
 @dataclasses.dataclass(frozen=True)
 class _Graph:
-    """A SavedModel's signature as a function of arrays; holds the model, which its variables need to live."""
+    """The signature of a SavedModel as a function of arrays; the field `model` keeps the variables alive."""
 
     model: Any
     constant: Callable[[np.ndarray], Any]
@@ -176,14 +178,14 @@ class _Graph:
 
 
 def _load_graph(folder: Path) -> _Graph:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides its start-up messages
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's start-up messages
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise MissingPackage("BLEURT needs TensorFlow", remedy="pip install 'padir[bleurt]'") from None
     if not any((folder / "variables").glob("variables.data-*")):
         raise PadirError(f"{folder} has no weights (variables/variables.data-*)", remedy=_WHOLE)
-    for device in tf.config.list_physical_devices("GPU"):  # or TensorFlow takes the memory that JAX needs
+    for device in tf.config.list_physical_devices("GPU"):  # else TensorFlow takes the memory that JAX needs
         tf.config.experimental.set_memory_growth(device, True)
     try:
         model = tf.saved_model.load(str(folder))

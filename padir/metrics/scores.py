@@ -1,6 +1,6 @@
-"""Scores of a translated test set: BLEU, chrF, word-level stutter, length ratio, exact match, and the toy corpus's own.
+"""Scores of a translated test set: BLEU, chrF, word-level stutter, length ratio, exact match and toy corpus scores.
 
-Every score carries a signature of how it was computed: scores are comparable only if their signatures are equal.
+Every score has a signature, which says how it was computed; scores are comparable only if their signatures are equal.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
 
-# A word is a run of letters and digits, joined inside by apostrophes or hyphens; every other sign stands alone.
+# A word is a run of letters and digits, possibly with apostrophes or hyphens inside; every other sign is its own match.
 _WORDS = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
-# Han and kana are single words; a number or a word in another script stays whole among them.
+# Every Han or kana character is a word; a number or a word in another script between them stays whole.
 _HAN_OR_KANA = r"\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CHARACTERS = re.compile(rf"[{_HAN_OR_KANA}]|[^\W{_HAN_OR_KANA}]+|[^\w\s]")
 _WRITTEN_WITHOUT_SPACES = ("zh", "ja")
@@ -27,7 +27,7 @@ _WRITTEN_WITHOUT_SPACES = ("zh", "ja")
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A metric's name and value, and the signature of how it was computed."""
+    """The value of a metric, with the metric's name and a signature that says how the value was computed."""
 
     name: str
     value: float
@@ -44,7 +44,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: 
     signature has tok:char.
 
     Raises:
-      PadirError: no sentences, or not as many hypotheses as references.
+      PadirError: there are no sentences, or not as many hypotheses as references.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language)
@@ -53,10 +53,10 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: 
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus chrF2, 0 to 100, by SacreBLEU: character n-grams up to 6, which need no tokenizer.
+    """Corpus chrF2, 0 to 100, by SacreBLEU, over character n-grams up to 6, which need no tokenizer.
 
     Raises:
-      PadirError: no sentences, or not as many hypotheses as references.
+      PadirError: there are no sentences, or not as many hypotheses as references.
     """
     from sacrebleu.metrics.chrf import CHRF
 
@@ -69,22 +69,22 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 def stutter(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
     """Word-level stutter: words that follow themselves in the output more often than in the reference, per 1,000 words.
 
-    Case is ignored. Punctuation is no word but separates words ("no, no" is no stutter). Repetitions that the reference
-    has, too, are not counted. In Chinese and Japanese the unit is the character. The metric follows section 3.3 of the
-    paper (Li et al., ICML 2024), which does not say how to normalise.
+    Case is ignored. Punctuation is no word but separates words ("no, no" is no stutter). Repetitions that are also in
+    the reference are not counted. In Chinese and Japanese the unit is the character. The metric follows section 3.3 of
+    the paper (Li et al., ICML 2024), which does not say how to normalise the count.
 
     >>> stutter(["the dog was walking walking home"], ["the dog was walking home"], "en").value  # 1 of 6 words
     166.66666666666666
 
     Raises:
-      PadirError: no sentences, or not as many hypotheses as references.
+      PadirError: there are no sentences, or not as many hypotheses as references.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
     by_character = _written_by_character(target_language)
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         output = _words(hypothesis, by_character)
-        # Counter subtraction keeps positive counts only: no credit for words that the reference repeats more often.
+        # Counter subtraction keeps positive counts only, so words that the reference repeats more often count 0.
         repeats += (_repeats(output) - _repeats(_words(reference, by_character))).total()
         num_words += sum(map(_is_word, output))
     value = 1000 * repeats / num_words if num_words else 0.0
@@ -92,10 +92,12 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
 
 
 def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
-    """Tokens of all outputs over tokens of all references, in BLEU's tokens: SacreBLEU's `ratio`. Below 1: too short.
+    """Number of tokens in all outputs divided by that in all references; below 1, the outputs are too short.
+
+    The tokens are BLEU's, and the value is SacreBLEU's `ratio`.
 
     Raises:
-      PadirError: no sentences, not as many hypotheses as references, or references without a single token.
+      PadirError: there are no sentences, not as many hypotheses as references, or all references are empty.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language)
@@ -108,10 +110,10 @@ def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_la
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Percentage of outputs that equal their reference, but for white space at either end.
+    """Percentage of outputs that equal their reference, ignoring white space at either end.
 
     Raises:
-      PadirError: no sentences, or not as many hypotheses as references.
+      PadirError: there are no sentences, or not as many hypotheses as references.
     """
     _check_lengths(hypotheses=hypotheses, references=references)
     equal = sum(h.strip() == r.strip() for h, r in zip(hypotheses, references, strict=True))
@@ -124,7 +126,7 @@ def toy_scores(sources: Sequence[str], hypotheses: Sequence[str]) -> dict[str, S
     Sources are sentences of the corpus toy_de_en; the scores toy_right, toy_mixed and toy_wrong add up to 100.
 
     Raises:
-      PadirError: no sentences, not as many hypotheses as sources, or a source that is not of the grammar.
+      PadirError: there are no sentences, not as many hypotheses as sources, or a source is not of the toy grammar.
     """
     from padir.data.toy import judge
 
@@ -144,13 +146,14 @@ def score_all(
     target_language: str,
     task: str | None = None,
 ) -> dict[str, Score]:
-    """Every score by its name: bleu, chrf, stutter, length_ratio, exact_match, and toy_* for the task toy_de_en.
+    """Computes bleu, chrf, stutter, length_ratio, exact_match and, for the task toy_de_en, the toy scores, by name.
 
     The grammar of the toy corpus translates from German only, so the other direction gets no toy_* scores. Empty
     outputs count as well.
 
     Raises:
-      PadirError: no sentences, sources, hypotheses and references differ in number, or all references are empty.
+      PadirError: there are no sentences, sources, hypotheses and references differ in number, or all references are
+        empty.
     """
     _check_lengths(hypotheses=hypotheses, references=references, sources=sources)
     scores = [
@@ -167,7 +170,7 @@ def score_all(
 
 
 def count_words(text: str, language: str) -> int:
-    """The number of words as `stutter` counts them, without punctuation; characters in Chinese and Japanese.
+    """Number of words without punctuation, as `stutter` counts them; in Chinese and Japanese, number of characters.
 
     >>> count_words("Ein Mann, 3 Hunde.", "de")
     4
@@ -191,12 +194,12 @@ def _check_lengths(**lines: Sequence[str]) -> None:
 
 
 def _primary_language(language: str) -> str:
-    """The language in a code with a region or script: zh of zh-CN or zh_Hans."""
+    """The language of a code with a region or script, such as zh for zh-CN or zh_Hans."""
     return re.split("[-_]", language.lower(), maxsplit=1)[0]
 
 
 def sentence_metric(name: str, target_language: str) -> Metric:
-    """SacreBLEU's metric for one sentence at a time: "chrf", or "bleu" with effective order."""
+    """SacreBLEU's metric for scoring single sentences: "chrf", or "bleu" with effective order."""
     from sacrebleu.metrics.chrf import CHRF
 
     return CHRF() if name == "chrf" else bleu_metric(target_language, effective_order=True)
@@ -204,13 +207,13 @@ def sentence_metric(name: str, target_language: str) -> Metric:
 
 def bleu_metric(target_language: str, effective_order: bool = False) -> BLEU:
     """SacreBLEU's BLEU with its recommended tokenizer for the language, or by character where MeCab is missing."""
-    # Imported here, as only scoring needs SacreBLEU.
+    # The import is here because only scoring needs SacreBLEU.
     from sacrebleu.metrics.bleu import BLEU
 
     language = _primary_language(target_language)
     try:
         return BLEU(trg_lang=language, effective_order=effective_order)
-    except RuntimeError:  # sacrebleu's way of saying that MeCab is not installed
+    except RuntimeError:  # SacreBLEU raises this error if MeCab is not installed
         return BLEU(trg_lang=language, tokenize="char", effective_order=effective_order)
 
 

@@ -16,7 +16,7 @@ class SystemScore:
     """The score of one system in one metric, with its confidence interval and p-value.
 
     Attributes:
-      system, metric: names.
+      system, metric: names of the system and the metric.
       score: score of the original test set, without resampling.
       mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
       p_value: probability of a difference from the baseline at least as large as the observed one, if the systems were
@@ -39,10 +39,10 @@ def compare(
     target_language: str,
     samples: int = 1_000,
 ) -> list[SystemScore]:
-    """BLEU and chrF of every system, tested against the baseline, which is the first system.
+    """Scores every system in BLEU and chrF, and tests each against the baseline, which is the first system.
 
-    Every system is scored on the same `samples` resamples of the test set, so that the result is the same each time.
-    The environment variable SACREBLEU_SEED sets the seed of the resamples.
+    Every system is scored on the same `samples` resamples of the test set. The environment variable SACREBLEU_SEED sets
+    the seed of the resamples, which is fixed by default.
 
     Args:
       references: one reference translation for each sentence.

@@ -1,4 +1,4 @@
-"""BERT's word pieces (Devlin et al., 2019) for the older BLEURT checkpoints, by the package `tokenizers`."""
+"""BERT's word piece tokenizer (Devlin et al., 2019) for the older BLEURT checkpoints, from the package `tokenizers`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _LONGEST_WORD = 200  # characters; longer words are unknown
 
 
 def load_word_pieces(path: Path, lower_case: bool) -> Any:
-    """Reads a `vocab.txt` (one piece a line, its line number its id) as a `tokenizers.Tokenizer`.
+    """Makes a `tokenizers.Tokenizer` from a `vocab.txt`, which has one piece per line in the order of ids.
 
-    The pieces are those of BERT's own tokenizer but for 256 ideographs of extension E, which stand alone there, and for
-    marks and punctuation of scripts that are newer than Unicode 9.
+    The pieces equal those of BERT's own tokenizer, with two exceptions: 256 ideographs of extension E, each of which is
+    a piece in BERT's tokenizer, and marks and punctuation of scripts that are newer than Unicode 9.
 
     Args:
-      lower_case: lower-case the text and take its accents off, for uncased vocabularies.
+      lower_case: lower-case the text and remove accents, for uncased vocabularies.
 
     Raises:
       ImportError: `tokenizers` is not installed.
-      PadirError: no such file, or one that lacks BERT's special pieces.
+      PadirError: the file does not exist, or lacks BERT's special pieces.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -36,7 +36,7 @@ def load_word_pieces(path: Path, lower_case: bool) -> Any:
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=_LONGEST_WORD))
     tokenizer.normalizer = normalizers.Sequence(
         [
-            # BERT keeps private-use characters, `tokenizers` drops them: U+FFFC makes their words unknown, too.
+            # BERT keeps private-use characters, which `tokenizers` drops. U+FFFC makes their words unknown, as in BERT.
             normalizers.Replace(Regex(r"\p{Co}"), "\ufffc"),
             normalizers.BertNormalizer(strip_accents=lower_case, lowercase=lower_case),
         ]

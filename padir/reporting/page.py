@@ -33,7 +33,7 @@ class Section:
       title: the heading.
       text: a paragraph on how to read the pictures and the table.
       pictures: PNG files by name; the names are also their alternative texts.
-      rows: the rows of a table, by column name; None: no table.
+      rows: the rows of a table, by column name; None for no table.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Plots with matplotlib: the check that it is installed, the colours, and figures in padir's style.
+"""Plots with matplotlib: a check of its installation, colours, and figures in padir's style.
 
 matplotlib comes with the extra `plot`; it is imported only when something is drawn.
 """

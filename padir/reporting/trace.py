@@ -21,8 +21,8 @@ class Step:
 
     Attributes:
       pieces: L SentencePiece pieces, with U+2581 for a space.
-      log_probs: natural log-probability of each piece when it was last written; None where nothing was written (EOS,
-        or a hidden position); not shown for step 0.
+      log_probs: natural log-probability of each piece when it was last written; None for EOS and hidden positions;
+        not shown for step 0.
 
     Raises:
       PadirError: the numbers of pieces and log-probabilities differ.
@@ -109,7 +109,7 @@ def render_text(trace: Trace) -> str:
 
 
 def render_html(traces: Sequence[Trace]) -> str:
-    """An HTML page of traces, complete in one file: no script, no network; light or dark as the system is.
+    """An HTML page of traces in one file without script or network; light or dark by the system's setting.
 
     Pieces that changed since the step before are shaded; pieces of low probability are underlined, more strongly for
     lower ones; hovering over a piece shows its probability and the piece that it replaced.

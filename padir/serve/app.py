@@ -23,7 +23,7 @@ from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
 from padir.serve.request import Refused, Request, read_request
 
-LEFT = 499  # status in the metrics for a client that left and gets no answer
+LEFT = 499  # status in metrics for a client that closed its connection, which gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
@@ -32,11 +32,11 @@ class _Left(Exception):
 
 
 def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lambda engine: None) -> Starlette:
-    """Makes the application, which starts and closes the engine.
+    """Makes the application, whose startup and shutdown start and close the engine.
 
     Args:
-      model: the model's name in answers and on the page.
-      changed: called when the engine is ready, or has failed.
+      model: the model's name, for answers and the page.
+      changed: a callback for when the engine is ready or has failed.
     """
     shown = page(engine, model)
 
@@ -92,7 +92,7 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
 
 
 async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
-    """Writes the answer as JSON, one translation at a time, as megabytes of traces would keep other clients waiting."""
+    """Writes the answer as JSON, one translation at a time, since megabytes of traces would block other clients."""
     written = []
     for each in translations:
         written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -102,7 +102,7 @@ async def answer_json(model: str, seconds: float, translations: list[dict[str, A
 
 
 def translation_json(result: Translation, asked: Request) -> dict[str, Any]:
-    """A translation as JSON with finite numbers, and with candidates and trace if the request asks for them."""
+    """The fields of a translation that the request asked for, as a JSON object with finite numbers."""
     found: dict[str, Any] = {
         "text": result.text,
         "score": _finite(result.score),
@@ -124,17 +124,17 @@ def translation_json(result: Translation, asked: Request) -> dict[str, Any]:
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """An error response as JSON."""
+    """Makes a JSON response for an error."""
     headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
     return JSONResponse({"error": message, "status": status}, status, headers)
 
 
 async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[Translation]]:
-    """Reads a request and waits for its translations, or until its time is up or its client has left.
+    """Reads a request, and waits for its translations, or until it times out or its client has left.
 
     Raises:
-      PadirError: the request is refused (`Refused`), or the options do not fit the model.
-      _Left: the client has left.
+      PadirError: the request is refused (`Refused`), or the model does not support its options.
+      _Left: the client closed its connection.
     """
     limits, deadline = engine.limits, time.monotonic() + engine.limits.timeout
     _check_type(request)
@@ -157,7 +157,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
         if left in done:
             raise _Left
         raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")
-    finally:  # translations that nobody waits for are cancelled
+    finally:  # cancels sentences that nobody waits for
         left.cancel()
         answer.cancel()
         for future in futures:
@@ -165,7 +165,7 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
 
 
 def _check_type(request: requests.Request) -> None:
-    """Refuses content types other than JSON, which any web page could send without the browser's permission check."""
+    """Refuses a content type other than JSON, which a page of another site could send without permission."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "the content type must be application/json: set the header, and send JSON")
@@ -174,11 +174,7 @@ def _check_type(request: requests.Request) -> None:
 
 
 async def _body(request: requests.Request, most: int) -> bytes:
-    """Reads the body of a request, and refuses more than `most` bytes.
-
-    Raises:
-      Refused: 413 if the body is larger.
-    """
+    """Reads the body of a request, and refuses more than `most` bytes."""
     problem = Refused(413, f"a request takes {most:,} bytes: send several")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > most:
@@ -212,5 +208,5 @@ async def _our_fault(request: requests.Request, error: Exception) -> Response:
 
 
 def _finite(number: float) -> float:
-    """Replaces infinity, which JSON does not have, by a very large number."""
+    """The number itself if it is finite, otherwise ±1e30, as JSON has no infinity."""
     return number if math.isfinite(number) else math.copysign(1e30, number)

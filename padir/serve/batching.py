@@ -2,8 +2,8 @@
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
 2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile other jobs gather.
-3. A job that is cancelled while it waits leaves the queue and costs nothing.
-4. While no job waits, the thread does a piece of its spare work, if there is any.
+3. A job that is cancelled while it waits is removed from the queue and costs nothing.
+4. While no job waits, the thread does one piece after another of its spare work, if there is any.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from padir.errors import PadirError
 
 
 class QueueFull(PadirError):
-    """More jobs than may wait."""
+    """Error for more jobs than may wait."""
 
 
 class Closed(PadirError):
-    """The thread takes no more jobs."""
+    """Error for a job that comes after `Batcher.close`."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,15 +35,14 @@ class _Job:
 
 
 class Batcher:
-    """Runs jobs in batches.
+    """Runs jobs in batches of equal keys, in one thread.
 
     Args:
-      run: (key, works) -> a result for each, called in the one thread. After an exception the jobs of the batch run
-        again one by one, so that only the failed job gets the exception.
-      max_batch: most jobs of a batch.
-      max_wait: seconds that a job waits for other jobs of its key.
-      max_queue: most jobs that wait.
-      clock: seconds, for tests.
+      run: function from (key, works) to a result for each work, called in the thread. An error affects the failed job
+        alone: the other jobs of its batch run again without it.
+      max_batch: the most jobs of a batch.
+      max_wait: the most seconds that a job waits for others of its key.
+      max_queue: the most jobs that may wait.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Batcher:
     ):
         self._run, self._clock = run, clock
         self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
-        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in the order that they came; none is empty
+        self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._waiting = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -67,8 +66,8 @@ class Batcher:
         """Starts the thread.
 
         Args:
-          prepare: called before the first job.
-          spare: called while no job waits, as long as it returns True for more work to do.
+          prepare: a function that the thread calls before it runs jobs.
+          spare: a function that the thread calls while no job waits, until the function returns False.
         """
 
         def work() -> None:
@@ -84,10 +83,10 @@ class Batcher:
         return self._waiting
 
     def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts jobs, (key, work) each, into the queue, all or none; cancel a future to take its job out again.
+        """Puts jobs (key, work) into the queue, all or none; cancelling a future removes its job.
 
         Raises:
-          QueueFull: the queue has no room for all of them.
+          QueueFull: the queue has no room for all jobs.
           Closed: `close` was called.
         """
         with self._changed:
@@ -106,7 +105,7 @@ class Batcher:
         return futures
 
     def close(self) -> None:
-        """Refuses further jobs, runs those that wait, and ends the thread."""
+        """Refuses further jobs, runs the waiting jobs, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -114,7 +113,7 @@ class Batcher:
             self._thread.join()
 
     def _take_out(self, key: Hashable, job: _Job) -> None:
-        """Removes a cancelled job from its group; a job that has run is in no group."""
+        """Removes a cancelled job from its group, if the job is still waiting."""
         with self._changed:
             if self._groups.get(key, {}).pop(job, job) is None:
                 self._waiting -= 1
@@ -122,7 +121,7 @@ class Batcher:
                     del self._groups[key]
 
     def _loop(self, spare: Callable[[], bool]) -> None:
-        more = True  # spare work
+        more = True  # False once all spare work is done
         while (batch := self._next_batch(idle=more)) is not None:
             key, jobs = batch
             if jobs:
@@ -131,7 +130,7 @@ class Batcher:
                 more = spare()
 
     def _next_batch(self, idle: bool) -> tuple[Hashable, list[_Job]] | None:
-        """Waits for the next batch; None if closed and empty. With `idle`, returns no jobs as soon as none wait."""
+        """Waits for the next batch; returns None once closed, and with `idle` an empty batch if no job waits."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
@@ -143,7 +142,7 @@ class Batcher:
                     if not group:
                         del self._groups[key]
                     self._waiting -= len(taken)
-                    # A job is left out if it was cancelled and its callback still waits for the lock.
+                    # The call returns False for a cancelled job whose callback has not had the lock yet.
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
                         return key, taken
@@ -155,7 +154,7 @@ class Batcher:
                     self._changed.wait(seconds)
 
     def _ripe(self) -> tuple[Hashable | None, float | None]:
-        """(key of the next batch, 0), or else (None, seconds to wait); None seconds wait for another job."""
+        """(key to run now, or None; seconds until a key may be ready, or None to wait for another job)."""
         if not self._groups:
             return None, None
         first = {key: next(iter(group)).since for key, group in self._groups.items()}

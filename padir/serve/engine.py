@@ -1,4 +1,4 @@
-"""The engine of the server: takes sentences, batches them with those of other clients, gives futures."""
+"""`Engine`, which queues sentences, translates them in batches and returns futures of the translations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("padir.serve")
 
 
 class Key(NamedTuple):
-    """Batch key: sentences with the same padded source length in tokens and the same options may share a batch."""
+    """Key of a batch, shared by all its sentences: the padded source length in tokens, and the options."""
 
     source_length: int
     options: Options
@@ -98,16 +98,16 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """True if the engine takes requests."""
+        """True if requests are accepted."""
         return self.state == "ready"
 
     @property
     def shapes_left(self) -> int:
-        """Number of shapes of the warm-up that are not compiled yet."""
+        """Number of warm-up shapes that are not compiled yet."""
         return len(self._left)
 
     def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
-        """Starts the thread, which compiles; then calls `changed`, as the engine is ready or has a `failure`."""
+        """Starts the thread, which compiles, sets `state` or `failure`, and then calls `changed`."""
         self.state = "warming up"
 
         def prepare() -> None:
@@ -126,16 +126,17 @@ class Engine:
         self._batcher.start(prepare, self._compile_next)
 
     def close(self) -> None:
-        """Refuses further requests, answers those that wait, and ends the thread."""
+        """Refuses further requests, finishes the waiting ones, and ends the thread."""
         self.state = "stopping"
         self._batcher.close()
         self.state = "stopped"
 
     def submit(self, request: Request) -> list[Future[Translation]]:
-        """Queues a request and returns the futures of its translations, in order; cancel those no longer wanted.
+        """Queues a request's sentences and returns futures of their translations, in order, which may be cancelled.
 
         Raises:
-          Refused: 422 if a sentence is too long, 429 if the queue is full, 503 if the engine is not ready.
+          Refused: with status 422 if a sentence is too long or is no text, 429 if the queue is full, 503 if the engine
+            is not ready.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
@@ -165,7 +166,7 @@ class Engine:
         return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
 
     def _check_lengths(self, top_k: int) -> None:
-        """Refuses more lengths than the model's length head gives."""
+        """Refuses more candidate lengths than the model's length head can give."""
         config = self.translator.card.config
         if config.length_head == "oracle":
             raise PadirError("the model's length head is 'oracle', which must be given lengths: serve another model")
@@ -174,7 +175,7 @@ class Engine:
             raise Refused(422, f"the model gives {most} lengths, got top_k={top_k}: try fewer")
 
     def _check_default(self, decoding: Decoding) -> None:
-        """Refuses defaults above the limits of requests."""
+        """Refuses default options that exceed the limits of requests."""
         for name, value, most in (
             ("num_steps", decoding.num_steps, self.limits.max_steps),
             ("top_k", decoding.lengths.top_k, self.limits.max_lengths),
@@ -218,7 +219,7 @@ class Engine:
                 del self._left[0]
                 return True
             _log.warning("the process has no room for more programs: %d shapes are left out", len(self._left))
-        except Exception:  # a request of that shape will fail, too, and its answer will say so
+        except Exception:  # a request of this shape would fail alike, and its answer reports the error
             _log.exception("the warm-up ended at %s", self._left[0])
         self._left.clear()
         return False

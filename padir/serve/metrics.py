@@ -1,4 +1,4 @@
-"""Metrics of the server, for Prometheus."""
+"""Metrics of the server for Prometheus."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ class Metrics:
         self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
 
     def watch(self, waiting: Callable[[], float], ready: Callable[[], float], shapes_left: Callable[[], float]) -> None:
-        """Sets the functions that give the gauges' values whenever the metrics are read."""
+        """Sets functions that supply current values whenever the metrics are requested."""
         self.waiting.set_function(waiting)
         self.ready.set_function(ready)
         self.shapes_left.set_function(shapes_left)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics in the text format that a client accepts, and the format's content type."""
+        """The metrics in the text format that a client accepts, and the content type."""
         try:
             encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # the version in the header is no number
+        except (TypeError, ValueError):  # `accept` asks for a version that is no number
             encoder, content_type = choose_encoder("")
         return encoder(self.registry), content_type
 

@@ -1,4 +1,4 @@
-"""The page at /, one self-contained HTML file made of page.html, page.css and page.js."""
+"""The page at /, a single self-contained HTML file that is made from page.html, page.css and page.js."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-# Only this script and this style sheet, and requests to this server alone.
+# The browser may use only this script and this style sheet, and send requests to this server alone.
 CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; script-src {_hashed(_SCRIPT)}; style-src {_hashed(_STYLE)}; connect-src 'self';"
     " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,7 +37,7 @@ CONTENT_SECURITY_POLICY = (
 
 
 def page(engine: Engine, model: str) -> str:
-    """Makes the page as HTML.
+    """Makes the HTML page for a model.
 
     Args:
       model: the model's name.

@@ -1,4 +1,4 @@
-"""Requests of POST /translate: their limits, their options, and reading them from JSON."""
+"""Requests: reads and checks the JSON body of POST /translate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from padir.errors import PadirError
 
 
 class Refused(PadirError):
-    """A request is answered by an error.
+    """Error for a request that is answered with an error status.
 
     Attributes:
-      status: HTTP status.
-      retry_after: seconds after which the same request may succeed; None if it never will.
+      status: HTTP status code.
+      retry_after: seconds after which the same request may succeed; None if retrying is useless.
     """
 
     def __init__(self, status: int, message: str, retry_after: int | None = None):
@@ -25,18 +25,18 @@ class Refused(PadirError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of requests and of the queue.
+    """Limits of requests and of the server's queue.
 
     Attributes:
-      max_body: bytes of a request.
-      max_sentences: sentences of a request.
-      max_characters: characters of a sentence; the model has a limit of tokens, too.
-      max_steps, max_lengths: largest num_steps, and largest top_k and n_best, of a request.
-      max_queue: sentences of all clients that wait.
-      timeout: seconds from a request's arrival to its answer.
+      max_body: the most bytes of a request.
+      max_sentences: the most sentences of a request.
+      max_characters: the most characters of a sentence; the model also limits the number of tokens.
+      max_steps, max_lengths: the most steps and lengths that a request may ask for; max_lengths also limits candidates.
+      max_queue: the most sentences of all clients that may wait.
+      timeout: the most seconds from a request's arrival to its answer.
 
     Raises:
-      PadirError: no request could meet a limit.
+      PadirError: a limit is so low that no request could meet it.
     """
 
     max_body: int = 65_536
@@ -61,11 +61,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Decoding options of a request; sentences with other options go into other batches.
+    """Decoding options of a request; only sentences with equal options share a batch.
 
     Attributes:
       num_steps, top_k: as in `Decoding` and `LengthSearch`; None for an autoregressive model.
-      trace: the answer has every step.
+      trace: True to return every step of refinement.
     """
 
     num_steps: int | None
@@ -79,8 +79,8 @@ class Request:
 
     Attributes:
       texts: the sentences.
-      options: decoding options of all sentences.
-      n_best: number of candidates in the answer.
+      options: the decoding options.
+      n_best: number of candidates that the answer lists.
     """
 
     texts: tuple[str, ...]
@@ -92,13 +92,14 @@ FIELDS = ("text", "num_steps", "top_k", "n_best", "trace")
 
 
 def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
-    """Reads a request from JSON.
+    """Parses the JSON of a request and checks its fields.
 
     Args:
-      defaults: options that the request does not set; for an autoregressive model, all fields but `text` are refused.
+      defaults: options for fields that the request leaves out; an autoregressive model allows only the field `text`.
 
     Raises:
-      Refused: 400 if the body is no JSON; 422 if a field is missing, unknown, of the wrong type or beyond its limit.
+      Refused: with status 400 if the body is no JSON; 422 if a field is missing, unknown, of a wrong type or beyond its
+        limit.
 
     >>> read_request(b'{"text": "Hallo!", "top_k": 3}', Limits(), Options(num_steps=4, top_k=1)).options
     Options(num_steps=4, top_k=3, trace=False)
@@ -131,7 +132,7 @@ def _json(body: bytes) -> Any:
         raise Refused(400, f"the body must be JSON in UTF-8, byte {error.start + 1} is not") from None
     except RecursionError:
         raise Refused(400, "the body must be JSON that is not nested deeply: an object of plain values") from None
-    except ValueError as error:  # JSONDecodeError, or a number of thousands of digits
+    except ValueError as error:  # JSONDecodeError, or the error for a number of thousands of digits
         raise Refused(400, f"the body must be JSON: {error}") from None
 
 
@@ -168,11 +169,11 @@ def _integer(asked: dict[str, Any], name: str, default: int, least: int, most: i
 
 
 def _kind(value: Any) -> str:
-    """The JSON name of a value's type."""
+    """The name of a value's type in JSON."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number"}
     return "null" if value is None else names.get(type(value), "a number")
 
 
 def _short(name: str) -> str:
-    """A client's field name for a message: cut, and in ASCII, as surrogates cannot be encoded."""
+    """Shortens a client's field name for a message, and escapes it as ASCII, since it may hold surrogates."""
     return ascii(name if len(name) <= 40 else f"{name[:40]}...")

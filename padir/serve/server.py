@@ -1,4 +1,4 @@
-"""The server process: socket, uvicorn, and an orderly end."""
+"""`serve`, which runs the server process: it opens a socket, runs uvicorn and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from padir.serve.engine import Engine
 def serve(
     engine: Engine, model: str, *, host: str, port: int, tell: Callable[[str], None], grace: float = 5.0
 ) -> dict[str, int]:
-    """Serves until SIGTERM or SIGINT; then refuses further requests and answers those that it has.
+    """Serves until SIGTERM or SIGINT; then refuses further requests and answers those that it has accepted.
 
     Args:
-      model: the model's name in answers and on the page.
-      port: 0 takes a free port.
-      tell: gets the address, and a message when the server is ready.
-      grace: seconds beyond a request's timeout after which the server ends in any case.
+      model: the model's name, for answers and the page.
+      port: port number; 0 for any free port.
+      tell: callback for messages: the address, and that the server is ready.
+      grace: seconds beyond a request's timeout after which the server stops in any case.
 
     Returns:
       Numbers of requests, sentences and passes.
 
     Raises:
       PadirError: the port or the host does not exist.
-      OSError: the port is taken, or the host is not an address of this machine.
+      OSError: the port is in use, or the host is not an address of this machine.
       Exception: the error of a failed warm-up.
     """
     with _listening(host, port) as listener:
@@ -49,13 +49,13 @@ def serve(
             lifespan="on",
             ws="none",
             log_level="warning",
-            access_log=False,  # for the users' privacy
+            access_log=False,  # for the privacy of clients
             server_header=False,
             timeout_graceful_shutdown=math.ceil(engine.limits.timeout + grace),
         )
         server = uvicorn.Server(config)
         tell(f"{model} at {address}, warming up")
-        # After an orderly end, uvicorn raises the signal again that asked it to end.
+        # After a graceful shutdown, uvicorn raises the signal that stopped it once more.
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
     if engine.failure is not None:
@@ -66,7 +66,7 @@ def serve(
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     """Opens a listening socket of the host's address family."""
-    if not 0 <= port <= 65535:  # getaddrinfo takes the lower 16 bits
+    if not 0 <= port <= 65535:  # getaddrinfo would silently use the lower 16 bits
         raise PadirError("port", "in 0 .. 65535", port, "0 takes a free one")
     try:
         ((family, _, _, _, address), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -1,7 +1,7 @@
-"""Reading and writing on disk: atomic files and folders, manifests, locks, work that resumes, checks of JSON values.
+"""Reading and writing on disk: atomic files and folders, manifests, locks, resumable work, type checks of JSON values.
 
-Everything that padir writes is complete under its final name or absent. While a file or folder is being written it is
-called `.NAME.PID.partial` and lies beside its place.
+Every file or folder that padir writes is either complete under its final name or absent. While it is being written, it
+has the name `.NAME.PID.partial` in the same parent folder.
 """
 
 from padir.storage.files import (

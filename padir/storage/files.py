@@ -1,4 +1,4 @@
-"""Atomic files, errors of the operating system as `PadirError`, JSON, and paths that stay inside a folder."""
+"""Atomic writing of files, JSON files, operating system errors as `PadirError`, and paths that stay in a folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> PadirError:
-    """The error to raise when `path` cannot be written, with the remedy for the system's error number."""
+    """Makes the error to raise when `path` cannot be written, with a remedy for the system's error number."""
     remedy = _REMEDIES.get(error.errno or 0, "give another place")
     return PadirError(f"cannot write {path} ({error.strerror or error})", remedy=remedy)
 
@@ -48,10 +48,10 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
     """Fails early if `path` cannot be written, instead of after hours of work. Leaves nothing behind.
 
     Args:
-      file: True where `path` is to be a file, False where it is to be a folder.
+      file: True if `path` will be a file, False if it will be a folder.
 
     Raises:
-      PadirError: no file can be made in the folder that holds `path` or will hold it, or `file` is true and `path` is a
+      PadirError: no file can be made in the nearest existing parent of `path`, or `file` is True and `path` is a
         folder.
     """
     if file and os.path.isdir(path):
@@ -89,7 +89,7 @@ def beside(final: Path, kind: str) -> Path:
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
-    """Opens a file for writing that appears under its name once it is complete; if writing fails, `path` is unchanged.
+    """Opens a file for writing; the file at `path` is replaced when the `with` block ends, but not if the block raises.
 
     Pipes and devices are written directly. Missing parent folders are made. Text is UTF-8 with LF line ends.
 
@@ -125,7 +125,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes a value as indented JSON, without escapes of letters, atomically."""
+    """Writes a value as indented JSON, atomically; non-ASCII letters are not escaped."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -146,13 +146,13 @@ def read_json(path: Path) -> Any:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """The path of a file that a manifest names, checked to lie inside the manifest's folder.
+    """Returns the path of a file that a manifest names, after checking that the file lies inside the manifest's folder.
 
-    The check protects against folders from untrusted sources. Symbolic links are followed inside the folder, and from a
-    snapshot in a cache of the Hugging Face hub to the blobs of the snapshot's own repository.
+    The check protects against folders from untrusted sources. Symbolic links may lead to files of the folder, and from
+    a snapshot in a cache of the Hugging Face hub to the blobs of the same repository.
 
     Raises:
-      PadirError: `name` is not a valid file name, or it or a symbolic link leads out of the folder.
+      PadirError: `name` is not a valid file name, or `name` or a symbolic link leads out of the folder.
     """
     try:
         path = folder / name
@@ -168,7 +168,7 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def _blobs(home: Path) -> Path | None:
-    """The folder that a hub snapshot links to: models--NAME/snapshots/REVISION/x -> models--NAME/blobs/HASH."""
+    """The blobs folder that a hub snapshot links to (models--NAME/snapshots/REVISION/x -> models--NAME/blobs/HASH)."""
     repository = home.parent.parent
     known = home.parent.name == "snapshots" and repository.name.startswith(("models--", "datasets--"))
     return repository / "blobs" if known else None

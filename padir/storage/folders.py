@@ -1,4 +1,4 @@
-"""Atomic folders, and the lock that lets one process at a time write to a folder."""
+"""Atomic writing of folders, and the lock by which only one process at a time writes to a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFTOVER = re.compile(r"\.(.+)\.(\d{1,9})\.(partial|old)")  # see `files.beside
 
 @contextlib.contextmanager
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a new folder to fill, which replaces `folder` when the `with` block ends, or is removed if it raises.
+    """Makes a new folder, which replaces `folder` when the `with` block ends, or is removed if the block raises.
 
     Raises:
       PadirError: the folder cannot be written (see `write_errors`).
@@ -34,14 +34,14 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
                 final.rename(old)
             partial.rename(final)
         finally:
-            if old.exists() and not final.exists():  # interrupted between the two
+            if old.exists() and not final.exists():  # interrupted between the two renames
                 old.rename(final)
             shutil.rmtree(old, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def partial_folder(final: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `final`, removed at the end unless it was renamed."""
+    """Makes an empty folder beside `final`, and removes it at the end of the `with` block unless it was renamed."""
     remove_leftovers(final.parent, final.name)
     partial = beside(final, "partial")
     try:
@@ -52,11 +52,11 @@ def partial_folder(final: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
-    """Removes partial folders that killed processes left; a folder that one had set aside gets its name back.
+    """Removes the partial folders of killed processes, and renames a folder that such a process had set aside back.
 
     Args:
-      parent: the folder in which they lie.
-      name: the final name of the folder that was being written; None: any.
+      parent: the folder that holds the partial folders.
+      name: the final name of the folder that was being written; None means any name.
     """
     for path in list(parent.iterdir()) if parent.is_dir() else ():
         match = _LEFTOVER.fullmatch(path.name)
@@ -68,7 +68,7 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
 
 
 def _runs_elsewhere(pid: int) -> bool:
-    """True for a running process other than this one, which may have the number of a killed one."""
+    """True if `pid` is a running process other than this one. This process may have got the number of a killed one."""
     try:
         os.kill(pid, 0)  # sends nothing
     except ProcessLookupError:
@@ -79,10 +79,10 @@ def _runs_elsewhere(pid: int) -> bool:
 
 
 def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) -> None:
-    """Checks that an export may be written to `folder`: it is absent or empty, or may be overwritten.
+    """Checks that an export may be written to `folder`, which must be absent, empty, or an export to overwrite.
 
     Args:
-      kind: name of a file that every export of this kind has; other folders are never replaced.
+      kind: name of a file that every export of this kind has; folders without this file are never replaced.
 
     Raises:
       PadirError: the folder holds something else, or an earlier export without `overwrite`.
@@ -98,10 +98,10 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, doing: str) -> Iterator[None]:
-    """Holds the lock of a folder, a file in it that the kernel unlocks when the process ends, however it ends.
+    """Holds the lock of a folder, the file `.lock` in it, which the kernel unlocks when the process ends or is killed.
 
     Args:
-      doing: the work that needs the lock, as a participle: "trained in".
+      doing: the work that needs the lock, as a participle for messages, such as "trained in".
 
     Raises:
       PadirError: another process holds the lock, or the folder cannot be written to.
@@ -112,7 +112,7 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
     with write_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-    # Never the soft lock, a file that a killed process would leave behind.
+    # The soft lock is never used, because its file would stay after a killed process.
     lock = filelock.UnixFileLock(path, blocking=False, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -128,7 +128,7 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
             file=sys.stderr,
         )
     try:
-        with write_errors(path):  # for people; the lock is the kernel's
+        with write_errors(path):  # the text is for messages alone; the lock itself is held by the kernel
             path.write_text(f"process {os.getpid()} of {socket.gethostname()}\n")
         yield
     finally:

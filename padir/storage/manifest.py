@@ -1,4 +1,4 @@
-"""Manifests: SHA-256 and size of every file of a folder, written last and checked before the files are read."""
+"""Manifests, which hold SHA-256 and size of every file of a folder and are checked before the files are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sha256(path: Path) -> str:
 
 
 def sealed(contents: dict[str, Any]) -> dict[str, Any]:
-    """A manifest's JSON with the SHA-256 of its own contents, so that a flipped bit in the manifest is noticed."""
+    """Adds the SHA-256 of a manifest's contents to its JSON, so that a flipped bit in the manifest is noticed."""
     return {**contents, _SEAL: _sum(contents)}
 
 
@@ -58,12 +58,12 @@ class Manifest:
     files: dict[str, FileSum]
 
     HEADER: ClassVar[dict[str, Any]] = {"format": 2}
-    UNSEALED: ClassVar[dict[str, Any]] = {"format": 1}  # of manifests without a sum of their own, which are still read
+    UNSEALED: ClassVar[dict[str, Any]] = {"format": 1}  # header of older manifests, without a SHA-256 of themselves
     REMEDY: ClassVar[str] = "restore the folder from a copy"
 
     @classmethod
     def read(cls: type[M], folder: Path) -> M:
-        """Reads a folder's manifest; `check` compares the files.
+        """Reads a folder's manifest; `check` then compares the files with the manifest.
 
         Raises:
           PadirError: the manifest is missing, damaged, of another format, or lies outside the folder.
@@ -91,12 +91,12 @@ class Manifest:
             raise damaged from None
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as it is written, with its own sum; fields that are None are left out."""
+        """Converts the manifest to JSON with a SHA-256 of its own contents; fields that are None are left out."""
         fields = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         return sealed({**self.HEADER, **fields})
 
     def write(self, folder: Path) -> None:
-        """Writes `manifest.json`, the last file of a folder that is being made."""
+        """Writes `manifest.json`; call this when all other files of the folder are complete."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -104,11 +104,12 @@ class Manifest:
         """Compares the size and SHA-256 of every file with the manifest.
 
         Args:
-          needed: files that the manifest must name, so that no file is read which was not compared.
+          needed: files that the manifest must name, so that no file is read without a check.
           sums: False compares sizes alone.
 
         Raises:
-          PadirError: a file is not named, missing, unreadable or changed, or lies outside the folder.
+          PadirError: the manifest does not name a needed file, or a file is missing, unreadable, changed or outside the
+            folder.
         """
         if missing := [name for name in needed if name not in self.files]:
             raise PadirError(
@@ -129,7 +130,7 @@ class Manifest:
 
 
 def file_sums(folder: Path) -> dict[str, FileSum]:
-    """SHA-256 and size of every file under `folder` but its manifest, by relative path."""
+    """SHA-256 and size of every file under `folder` except its manifest, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
     return {str(path.relative_to(folder)): FileSum.of(path) for path in paths}
 
@@ -143,6 +144,6 @@ def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
     """Reads the manifest of a model directory, checkpoint or export and compares every file (see `Manifest.check`).
 
     Raises:
-      PadirError: as `Manifest.read` and `Manifest.check`.
+      PadirError: in the cases of `Manifest.read` and `Manifest.check`.
     """
     Manifest.read(folder).check(folder, needed)

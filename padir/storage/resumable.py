@@ -1,4 +1,4 @@
-"""Chunks of long work, kept in a folder so that a stopped run resumes where it was."""
+"""Results of long work in a folder, from which a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from padir.storage.folders import LOCK
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """Results of long work as JSON files of a folder, which belongs to certain inputs.
+    """Named results of long work, each a JSON file of a folder; all results in a folder are made from the same inputs.
 
     Attributes:
-      folder: holds NAME.json for each result, and inputs.json.
+      folder: the folder, with NAME.json for each result and with inputs.json.
     """
 
     folder: Path
 
     @staticmethod
     def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
-        """Opens the folder; results from the same inputs are kept, `overwrite` removes those from other inputs.
+        """Opens a folder of results; `overwrite` removes results that were made from other inputs.
 
         Raises:
-          PadirError: the folder holds results from other inputs and may not be overwritten.
+          PadirError: the folder holds results from other inputs, and `overwrite` is False.
         """
         chunks = Chunks(folder)
         if chunks.read("inputs") not in (None, inputs):
@@ -40,14 +40,14 @@ class Chunks:
                     " --overwrite"
                 )
             for path in folder.iterdir():
-                if path.name != LOCK:  # which the caller holds
+                if path.name != LOCK:  # the caller holds this lock
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         chunks.once("inputs", lambda: inputs)
         return chunks
 
     def read(self, name: str) -> Any:
-        """The result of that name, or None.
+        """Returns the result called `name`, or None if there is none.
 
         Raises:
           PadirError: the file is damaged.
@@ -60,7 +60,7 @@ class Chunks:
             raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again") from None
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """The result of that name; the first call makes it and returns when it is safely on disk."""
+        """Returns the result called `name`; the first call makes the result and writes it to disk before it returns."""
         if name not in self:
             with atomic_file(self._path(name)) as file:
                 json.dump(make(), file, ensure_ascii=False)
@@ -69,7 +69,7 @@ class Chunks:
         return self.read(name)
 
     def __contains__(self, name: str) -> bool:
-        """True if there is a result of that name."""
+        """True if the folder has a result called `name`."""
         return self._path(name).exists()
 
     def _path(self, name: str) -> Path:

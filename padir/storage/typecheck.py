@@ -9,10 +9,10 @@ from typing import Any
 
 
 def fits(value: Any, hint: Any, *, unresolved: tuple[type, ...] = ()) -> bool:
-    """True if a value has the annotated type, or if the annotation is of a kind that is not checked.
+    """True if a value has the annotated type; annotations of unknown kinds, such as protocols, fit every value.
 
     Args:
-      unresolved: types that stand for values which are not known yet (gin references); they fit every annotation.
+      unresolved: types of values that are not known yet (gin references); such values fit every annotation.
 
     >>> fits(3, float), fits(True, int), fits(("a", 1), tuple[str, ...]), fits(None, int | None)
     (True, False, False, True)
@@ -35,7 +35,7 @@ def fits(value: Any, hint: Any, *, unresolved: tuple[type, ...] = ()) -> bool:
 
 
 def from_json(hint: Any, value: Any, name: str = "") -> Any:
-    """Makes a value of the annotated type from JSON: dataclasses from dicts, also inside dicts, and tuples from lists.
+    """Makes a value of the annotated type from JSON: dataclasses from JSON objects, and tuples from lists.
 
     >>> @dataclasses.dataclass
     ... class Point:

@@ -1,5 +1,6 @@
 """Mixtures: how often each folder's pairs come, and which folders go together."""
 
+import dataclasses
 import itertools
 import json
 from collections import Counter
@@ -12,6 +13,7 @@ from padir.data.loader import make_loader
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
+from padir.data.prepared import load_manifest
 from padir.errors import PadirError
 from padir.text.tokenizer import train
 
@@ -128,6 +130,20 @@ class TestRefused:
         )
         with pytest.raises(PadirError, match="x has another vocabulary than .*raw .*: mix folders"):
             Mixture((str(folders / "raw"), str(tmp_path / "x"))).manifests("train")
+
+    def test_a_vocabulary_whose_checksum_begins_alike(self, folders, monkeypatch):
+        """Messages show the first digits of the checksum; the comparison takes all of them."""
+
+        def alike(folder, *, verify):
+            manifest = load_manifest(folder, verify=verify)
+            if folder.endswith("raw"):
+                return manifest
+            other = dataclasses.replace(manifest.vocabulary, sha256=manifest.vocabulary.sha256[:8] + 56 * "0")
+            return dataclasses.replace(manifest, vocabulary=other)
+
+        monkeypatch.setattr("padir.data.mixture.load_manifest", alike)
+        with pytest.raises(PadirError, match="other has another vocabulary than .*raw"):
+            mixture(folders).manifests("train")
 
     def test_other_languages(self, folders, tmp_path):
         prepare(Listed(RAW, source_language="nl"), small_tokenizer(tmp_path / "v"), tmp_path / "nl", progress=False)

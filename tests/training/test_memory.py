@@ -74,7 +74,7 @@ def check_same(one, two):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_both_leave_loss_and_gradient_as_they_are(name):
-    """Of models with unlike decoders; test_objectives.py has every objective, trained row by row."""
+    """Of models with unlike decoders; test_objective_files.py trains with every objective row by row."""
     model, params = tiny_model(**{**SIZES, **CHANGES[name]})
     objective = dataclasses.replace(OBJECTIVES[name], label_smoothing=0.1, z_loss=1e-2)
     again = Transformer(dataclasses.replace(model.config, remat=True), IDS)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS, keys
-from support.tiny import pairs, rows_of, tiny_model
+from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
 from padir.models.length import LengthOutput
@@ -51,7 +51,7 @@ def _free(batch):
     return (batch.target_segment_BL > 0) & (batch.target_BL != IDS.eos)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments", "key"))
+@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments"))
 def run(model, params, batch, objective, dropout=False, num_segments=3, key=0):
     segments = num_segments if num_segments > 1 else None
     return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)
@@ -84,9 +84,9 @@ class TestCrossEntropy:
 
 class TestStages:
     def test_packed_and_unpacked_losses_and_gradients_agree(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         for between in (Lifted(Padir()), Lifted(MaskPredict())):
-            objective = Objective(Given(), between, ("noised", "all", "all"), label_smoothing=0.1, z_loss=1e-3)
+            objective = Objective(Given(), between, ("noised", "all"), label_smoothing=0.1, z_loss=1e-3)
 
             def total(params, batch, num_segments, objective=objective):
                 return run(model, params, batch, objective, num_segments=num_segments)
@@ -101,14 +101,14 @@ class TestStages:
             assert sums_one.tokens == 18 and sums_one.segments == 3
 
     def test_more_padding_changes_nothing(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         wide = rows_of([[pair] for pair in PAIRS], 16, 24)
         one, _ = run(model, params, APART, Objective(), num_segments=1)
         two, _ = run(model, params, wide, Objective(), num_segments=1)
         np.testing.assert_allclose(one, two, rtol=1e-5)
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         calls = {"encode": 0, "cross_kv": 0, "draft_states": 0}
         for name in calls:
             method = getattr(Transformer, name)
@@ -122,7 +122,7 @@ class TestStages:
         assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         second_only = Objective(Given(), Lifted(Padir()), ("none", "all"), length_weight=0.0)
         grads = jax.grad(lambda p: run(model, p, APART, second_only, num_segments=1)[0])(params)
 
@@ -148,7 +148,7 @@ class TestStages:
             np.testing.assert_allclose(grad, flat[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
     def test_dropout_differs_by_stage_and_by_key(self):
-        model, params = tiny_model(dropout_rate=0.3)
+        model, params = one_layer_model(dropout_rate=0.3)
         same_canvas = Objective(Given(), unchanged, ("all", "all"))
         _, sums = run(model, params, APART, same_canvas, dropout=True, num_segments=1)
         assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
@@ -158,7 +158,7 @@ class TestStages:
         np.testing.assert_allclose(still.stage_loss_S[0], still.stage_loss_S[1], rtol=1e-6)
 
     def test_empty_rows_cost_nothing(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)
         objective = Objective(Mask(rate=1.0))
         one, sums_one = run(model, params, APART, objective, num_segments=1)
@@ -195,7 +195,7 @@ class TestStages:
             assert Objective(Mixed(), stage_weights=weights)  # some of its noise is a mask
 
     def test_each_stages_positions_are_counted(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
         assert sums.stage_weight_S.tolist() == [(APART.target_BL == IDS.eos).sum(), (APART.target_BL > 0).sum()]
 
@@ -207,7 +207,7 @@ class TestChosen:
         def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             return canvas, choose(canvas.free_BL)
 
-        model, params = tiny_model()
+        model, params = one_layer_model()
         objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
         loss, sums = run(model, params, APART, objective, num_segments=1)
         assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
@@ -227,7 +227,7 @@ class TestChosen:
         def hide_all(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             return hide(canvas, canvas.free_BL), canvas.free_BL
 
-        model, params = tiny_model()
+        model, params = one_layer_model()
         for corruption in (Mask, Uniform):
             second = Objective(corruption(0.2), hide_all, ("none", "all"))
             hidden, _ = run(model, params, APART, second, num_segments=1)
@@ -238,7 +238,7 @@ class TestChosen:
         def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
             return canvas, canvas.free_BL & (progress >= 0.5)
 
-        model, params = tiny_model()
+        model, params = one_layer_model()
         objective = Objective(Mask(rate=1.0), between, ("none", "noised"), length_weight=0.0)
         settings = dict(model=model, dropout=False)
         step = jax.jit(lambda p: objective(jax.random.key(0), params, APART, progress=p, **settings)[0])
@@ -256,7 +256,7 @@ class TestRejecter:
 
     @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
     def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
-        model, params = tiny_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
+        model, params = one_layer_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
         objective = Objective(Mask(rate), stage_weights=("all",), rejecter_weight=0.5)
         loss, sums = run(model, params, APART, objective, num_segments=1)
         free_BL = _free(APART)
@@ -277,14 +277,14 @@ class TestRejecter:
         np.testing.assert_allclose(loss, parts, rtol=1e-6)
 
     def test_other_models_have_none(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         _, sums = run(model, params, APART, Objective(stage_weights=("all",)), num_segments=1)
         assert sums.rejecter_loss is None and sums.rejecter_correct is None
 
 
 class TestVisibility:
     def test_a_decontextualised_decoder_does_not_see_what_was_chosen(self):
-        model, params = tiny_model(decontextualised=True)
+        model, params = one_layer_model(decontextualised=True)
 
         @dataclasses.dataclass(frozen=True)
         class Other(Mask):
@@ -299,7 +299,7 @@ class TestVisibility:
         assert one == two and one != all_masked
 
     def test_random_sets_narrow_what_is_seen(self):
-        model, params = tiny_model(decontextualised=True)
+        model, params = one_layer_model(decontextualised=True)
         plain, narrow = (
             run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v), num_segments=1)[0]
             for v in (None, RandomVisible())
@@ -307,7 +307,7 @@ class TestVisibility:
         assert jnp.isfinite(narrow) and plain != narrow
 
     def test_an_ordinary_decoder_refuses_it(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         with pytest.raises(PadirError, match="set ModelConfig.decontextualised"):
             run(model, params, APART, Objective(visibility=RandomVisible()), num_segments=1)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.tiny import pairs, rows_of, tiny_model
+from support.tiny import one_layer_model, pairs, rows_of
 from support.tiny_model import TINY
 from support.training import train_tiny
 
@@ -27,7 +27,7 @@ APART = rows_of([[pair] for pair in PAIRS], 8, 8)
 PACKED = rows_of([PAIRS], 24, 20)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments", "key"))
+@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments"))
 def run(model, params, batch, objective, num_segments=1, dropout=False, key=0):
     segments = num_segments if num_segments > 1 else None
     return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)
@@ -35,7 +35,7 @@ def run(model, params, batch, objective, num_segments=1, dropout=False, key=0):
 
 class TestLoss:
     def test_uniform_logits_cost_log_v_a_token(self):
-        model, params = tiny_model(causal=True)
+        model, params = one_layer_model(causal=True)
         loss, sums = run(model, jax.tree.map(jnp.zeros_like, params), APART, TeacherForcing(z_loss=0.1))
         assert sums.tokens == 18 and sums.segments == 3  # 5 + 3 + 7 pieces and an EOS each
         np.testing.assert_allclose(loss, 18 * (np.log(64) + 0.1 * np.log(64) ** 2), rtol=1e-5)
@@ -44,14 +44,14 @@ class TestLoss:
         assert sums.length_loss == 0 and sums.length_correct == 0
 
     def test_counts_the_tokens_that_are_right(self):
-        model, params = tiny_model(causal=True)
+        model, params = one_layer_model(causal=True)
         params = jax.tree.map(jnp.zeros_like, params)  # equal logits, of which the argmax is id 0
         assert run(model, params, APART, TeacherForcing())[1].stage_correct_S == 0
         zeros = dataclasses.replace(APART, target_BL=jnp.zeros_like(APART.target_BL))
         assert run(model, params, zeros, TeacherForcing())[1].stage_correct_S == 18
 
     def test_packed_and_unpacked_losses_and_gradients_agree(self):
-        model, params = tiny_model(causal=True)
+        model, params = one_layer_model(causal=True)
         objective = TeacherForcing(label_smoothing=0.1, z_loss=1e-3)
 
         def total(params, batch, num_segments):
@@ -68,7 +68,7 @@ class TestLoss:
             np.testing.assert_allclose(grad, flat[name], rtol=1e-3, atol=2e-3, err_msg=name)
 
     def test_label_smoothing_and_dropout_count(self):
-        model, params = tiny_model(causal=True, dropout_rate=0.3)
+        model, params = one_layer_model(causal=True, dropout_rate=0.3)
         plain, _ = run(model, params, APART, TeacherForcing())
         assert plain != run(model, params, APART, TeacherForcing(label_smoothing=0.1))[0]
         one, two = (run(model, params, APART, TeacherForcing(), dropout=True, key=key)[0] for key in (0, 1))
@@ -86,17 +86,16 @@ class TestLoss:
             TeacherForcing(label_smoothing=1.0)
 
     def test_is_not_for_models_that_refine(self):
-        model, params = tiny_model()
+        model, params = one_layer_model()
         with pytest.raises(PadirError, match="only a causal model predicts from left to right"):
             run(model, params, APART, TeacherForcing())
-        model, params = tiny_model(causal=True)
+        model, params = one_layer_model(causal=True)
         with pytest.raises(PadirError, match="cannot decode a draft: train it with TeacherForcing"):
             run(model, params, APART, Objective())
 
 
 class TestTraining:
-    @pytest.mark.parametrize("mode", ["pack", "bucket"])
-    def test_learns_and_writes_a_model_directory(self, data, tmp_path, mode):
+    def test_learns_and_writes_a_model_directory(self, data, tmp_path):
         config = dataclasses.replace(TINY, causal=True, dropout_rate=0.0)
         folder = tmp_path / "model"
         train_tiny(
@@ -105,7 +104,7 @@ class TestTraining:
             model=config,
             objective=TeacherForcing(label_smoothing=0.1),
             optimizer=Adam(Cosine(peak=1e-2, warmup_steps=2)),
-            batching=Batching(rows=8, row_length=24, mode=mode),
+            batching=Batching(rows=8, row_length=24),
             intervals=Intervals(log=30, evaluate=0, checkpoint=60),
             num_steps=60,
         )

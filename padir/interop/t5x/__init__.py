@@ -1,4 +1,4 @@
-"""T5X: its checkpoints are read and written without it, and `adapter` runs padir's models under it.
+"""T5X: reads and writes T5X checkpoints without T5X; `adapter` runs padir's models under T5X.
 
 `import_model` makes a model directory from a T5X checkpoint, `export_checkpoint` does the reverse, and `take` starts a
 model from the parameters of a T5 that fit.

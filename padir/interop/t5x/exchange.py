@@ -37,7 +37,7 @@ class Report:
 
     Attributes:
       taken: the model's parameters that come from the checkpoint, with a note on changes ("" for none).
-      fresh: the model's parameters that do not, with the reason.
+      fresh: the model's parameters that do not come from the checkpoint, with the reason.
       unused: the checkpoint's parameters that were not taken, with the reason.
       numbers: (count of numbers in the model, count of those that were taken).
     """
@@ -117,7 +117,7 @@ def check_fits(params: dict[str, np.ndarray], model: Transformer, path: Path) ->
     """Checks that a checkpoint holds all parameters of a model and no others.
 
     Raises:
-      PadirError: it does not; the message names the first few that differ.
+      PadirError: parameters differ in name or shape; the message names the first few.
     """
     expected, got = param_shapes(model.config, model.ids), {name: value.shape for name, value in params.items()}
     if expected == got:
@@ -141,7 +141,7 @@ def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer
 
 
 def read_description(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:
-    """Reads what `write_description` wrote beside a checkpoint; None if there is nothing.
+    """Reads the model card and vocabulary that `write_description` wrote beside a checkpoint; None without a card.
 
     Raises:
       PadirError: there is no checkpoint, or the description is damaged.

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-      argv: words after `padir`; None: those of the process.
+      argv: words after `padir`; None for the words of this process.
 
     Returns:
       The exit status: 0, 2 for bad input (with a message on stderr), 130 after Ctrl-C, 141 if the reader of standard
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [word for word in words if not word.startswith(_GIN)]
     args = build_parser(words[:1]).parse_args(words)
     _keep_compiled_programs()
-    with contextlib.suppress(ValueError):  # not the main thread: the caller handles signals
+    with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
     try:
         _run(args, bindings)
@@ -101,7 +101,7 @@ def _is_first(args: argparse.Namespace) -> bool:
 
 
 def _with_option(error: PadirError, args: argparse.Namespace) -> PadirError:
-    """Name the option in place of the parameter that it sets, if the option's value is what was refused."""
+    """Replace a parameter in an error by the command-line option that sets it, if the option's value was refused."""
     parameter = error.what.rpartition(".")[2]
     for option in _OPTIONS.get(parameter, (parameter,)):
         given = getattr(args, option, None)
@@ -111,13 +111,13 @@ def _with_option(error: PadirError, args: argparse.Namespace) -> PadirError:
 
 
 def _flush() -> None:
-    """Write what is left for standard output; at the end of the process, a failure would be a traceback."""
+    """Flush standard output now, as a failure at the end of the process would print a traceback."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def _discard_output() -> None:
-    """Discard what standard output no longer takes, or Python would try to write it again at exit."""
+    """Discard output that standard output no longer accepts, or Python would try to write it again at exit."""
     try:
         _flush()
     except OSError:
@@ -125,7 +125,7 @@ def _discard_output() -> None:
 
 
 def _keep_compiled_programs() -> None:
-    """Let JAX keep compiled programs for the next command, unless JAX_COMPILATION_CACHE_DIR says where, or is empty."""
+    """Let JAX cache compiled programs for the next command, unless JAX_COMPILATION_CACHE_DIR is set, even to ""."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     import jax
