@@ -1,18 +1,18 @@
-"""Load on `padir serve`: how many requests a second it holds, and how long each takes.
+"""Load test of `padir serve`: requests per second that the server holds, and the latency of each.
 
     python scripts/load_test.py --output results/serve.json            # about 5 minutes; nothing else should run
     python scripts/load_test.py --dry_run                              # half a minute, to see that it works
     python scripts/load_test.py --serve="--top_k 5 --precision int8"   # another server
-    python scripts/load_test.py --url http://127.0.0.1:8000/           # one that runs already
+    python scripts/load_test.py --url http://127.0.0.1:8000/           # a server that runs already
 
-Two kinds of load, each request one sentence:
+There are two kinds of load; each request has one sentence:
 
-- clients: so many people, each asking again as soon as the answer is there. It shows the most that the server does.
-- arrivals: requests come at random times (a Poisson process) at a mean rate, whatever became of those before. Their
-  latency counts from when they should have been sent, so that a server that falls behind cannot hide it.
+- clients: a number of clients, each of which asks again as soon as it has its answer: the server's highest throughput.
+- arrivals: requests come at random times (a Poisson process) at a mean rate, without waiting for earlier answers. The
+  latency counts from the time at which a request should have been sent, so that a server that falls behind shows it.
 
-A rate is held if every request is answered and 99 of 100 within --within seconds. The load comes from this process, on
-the same machine; `client_cpu` says how much of a core it took itself.
+A rate is held if every request is answered, and 99 of 100 within --within seconds. The load comes from this process, on
+the same machine; `client_cpu` is the share of a core that this process takes.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PERCENTILES = (50, 90, 99)
 
 
 class Load:
-    """Sends sentences and remembers what came of them.
+    """Sends sentences, and records latencies and statuses.
 
     Attributes:
-      seconds: of each answered request.
-      statuses: how often each HTTP status came; "error" where there was no answer.
+      seconds: latency of each answered request.
+      statuses: number of answers of each HTTP status; "error" for requests without an answer.
     """
 
     def __init__(self, client: httpx.AsyncClient, sentences: list[str], fields: dict[str, int]):
@@ -61,7 +61,7 @@ class Load:
         self.statuses: collections.Counter[str] = collections.Counter()
 
     async def ask(self, due: float) -> None:
-        """One request, which should have been sent at `due`."""
+        """Sends one request, which should have been sent at `due`."""
         try:
             response = await self.client.post("translate", json={"text": next(self.sentences), **self.fields})
         except httpx.HTTPError:
@@ -90,14 +90,14 @@ class Load:
 
 
 async def measure(url: str, sentences: list[str], fields: dict[str, int], kind: str, size: float, seconds: float):
-    """A row: one load, and what it did to the server."""
+    """Runs one load and returns its row of metrics."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as client:
-        load, before = Load(client, sentences, fields), await figures(client)
+        load, before = Load(client, sentences, fields), await server_metrics(client)
         began, cpu = time.perf_counter(), time.process_time()
         await (load.clients(int(size), seconds) if kind == "clients" else load.arrivals(size, seconds))
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
-        after = await figures(client)
+        after = await server_metrics(client)
     change = {name: after[name] - before.get(name, 0.0) for name in after}
     batches = max(1.0, change["padir_batch_sentences_count"])
     row: dict[str, Any] = {
@@ -117,18 +117,20 @@ async def measure(url: str, sentences: list[str], fields: dict[str, int], kind: 
     return row
 
 
-async def figures(client: httpx.AsyncClient) -> dict[str, float]:
+async def server_metrics(client: httpx.AsyncClient) -> dict[str, float]:
+    """The server's Prometheus metrics by name."""
     text = (await client.get("metrics")).text
     return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
 
 
 def held(row: dict[str, Any], within: float) -> bool:
+    """True if all requests of a load were answered, and 99 of 100 within so many seconds."""
     return set(row["statuses"]) == {"200"} and row["p99_ms"] <= 1000 * within
 
 
 @contextlib.contextmanager
 def server(options: str) -> Iterator[str]:
-    """`padir serve` on a free port; gives its address when it is ready."""
+    """Runs `padir serve` on a free port; yields its address when it is ready."""
     command = [sys.executable, "-m", "padir", "serve", "--port", "0", *shlex.split(options)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -140,7 +142,7 @@ def server(options: str) -> Iterator[str]:
                 lines.append(line)
                 if line.startswith("padir: ready at "):
                     print(f"ready after {time.perf_counter() - began:.1f} s", file=sys.stderr)
-                    # What it says later must not fill the pipe.
+                    # Later messages must not fill the pipe.
                     threading.Thread(target=shutil.copyfileobj, args=(process.stderr, sys.stderr), daemon=True).start()
                     yield line.split()[-1]
                     break
@@ -179,16 +181,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0] if __doc__ else None, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--url", help="of a server that runs; else one is started")
-    parser.add_argument("--serve", default="", metavar="OPTIONS", help="of the server that is started")
-    parser.add_argument("--input", metavar="FILE", help="sentences, one a line; else the built-in corpus's")
-    parser.add_argument("--num_steps", type=int, help="that each request asks for; else the server's")
-    parser.add_argument("--top_k", type=int, help="that each request asks for; else the server's")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], help="that ask again and again")
-    parser.add_argument("--rates", type=float, nargs="+", default=[5, 10, 20, 30, 40, 60, 80], help="arrivals a second")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each load")
-    parser.add_argument("--within", type=float, default=1.0, help="seconds for 99 of 100 answers, where a rate is held")
-    parser.add_argument("--output", metavar="FILE", help="the figures as JSON")
+    parser.add_argument("--url", help="address of a running server; default: start one")
+    parser.add_argument("--serve", default="", metavar="OPTIONS", help="options of the server that is started")
+    parser.add_argument("--input", metavar="FILE", help="sentences, one a line; default: those of the built-in corpus")
+    parser.add_argument("--num_steps", type=int, help="option of every request; default: the server's")
+    parser.add_argument("--top_k", type=int, help="option of every request; default: the server's")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of clients")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[5, 10, 20, 30, 40, 60, 80], help="arrivals per second"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each load")
+    parser.add_argument("--within", type=float, default=1.0, help="seconds within which 99 of 100 answers must come")
+    parser.add_argument("--output", metavar="FILE", help="write the metrics as JSON")
     parser.add_argument("--dry_run", action="store_true", help="two short loads, to see that it works")
     args = parser.parse_args()
     if args.dry_run:
@@ -198,9 +202,9 @@ def main() -> int:
     loads = [("clients", size) for size in args.clients] + [("arrivals", size) for size in args.rates]
     rows: list[dict[str, Any]] = []
     with contextlib.nullcontext(args.url) if args.url else server(args.serve) as url:
-        while httpx.get(f"{url}health").json().get("shapes_left", 0):  # which the server compiles while nobody asks
+        while httpx.get(f"{url}health").json().get("shapes_left", 0):  # compiled while no request waits
             time.sleep(1.0)
-        # What the warm-up has left uncompiled is not to be timed.
+        # Shapes that the warm-up left out are compiled here, not in a timed load.
         for size in sorted({1, *args.clients}):
             asyncio.run(measure(url, sentences, fields, "clients", size, args.seconds / 4))
         for kind, size in loads:
