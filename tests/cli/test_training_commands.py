@@ -61,5 +61,5 @@ def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
     assert "--gin.Mask.rate has no effect" in refused(capsys, *command, "--gin.Mask.rate=0.5")
     gin = ["--gin.ModelConfig.causal=True", "--gin.train.objective=@TeacherForcing()"]
     command = [word for word in command if "stage_weights" not in str(word)]
-    assert "--draws means nothing" in refused(capsys, *command, *gin, "--draws", 1)
+    assert "--draws applies only to models that refine drafts" in refused(capsys, *command, *gin, "--draws", 1)
     assert not (tmp_path / "model" / "checkpoints").exists()
