@@ -48,19 +48,18 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     weights = {"weights": tuple(args.weights)} if args.weights else {}
-    settings = config.configured(TrainConfig)()
 
-    def validation() -> tuple[Any, Any]:
-        """Decoding options and function of the validation; wrong options fail now, not at the first validation."""
-        decoding = decoding_of(args)
+    def validation() -> tuple[Any, TrainConfig, Any]:
+        """Decoding options of the validation, the settings, and the validation function; wrong ones fail now."""
+        settings, decoding = config.configured(TrainConfig)(), decoding_of(args)
         check_options(args, settings.model, decodings=[decoding])
         resolve(decoding, settings.model, settings.objective.corruption, settings.objective.strategy)
         if decoding.shortlist is not None:
             decoding.shortlist.check(load_tokenizer(folders[0]))
         options = (decoding.num_steps, decoding.batch_size, decoding.seed, decoding.strategy, decoding.lengths)
-        return options, validation_fn(folders[0], decoding)
+        return options, settings, validation_fn(folders[0], decoding)
 
-    _, evaluate_fn = agreed("the options of the validation", validation, lambda made: repr(made[0]))
+    _, settings, evaluate_fn = agreed("the options of the validation", validation, lambda made: repr(made[0]))
     mixture = config.configured(Mixture)(folders=folders, **weights)
     return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
 
