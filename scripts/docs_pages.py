@@ -196,7 +196,7 @@ def toy_objectives() -> str:
 
 
 def speed_tables() -> str:
-    """What `padir benchmark` wrote, all of it."""
+    """The page with all tables of `padir benchmark`, and their plots."""
     text = "# Tables of speed\n\nEach is the output of one call of `padir benchmark` in [`scripts/speed.sh`]"
     text += f"({GITHUB}scripts/speed.sh), on 2 cores of an AMD EPYC.\n"
     for path in sorted((ROOT / "results").glob("speed_*.md")):

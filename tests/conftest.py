@@ -47,5 +47,15 @@ def open_folder():
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def blank_config():
+    """gin without bindings, before a test and after it."""
+    from padir import config
+
+    config.clear()
+    yield
+    config.clear()
+
+
 def pytest_unconfigure():
     shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)

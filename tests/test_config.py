@@ -23,11 +23,7 @@ SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs
 SHIPPED = [path for path in SHIPPED if "t5x" not in path.parts]  # T5X reads those; test_t5x_commands.py does
 
 
-@pytest.fixture(autouse=True)
-def blank():
-    config.clear()
-    yield
-    config.clear()
+pytestmark = pytest.mark.usefixtures("blank_config")
 
 
 def write(folder, text, name="some.gin"):

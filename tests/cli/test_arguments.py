@@ -11,12 +11,7 @@ from padir.decoding.rerank import MinimumBayesRisk, OwnScore
 from padir.decoding.search import Beam, Sampling
 from padir.refinement.strategies import MaskPredict, Threshold
 
-
-@pytest.fixture(autouse=True)
-def blank():
-    config.clear()
-    yield
-    config.clear()
+pytestmark = pytest.mark.usefixtures("blank_config")
 
 
 def arguments(command, options, bindings=()):

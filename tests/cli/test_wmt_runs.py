@@ -26,11 +26,8 @@ IDS = Ids(vocab_size=32_100, num_sentinels=100, first_regular=259)
 
 
 @pytest.fixture(autouse=True)
-def blank(monkeypatch):
+def in_repository(monkeypatch, blank_config):
     monkeypatch.chdir(REPOSITORY)
-    config.clear()
-    yield
-    config.clear()
 
 
 def parameters(model_config):

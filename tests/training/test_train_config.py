@@ -16,11 +16,8 @@ RUNS = sorted(path.name for path in (REPOSITORY / "configs" / "run").glob("*.gin
 
 
 @pytest.fixture(autouse=True)
-def blank(monkeypatch):
+def in_repository(monkeypatch, blank_config):
     monkeypatch.chdir(REPOSITORY)
-    config.clear()
-    yield
-    config.clear()
 
 
 @pytest.mark.parametrize("name", RUNS)
