@@ -111,7 +111,7 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
 
 
 def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths: Sequence[str] = ()) -> None:
-    """Read gin files, then bindings, which take precedence.
+    """Read gin files, then bindings, which take precedence; what was parsed before is forgotten.
 
     Args:
       files: paths, also relative to `search_paths` or to the repository.
@@ -121,6 +121,7 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths:
       PadirError: a file is missing, a name is unknown (the message has the nearest known name), or a value has the
         wrong type.
     """
+    clear()
     package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
     for folder in (".", *search_paths, str(package.parent), str(package)):
         gin.add_config_file_search_path(folder)
@@ -214,7 +215,7 @@ def _bare(name: str) -> str:
 
 
 def clear() -> None:
-    """Forget all bindings, before another configuration is parsed."""
+    """Forget all bindings, so that every default is the library's own."""
     gin.clear_config()
     _overrides.clear()
     _asked.clear()

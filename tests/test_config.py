@@ -47,6 +47,11 @@ class TestOrder:
         config.parse([outer], [], [str(tmp_path / "inner")])
         assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
 
+    def test_parsing_again_forgets(self):
+        config.parse([], ["ModelConfig.width=8"])
+        config.parse([], ["ModelConfig.mlp=9"])
+        assert config.configured(ModelConfig)() == ModelConfig(mlp=9)
+
     def test_clear_forgets(self):
         config.parse([], ["ModelConfig.width=8"])
         config.clear()
@@ -73,7 +78,6 @@ class TestOrder:
         assert config.configured(Decoding)().lengths == LengthSearch(top_k=3)
         assert config.configured(Decoding)(lengths=LengthSearch(top_k=7)).lengths == LengthSearch(top_k=7)
         config.check_overrides()
-        config.clear()
         config.parse([], [*bindings, "train.objective=@TeacherForcing()"])
         assert config.argument(TrainConfig, "objective") == TeacherForcing()
 
@@ -93,7 +97,6 @@ class TestInstances:
         assert config.argument(TrainConfig, "objective") == kind(positions_at_once=512)
         assert config.argument(TrainConfig, "model") == ModelConfig(remat=True)
         config.check_overrides()
-        config.clear()
         with pytest.raises(PadirError, match="positions_at_once must be of type"):
             config.parse([], [f"{name}.positions_at_once=0.5"])
 

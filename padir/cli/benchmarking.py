@@ -144,7 +144,6 @@ def _named_file(argument: str) -> tuple[str, str]:
 
 def _model_config(path: str) -> ModelConfig:
     """Read the ModelConfig that a gin file binds."""
-    config.clear()
     config.parse([path], [], [])
     return config.configured(ModelConfig)()
 

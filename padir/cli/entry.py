@@ -67,7 +67,6 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     if args.gin:
         from padir import config
 
-        config.clear()
         config.parse(args.gin_file, bindings, args.gin_search_paths)
     if args.command == "train":
         _join(args)

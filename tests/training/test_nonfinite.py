@@ -115,11 +115,9 @@ class TestSkip:
 
 
 class TestConfiguration:
-    def test_by_gin(self):
-        config.clear()
+    def test_by_gin(self, blank_config):
         config.parse(bindings=["NotFinite.action=skip"])
         assert config.argument(TrainConfig, "not_finite") == NotFinite("skip")
-        config.clear()
 
     @pytest.mark.parametrize(
         ("wrong", "message"),

@@ -28,14 +28,12 @@ BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
 
 
 @pytest.fixture(params=EXPECTED)
-def name(request, monkeypatch):
+def name(request, monkeypatch, blank_config):
     monkeypatch.chdir(REPOSITORY)
-    config.clear()
     sizes = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=16)
     files = ["configs/run/toy_cpu.gin", f"configs/objective/{request.param}.gin"]
     config.parse(files, [f"ModelConfig.{key}={value}" for key, value in sizes.items()])
-    yield request.param
-    config.clear()
+    return request.param
 
 
 def test_each_file_is_listed_here():

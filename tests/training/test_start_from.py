@@ -164,12 +164,9 @@ class TestFreeze:
             train_tiny(data, tmp_path / "run", **STEPS | {"freeze": freeze})
 
 
-def test_gin_takes_a_directory_or_an_instance():
-    config.clear()
+def test_gin_takes_a_directory_or_an_instance(blank_config):
     config.parse([], ["train.start_from=runs/teacher", 'train.freeze=("encoder",)'])
-    config.clear()
     config.parse(
         [], ['StartFrom.model="runs/teacher"', 'StartFrom.parts=("encoder",)', "train.start_from=@StartFrom()"]
     )
     assert config.configured(TrainConfig)().start_from == StartFrom("runs/teacher", ("encoder",))
-    config.clear()

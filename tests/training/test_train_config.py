@@ -24,7 +24,6 @@ def in_repository(monkeypatch, blank_config):
 def test_the_changes_are_bindings_that_make_the_same_settings(name):
     config.parse([f"configs/run/{name}"])
     settings = config.configured(TrainConfig)()
-    config.clear()
     config.parse(bindings=settings.changes())
     assert config.configured(TrainConfig)() == settings
     assert len(settings.changes()) < 60
