@@ -106,7 +106,7 @@ def _add_t5x_import(actions: Any) -> None:
     sentinels_option(parser)
     parser.add_argument("--languages", metavar="SRC-TGT", help="languages of the model, such as de-en")
     parser.add_argument(
-        "--partial", action="store_true", help="take the arrays that fit, initialise all others, and say which"
+        "--partial", action="store_true", help="take the arrays that match, initialise the others, and report on both"
     )
     setting(parser, exchange.import_model, "seed", "seed of initialised arrays")
     dtype_option(parser)

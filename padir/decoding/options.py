@@ -45,7 +45,7 @@ class Decoding:
     """Decoding options.
 
     Attributes:
-      num_steps: T, the most decoder passes.
+      num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy; None for the model's own.
       canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
       lengths: the target lengths to try, and the number of drafts of each length.
