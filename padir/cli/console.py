@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator
 
@@ -12,17 +13,38 @@ import rich.progress
 from padir.data.manifest import PreparedManifest
 from padir.decoding.streaming import lines
 from padir.reporting import tables
+from padir.reporting.trace import printable
 from padir.text.lines import open_bytes
 
 
 def tell(message: str) -> None:
     """Print a message on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(shown(message), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    print(f"padir: warning: {message}", file=sys.stderr)
+    print(f"padir: warning: {shown(message)}", file=sys.stderr)
+
+
+def shown(text: str) -> str:
+    """Replace control characters, which a terminal would obey, in every line of a text."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class TerminalOutput(io.TextIOWrapper):
+    """Standard output without control characters, for text that a model wrote. Standard output stays open."""
+
+    mode = "w"  # as every file has that was opened for text
+
+    def __init__(self):
+        super().__init__(sys.stdout.buffer, encoding="utf-8", newline="\n")
+
+    def write(self, text: str, /) -> int:
+        return super().write(shown(text))
+
+    def close(self) -> None:
+        self.detach()
 
 
 def own_words(message: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from padir.cli.arguments import check_options, decoding_of, load_model, sharding_of
-from padir.cli.console import counter, read_lines, warn
+from padir.cli.console import TerminalOutput, counter, read_lines, warn
 from padir.cli.options import (
     common_options,
     decoding_options,
@@ -72,6 +72,7 @@ def _translate(args: argparse.Namespace) -> None:
             out = stack.enter_context(atomic_file(args.output))
         else:
             out.reconfigure(encoding="utf-8", newline="\n")
+            out = TerminalOutput() if out.isatty() else out
         results: dict[str, Any] = {}
         if args.json:
             add, results = stack.enter_context(translations_json(args.json))

@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -343,7 +344,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for number, result in enumerate(results, first + 1):
                 if result.truncated:
                     print(f"line {number} is longer than the programs take: its end was cut off", file=sys.stderr)
-            sys.stdout.buffer.write("".join(exported.text(r.tokens) + "\n" for r in results).encode())
+            texts = [exported.text(result.tokens) for result in results]
+            if sys.stdout.isatty():  # a terminal would obey control characters
+                texts = ["".join("\ufffd" if unicodedata.category(sign) == "Cc" else sign for sign in t) for t in texts]
+            sys.stdout.buffer.write("".join(text + "\n" for text in texts).encode())
             sys.stdout.buffer.flush()
             first += len(chunk)
     except ExportError as error:
