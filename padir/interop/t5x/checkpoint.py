@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ _VERSIONS = (2, 3)
 _CHUNK_BYTES = 2**26
 _AGAIN = "copy the checkpoint again"
 
+Wanted = Callable[[str, tuple[int, ...]], bool]
+
 
 @dataclasses.dataclass(frozen=True)
 class T5XCheckpoint:
@@ -40,12 +43,12 @@ class T5XCheckpoint:
     Attributes:
       path: the checkpoint's folder.
       step: number of optimizer steps taken.
-      params: parameters by name ("encoder/encoder_norm/scale"), float32.
+      params: parameters by name ("encoder/encoder_norm/scale"), float32; of those that were not wanted, shape and type.
     """
 
     path: Path
     step: int
-    params: dict[str, np.ndarray]
+    params: dict[str, Any]
 
 
 def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
@@ -77,20 +80,24 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
     return found[wanted]
 
 
-def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint:
+def read(
+    path: str | os.PathLike[str], step: int | None = None, *, wanted: Wanted = lambda name, shape: True
+) -> T5XCheckpoint:
     """Reads the parameters of a checkpoint of either kind.
 
     Args:
       path, step: as in `find`.
+      wanted: called with the name and shape of each parameter before memory is taken for it; False leaves it unread.
 
     Raises:
       PadirError: there is no checkpoint, or it has another format or is damaged.
     """
     folder = find(path, step)
+    _check_files(folder)
     if (folder / "checkpoint").is_file():
-        tree = _read_own(folder)
+        tree = _read_own(folder, wanted)
     elif (folder / "state").is_dir():
-        tree = _read_orbax(folder / "state")
+        tree = _read_orbax(folder / "state", wanted)
     else:
         raise PadirError(f"{folder} holds neither a file `checkpoint` nor a folder `state`: it is no T5X checkpoint")
     params = {name: _float32(name, value) for name, value in tree["target"].items()}
@@ -99,14 +106,29 @@ def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint
     return T5XCheckpoint(folder, int(steps), params)
 
 
-def _float32(name: str, value: Any) -> np.ndarray:
+def _check_files(folder: Path) -> None:
+    """Refuses pipes and devices, which are read for ever, and links out of the folder."""
+    home = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            try:
+                is_file = path.resolve().is_relative_to(home) and (path.is_file() or path.is_dir())
+            except (OSError, RuntimeError):  # circular links
+                is_file = False
+            if not is_file:
+                raise PadirError(f"{path} is no file of a checkpoint: do not use this checkpoint")
+
+
+def _float32(name: str, value: Any) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
     array = np.asarray(value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise PadirError(f"parameters must be floating-point numbers, got {name} of {array.dtype}")
     return array.astype(np.float32)
 
 
-def _read_own(folder: Path) -> dict[str, Any]:
+def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
     data = (folder / "checkpoint").read_bytes()
     if data.startswith(TENSORFLOW):
         raise PadirError(f"{folder} is a TensorFlow checkpoint: convert it with T5X's convert_tf_checkpoint.py first")
@@ -124,11 +146,11 @@ def _read_own(folder: Path) -> dict[str, Any]:
         ) from None
     if version not in _VERSIONS:
         raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
-    return {"target": _read_arrays(folder, leaves), "step": step}
+    return {"target": _read_arrays(folder, leaves, wanted), "step": step}
 
 
-def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves, with each named zarr array read from its folder, all in parallel."""
+def _read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """The leaves, with each named zarr array that is wanted read from its folder, all in parallel."""
     import tensorstore  # comes with Orbax; slow to import
 
     opened = {}
@@ -137,13 +159,17 @@ def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
             where = _inside(folder, name, leaf)
             # Only the folder's name is taken from the leaf, which could name any store and address.
             opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
-    reading = {}
+    reading, arrays = {}, dict(leaves)
     for name, (where, future) in opened.items():
         try:
-            reading[name] = where, future.result().read()
+            array = future.result()
         except ValueError as error:
             raise PadirError(f"{where} holds no readable zarr array: {_AGAIN} ({first_line(error)})") from None
-    arrays = dict(leaves)
+        _check_chunks(where, array.shape, array.chunk_layout.read_chunk.shape)
+        if wanted(name, array.shape):
+            reading[name] = where, array.read()
+        else:
+            arrays[name] = jax.ShapeDtypeStruct(array.shape, np.float32)
     for name, (where, future) in reading.items():
         try:
             arrays[name] = future.result()
@@ -153,6 +179,12 @@ def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
                 raise PadirError(f"{where} is damaged: {_AGAIN} ({first_line(error)})") from None
             arrays[name] = zeros
     return arrays
+
+
+def _check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
+    """Refuses chunks that are larger than their array: a chunk is read whole."""
+    if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
+        raise PadirError(f"the chunks of {where} must be at most its shape {tuple(shape)}, got {tuple(chunk or ())}")
 
 
 def _spec(where: Path, **options: Any) -> dict[str, Any]:
@@ -184,20 +216,30 @@ def _zeros(where: Path) -> np.ndarray | None:
     return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
 
 
-def _read_orbax(state: Path) -> dict[str, Any]:
+def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
-            wanted = {"target": tree["target"], "state": {"step": tree["state"]["step"]}}
+            arrays = flax.traverse_util.flatten_dict(tree["target"], sep="/")
+            for name, array in arrays.items():
+                _check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
+            chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
+            part = {
+                "target": flax.traverse_util.unflatten_dict(chosen, sep="/"),
+                "state": {"step": tree["state"]["step"]},
+            }
             # NumPy arrays, whatever devices the checkpoint was saved from.
-            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-            arguments = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
+            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
+            arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
             restored = checkpointer.restore(state.absolute(), args=arguments)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except PadirError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
             raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {_AGAIN} ({first_line(error)})") from None
-    target = flax.traverse_util.flatten_dict(restored["target"], sep="/")
+    target = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in arrays.items()}
+    target |= flax.traverse_util.flatten_dict(restored["target"], sep="/")
     return {"target": target, "step": np.asarray(restored["state"]["step"])}
 
 
