@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 
@@ -19,32 +18,17 @@ from padir.text.lines import open_bytes
 
 def tell(message: str) -> None:
     """Print a message on stderr."""
-    print(shown(message), file=sys.stderr, flush=True)
+    print(without_controls(message), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    print(f"padir: warning: {shown(message)}", file=sys.stderr)
+    print(f"padir: warning: {without_controls(message)}", file=sys.stderr)
 
 
-def shown(text: str) -> str:
+def without_controls(text: str) -> str:
     """Replace control characters, which a terminal would obey, in every line of a text."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-class TerminalOutput(io.TextIOWrapper):
-    """Standard output without control characters, for text that a model wrote. Standard output stays open."""
-
-    mode = "w"  # as every file has that was opened for text
-
-    def __init__(self):
-        super().__init__(sys.stdout.buffer, encoding="utf-8", newline="\n")
-
-    def write(self, text: str, /) -> int:
-        return super().write(shown(text))
-
-    def close(self) -> None:
-        self.detach()
 
 
 def own_words(message: str) -> str:
@@ -72,15 +56,19 @@ def _counts(dropped: dict[str, int]) -> str:
 
 
 @contextlib.contextmanager
-def counter(label: str) -> Iterator[Callable[[int], None]]:
-    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines."""
+def counter(label: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines.
+
+    Args:
+      shown: False if the results go to the same terminal; then nothing is counted.
+    """
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(
         rich.progress.TextColumn(label),
         rich.progress.TextColumn("{task.completed:,} lines"),
-        rich.progress.TextColumn("{task.speed}"),
+        rich.progress.TimeElapsedColumn(),
         console=console,
-        disable=not console.is_terminal or sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
         transient=True,
     ) as bar:
         task = bar.add_task(label, total=None)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from padir.cli.commands import build_parser
-from padir.cli.console import own_words, shown
+from padir.cli.console import own_words, without_controls
 from padir.errors import PadirError
 from padir.storage.files import check_writable, write_json
 
@@ -139,5 +139,5 @@ def _keep_compiled_programs() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"padir: error: {shown(own_words(message))}", file=sys.stderr)
+    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
     return 2
