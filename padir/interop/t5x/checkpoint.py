@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,13 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
+from padir.interop.t5x.arrays import AGAIN, Wanted, check_chunks, check_files, read_arrays, spec_of
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # first bytes of a TensorFlow checkpoint's index file, which has the same name
 _VERSIONS = (2, 3)
 _CHUNK_BYTES = 2**26
-_AGAIN = "copy the checkpoint again"
-
-Wanted = Callable[[str, tuple[int, ...]], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +90,7 @@ def read(
       PadirError: there is no checkpoint, or it has another format or is damaged.
     """
     folder = find(path, step)
-    _check_files(folder)
+    check_files(folder)
     if (folder / "checkpoint").is_file():
         tree = _read_own(folder, wanted)
     elif (folder / "state").is_dir():
@@ -104,19 +101,6 @@ def read(
     number = FOLDER.fullmatch(folder.name)
     steps = tree["step"] if tree["step"] is not None else (number[1] if number else 0)
     return T5XCheckpoint(folder, int(steps), params)
-
-
-def _check_files(folder: Path) -> None:
-    """Refuses pipes and devices, which are read for ever, and links out of the folder."""
-    home = folder.resolve()
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            try:
-                is_file = path.resolve().is_relative_to(home) and (path.is_file() or path.is_dir())
-            except (OSError, RuntimeError):  # circular links
-                is_file = False
-            if not is_file:
-                raise PadirError(f"{path} is no file of a checkpoint: do not use this checkpoint")
 
 
 def _float32(name: str, value: Any) -> Any:
@@ -142,78 +126,11 @@ def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
         )
     except Exception as error:  # damaged files make msgpack raise errors of many types
         raise PadirError(
-            f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
+            f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {AGAIN}"
         ) from None
     if version not in _VERSIONS:
         raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
-    return {"target": _read_arrays(folder, leaves, wanted), "step": step}
-
-
-def _read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
-    """The leaves, with each named zarr array that is wanted read from its folder, all in parallel."""
-    import tensorstore  # comes with Orbax; slow to import
-
-    opened = {}
-    for name, leaf in leaves.items():
-        if isinstance(leaf, dict):
-            where = _inside(folder, name, leaf)
-            # Only the folder's name is taken from the leaf, which could name any store and address.
-            opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
-    reading, arrays = {}, dict(leaves)
-    for name, (where, future) in opened.items():
-        try:
-            array = future.result()
-        except ValueError as error:
-            raise PadirError(f"{where} holds no readable zarr array: {_AGAIN} ({first_line(error)})") from None
-        _check_chunks(where, array.shape, array.chunk_layout.read_chunk.shape)
-        if wanted(name, array.shape):
-            reading[name] = where, array.read()
-        else:
-            arrays[name] = jax.ShapeDtypeStruct(array.shape, np.float32)
-    for name, (where, future) in reading.items():
-        try:
-            arrays[name] = future.result()
-        except ValueError as error:
-            zeros = _zeros(where) if "missing" in str(error) else None
-            if zeros is None:
-                raise PadirError(f"{where} is damaged: {_AGAIN} ({first_line(error)})") from None
-            arrays[name] = zeros
-    return arrays
-
-
-def _check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
-    """Refuses chunks that are larger than their array: a chunk is read whole."""
-    if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
-        raise PadirError(f"the chunks of {where} must be at most its shape {tuple(shape)}, got {tuple(chunk or ())}")
-
-
-def _spec(where: Path, **options: Any) -> dict[str, Any]:
-    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}, **options}
-
-
-def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
-    """The folder of the array that a leaf names, checked to lie within the checkpoint."""
-    kvstore = leaf["kvstore"]
-    path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
-    where = folder / str(path)
-    try:
-        lies_here = where.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # circular links, a path too long, a NUL
-        lies_here = False
-    if leaf.get("driver") != "zarr" or not path or not lies_here:
-        raise PadirError(
-            f"{folder} says that {name} lies at {path!r}, where no array of a checkpoint lies: do not use it"
-        )
-    return where
-
-
-def _zeros(where: Path) -> np.ndarray | None:
-    """Zeros for a scalar or vector without chunks (zarr omits chunks of zeros); None for other arrays."""
-    import tensorstore
-
-    shape = tensorstore.open(_spec(where), open=True, read=True).result().shape
-    chunks = [path for path in where.iterdir() if not path.name.startswith(".")]
-    return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
+    return {"target": read_arrays(folder, leaves, wanted), "step": step}
 
 
 def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
@@ -224,7 +141,7 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
             arrays = flax.traverse_util.flatten_dict(tree["target"], sep="/")
             for name, array in arrays.items():
-                _check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
+                check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
             chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
             part = {
                 "target": flax.traverse_util.unflatten_dict(chosen, sep="/"),
@@ -237,9 +154,9 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
         except PadirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {_AGAIN} ({first_line(error)})") from None
+            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {AGAIN} ({first_line(error)})") from None
     target = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in arrays.items()}
-    target |= flax.traverse_util.flatten_dict(restored["target"], sep="/")
+    target |= flax.traverse_util.flatten_dict(restored.get("target", {}), sep="/")
     return {"target": target, "step": np.asarray(restored["state"]["step"])}
 
 
@@ -291,7 +208,7 @@ def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
             },
         }
         specs[name] = spec
-        here = {**spec, **_spec(folder / spec["kvstore"]["path"])}
+        here = {**spec, **spec_of(folder / spec["kvstore"]["path"])}
         pending.append(tensorstore.open(here, create=True).result().write(array))
     try:
         for future in pending:
