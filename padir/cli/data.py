@@ -51,7 +51,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     setting(parser, LengthLimits, "max_source_tokens", "drop pairs with longer sources")
     setting(parser, LengthLimits, "max_target_tokens", "drop pairs with longer targets")
-    setting(parser, LengthLimits, "max_length_ratio", "drop pairs of more unequal lengths", type=float)
+    setting(parser, LengthLimits, "max_length_ratio", "drop pairs whose lengths have a larger ratio", type=float)
     setting(parser, prepare, "records_per_shard", "number of records in one file")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
     corpus_options(parser, "train", "validation", "test")
@@ -78,7 +78,7 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
-    setting(parser, learn_shortlist.learn, "candidates", "most target pieces of a source piece")
+    setting(parser, learn_shortlist.learn, "candidates", "maximum number of target pieces for a source piece")
     setting(parser, learn_shortlist.learn, "frequent", "number of most frequent pieces that belong to every list")
     setting(parser, learn_shortlist.learn, "iterations", "iterations of expectation maximisation")
     setting(parser, learn_shortlist.learn, "most_pairs", "most sentence pairs to learn from", option="pairs")

@@ -21,12 +21,12 @@ from padir.errors import PadirError
 from padir.serve.request import Limits
 
 _LIMITS = {
-    "max_body": "most bytes of a request",
-    "max_sentences": "most sentences of a request",
-    "max_characters": "most characters of a sentence",
-    "max_steps": "most steps that a request may ask for",
-    "max_lengths": "most lengths that a request may ask for",
-    "max_queue": "most sentences that wait, of all clients",
+    "max_body": "maximum bytes of a request",
+    "max_sentences": "maximum sentences of a request",
+    "max_characters": "maximum characters of a sentence",
+    "max_steps": "maximum steps that a request may ask for",
+    "max_lengths": "maximum lengths that a request may ask for",
+    "max_queue": "maximum sentences that wait, of all clients together",
     "timeout": "seconds that a request may take",
 }
 
@@ -43,9 +43,18 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
     steps_options(parser)
-    parser.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
     parser.add_argument(
-        "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"
+        "--max_wait",
+        type=float,
+        default=5.0,
+        help="milliseconds that a sentence waits for others of about its length (5)",
+    )
+    parser.add_argument(
+        "--warm_up",
+        type=int,
+        default=32,
+        metavar="TOKENS",
+        help="compile at start for sources of up to TOKENS tokens (32)",
     )
     for name, about in _LIMITS.items():
         setting(parser, Limits, name, about)

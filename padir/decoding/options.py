@@ -40,10 +40,10 @@ class Prune:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """Decoding options.
+    """Options of decoding: steps, strategy, lengths, reranking or search, batch size and seed.
 
     Attributes:
-      num_steps: T, the most decoder passes.
+      num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy; None for the model's own.
       canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
       lengths: the target lengths to try, and the number of drafts of each length.
@@ -118,7 +118,7 @@ def foreign_option(name: str, causal: bool) -> PadirError:
     if causal:
         return PadirError(
             f"{name} applies only to models that refine drafts; this model is autoregressive",
-            remedy="choose a search instead (--beam, --length_penalty or --sample)",
+            remedy="choose a search instead (beam size and length penalty, or sampling)",
         )
     return PadirError(
         f"{name} applies only to autoregressive models; this model refines drafts",

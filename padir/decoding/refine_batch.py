@@ -27,7 +27,7 @@ from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to a multiple of this
-POSITIONS = 512  # the most positions that the decoder processes at once on a CPU
+POSITIONS = 512  # maximum number of positions that the decoder processes at once on a CPU
 
 
 class DraftInputs(NamedTuple):

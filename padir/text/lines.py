@@ -56,7 +56,7 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
 
     Args:
       name: the file's name in messages.
-      longest: most bytes of a line; further bytes are read and dropped.
+      longest: maximum bytes of a line; further bytes are read and dropped.
 
     Raises:
       PadirError: the file cannot be read to its end, such as a damaged gzip file.
