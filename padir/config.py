@@ -15,7 +15,6 @@ the gin file with `from __gin__ import dynamic_registration` and import every mo
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 import logging
 import re
@@ -37,7 +36,7 @@ from padir.decoding.rerank import MinimumBayesRisk, OwnScore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
@@ -239,7 +238,7 @@ def _explain(message: str) -> str:
         module, _, name = match.group(1).split("/")[-1].rpartition(".")
         if module and name in _REGISTERED:
             return f"{first}: write {name}, without {module} in front"
-        return f"{first}: {_nearest(name, list(_REGISTERED))}"
+        return f"{first}: {nearest(name, list(_REGISTERED))}"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
         known = [
@@ -248,10 +247,5 @@ def _explain(message: str) -> str:
             if _name(item) == name
             for parameter in inspect.signature(item).parameters
         ]
-        return f"{first}: {_nearest(match.group(2), known)}"
+        return f"{first}: {nearest(match.group(2), known)}"
     return first
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"

@@ -48,7 +48,7 @@ class Batching:
 
     @property
     def num_segments(self) -> int:
-        """G, the maximum number of segments in a row."""
+        """Maximum number of segments in a row, G."""
         if self.mode != "pack":
             return 1
         return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)

@@ -84,7 +84,7 @@ class Batcher:
         return self._waiting
 
     def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts jobs, (key, work) each, into the queue, all or none; cancel a future to take its job out again.
+        """Puts jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
 
         Raises:
           QueueFull: the queue has no room for all of them.

@@ -33,7 +33,7 @@ def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> l
 
     Args:
       batch_size: maximum number of sentences in a batch.
-      longest_source: tokens of the longest source; targets are about as long as their sources.
+      longest_source: maximum number of source tokens; targets are about as long as their sources.
     """
     most = min(round_up(longest_source, BUCKET), config.max_length)
     found = []

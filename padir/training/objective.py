@@ -74,7 +74,7 @@ class Objective:
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
-      positions_at_once: maximum number of target positions whose logits exist at any time, in whole rows
+      positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
         (`padir.training.chunked_rows.by_rows`), or None for all; the backward pass recomputes the logits. This number
         changes memory and speed, not the results.
 
