@@ -87,9 +87,7 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="a prepared folder")
     parser.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
     steps_options(parser)
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace pairs of another teacher, decoding or corpus in the folder"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the pairs that the folder holds")
     decoding_options(parser)
     common_options(parser)
     parser.set_defaults(run=_distill)

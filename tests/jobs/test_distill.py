@@ -241,7 +241,7 @@ def test_a_folder_of_the_same_is_kept_and_another_is_not_replaced(data, tmp_path
     first = run(teacher(tokenizer), data, tmp_path / "out")
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out") == first and again.translator.calls == []
-    with pytest.raises(PadirError, match="out holds pairs of another .*overwrite=True"):
+    with pytest.raises(PadirError, match="out holds other pairs .*overwrite=True"):
         run(Teacher(again.translator, "b" * 64), data, tmp_path / "out")
     second = run(Teacher(again.translator, "b" * 64), data, tmp_path / "out", overwrite=True)
     assert second.distilled["teacher"]["manifest"] == "b" * 64
