@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     if args.gin:
         from padir import config
 
-        config.parse(args.gin_file, bindings, args.gin_search_paths)
+        config.parse(args.gin_file, bindings, args.gin_search_paths, args.allow_imports)
     if args.command == "train":
         _join(args)
     if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped

@@ -9,7 +9,7 @@ A causal model can also score given targets.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -82,6 +82,7 @@ class Translator:
         truncate: bool = False,
         trace: bool = False,
         first_number: int = 0,
+        progress: Callable[[int], None] = lambda count: None,
         **changes: Any,
     ) -> list[Translation]:
         """Translates sentences independently of each other, except that a batch shares a `Decoding.shortlist`.
@@ -96,6 +97,7 @@ class Translator:
           trace: record the draft and every step of the best hypothesis.
           first_number: the number of the first text, from which its random draft is made, if the texts are a part of a
             longer input.
+          progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
@@ -113,6 +115,8 @@ class Translator:
             for number, result in zip(batch.numbers, pipeline.run(batch), strict=True):
                 i = number - first_number
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
+            progress(len(batch.numbers))
+        progress(sum(result is EMPTY_LINE for result in results))
         return results
 
     def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int]) -> None:
