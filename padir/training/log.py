@@ -16,7 +16,6 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[re
 
 from padir.storage.files import write_errors, write_text
 
-
 AVERAGED = "averaged_"  # prefix of the metrics of averaged weights, which are logged when the model is written
 
 
