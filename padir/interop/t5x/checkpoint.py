@@ -143,10 +143,9 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
             for name, array in arrays.items():
                 check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
             chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
-            part = {
-                "target": flax.traverse_util.unflatten_dict(chosen, sep="/"),
-                "state": {"step": tree["state"]["step"]},
-            }
+            part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
+            if chosen:  # Orbax takes an empty tree for another structure
+                part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
             # NumPy arrays, whatever devices the checkpoint was saved from.
             how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
             arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
