@@ -137,19 +137,21 @@ def named_model(model: str) -> tuple[str, str]:
 
 
 def load_model(args: argparse.Namespace, sharding: Sharding | None = None) -> Translator:
-    """Load the model of --model in the precision of --precision."""
-    translator = Translator.load(args.model, sharding=sharding)
+    """Load the model of --model, at --step, in the precision of --precision."""
+    translator = Translator.load(args.model, step=args.step, sharding=sharding)
     return in_precisions("", translator, given(args, "precision").values())[0][1]
 
 
 def load_models(
-    models: Iterable[str], precisions: Sequence[str] | None, sharding: Sharding | None = None
+    args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
-    """Load every model, as DIR or NAME=DIR, in every precision."""
+    """Load every model, as DIR or NAME=DIR, at --step, in every precision of --precision."""
     return [
         named
         for name, folder in map(named_model, models)
-        for named in in_precisions(name, Translator.load(folder, sharding=sharding), precisions or ())
+        for named in in_precisions(
+            name, Translator.load(folder, step=args.step, sharding=sharding), args.precision or ()
+        )
     ]
 
 

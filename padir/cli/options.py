@@ -110,9 +110,16 @@ def test_set_options(parser: argparse.ArgumentParser, *splits: str) -> None:
 
 
 def model_option(parser: argparse.ArgumentParser) -> None:
-    """Add --model with the default model that comes with padir."""
+    """Add --model, with the default model that comes with padir, and --step."""
     about = f"a model directory from `padir train`, or the name of a model that comes with padir ({DEFAULT})"
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
+    step_option(parser)
+
+
+def step_option(parser: argparse.ArgumentParser) -> None:
+    """Add --step, which chooses a checkpoint of a training run."""
+    about = "take a training run's checkpoint of this step (while the run has not finished: the newest)"
+    parser.add_argument("--step", type=int, metavar="N", help=about)
 
 
 def sentinels_option(parser: argparse.ArgumentParser) -> None:

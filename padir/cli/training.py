@@ -65,10 +65,11 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_average(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoints", required=True, metavar="DIR", help="--model_dir of a finished training run")
+    parser.add_argument("--checkpoints", required=True, metavar="DIR", help="--model_dir of a training run")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
     which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
+    parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
     dtype_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     common_options(parser)
@@ -77,7 +78,8 @@ def add_average(parser: argparse.ArgumentParser) -> None:
 
 def _average(args: argparse.Namespace) -> dict[str, Any]:
     kind = "last" if args.last is not None else "best"
-    card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind), dtype=args.dtype)
+    options = {"kind": kind, "count": getattr(args, kind), "dtype": args.dtype, "step": args.step}
+    card = average_run(args.checkpoints, args.output, **options)
     tell(f"{args.output}: {card.weights}")
     return card.to_json()["weights"]
 

@@ -20,6 +20,7 @@ from padir.cli.options import (
     model_option,
     precision_option,
     setting,
+    step_option,
     steps_options,
 )
 from padir.decoding.options import Decoding
@@ -155,6 +156,7 @@ def _show_steps(args: argparse.Namespace, source: str, result: Translation, trac
 
 def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="a model from `padir train`")
+    step_option(parser)
     parser.add_argument("--source", required=True, metavar="FILE", help="sources, one sentence a line")
     parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
     setting(parser, Decoding, "num_steps", "refinement stages before the target is scored")
@@ -174,7 +176,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     sharding, decoding = sharding_of(args), decoding_of(args)
-    translator = Translator.load(args.model, sharding=sharding)
+    translator = Translator.load(args.model, step=args.step, sharding=sharding)
     check_options(args, translator.card.config)
     results = score_pairs(translator, read_lines(args.source), read_lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)

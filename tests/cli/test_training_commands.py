@@ -26,6 +26,14 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
     model = json.loads((tmp_path / "model" / "model.json").read_text())
     assert model["weights"] == {"kind": "ema", "steps": [2], "decay": 0.999}
 
+    split = ["--split", "validation"]
+    for words in (["translate", "eins"], ["score", "--source", built / "train.de", "--target", built / "train.en"]):
+        status, _, errors = run(capsys, *words, "--model", tmp_path / "model", "--step", 1, "--num_steps", 1)
+        assert status == 0 and "the checkpoint of step 1 is used" in errors, errors
+    assert "has no checkpoint of step 7: it has those of 1, 2" in refused(
+        capsys, "evaluate", "--model", tmp_path / "model", "--step", 7, "--data", built / "data", *split
+    )
+
     command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean"]
     found, _ = results(capsys, path, *command)
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}
