@@ -19,6 +19,7 @@ from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.reporting.patience import told
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
 # As `Decoding.changed` takes them.
@@ -138,7 +139,8 @@ def named_model(model: str) -> tuple[str, str]:
 
 def load_model(args: argparse.Namespace, sharding: Sharding | None = None) -> Translator:
     """Load the model of --model, at --step, in the precision of --precision."""
-    translator = Translator.load(args.model, step=args.step, sharding=sharding)
+    with told(f"loading {args.model}"):
+        translator = Translator.load(args.model, step=args.step, sharding=sharding)
     return in_precisions("", translator, given(args, "precision").values())[0][1]
 
 
@@ -146,13 +148,12 @@ def load_models(
     args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
     """Load every model, as DIR or NAME=DIR, at --step, in every precision of --precision."""
-    return [
-        named
-        for name, folder in map(named_model, models)
-        for named in in_precisions(
-            name, Translator.load(folder, step=args.step, sharding=sharding), args.precision or ()
-        )
-    ]
+    loaded = []
+    for name, folder in map(named_model, models):
+        with told(f"loading {folder}"):
+            translator = Translator.load(folder, step=args.step, sharding=sharding)
+        loaded += in_precisions(name, translator, args.precision or ())
+    return loaded
 
 
 def in_precisions(name: str, translator: Translator, precisions: Iterable[str]) -> list[tuple[str, Translator]]:

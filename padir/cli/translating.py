@@ -27,7 +27,6 @@ from padir.decoding.options import Decoding
 from padir.decoding.scoring import score_pairs, summary
 from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
 from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
@@ -159,6 +158,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
     step_option(parser)
     parser.add_argument("--source", required=True, metavar="FILE", help="sources, one sentence a line")
     parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
+    parser.set_defaults(precision=None)
     setting(parser, Decoding, "num_steps", "refinement stages before the target is scored")
     parser.add_argument(
         "--strategy",
@@ -176,7 +176,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     sharding, decoding = sharding_of(args), decoding_of(args)
-    translator = Translator.load(args.model, step=args.step, sharding=sharding)
+    translator = load_model(args, sharding)
     check_options(args, translator.card.config)
     results = score_pairs(translator, read_lines(args.source), read_lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)

@@ -24,6 +24,7 @@ from padir.errors import PadirError
 from padir.models.card import ModelCard, Weights
 from padir.models.directory import save_model
 from padir.models.params import count_parameters
+from padir.reporting.patience import told
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import best_steps, mean_of_checkpoints
 from padir.training.batch import Sums
@@ -191,7 +192,8 @@ class TrainRun:
                     self._save(extra=True)
             self._mark += time.perf_counter() - began
         if stopping:
-            from_first(self.checkpoints.wait)
+            with told(f"writing the checkpoint of step {self.at}"):
+                from_first(self.checkpoints.wait)
             raise KeyboardInterrupt(
                 f"saved step {self.at} of {num_steps} in {self.folder}; run the same command to go on"
             )
@@ -204,9 +206,10 @@ class TrainRun:
 
     def finish(self) -> dict[str, float]:
         """Writes the model directory; returns the last metrics, with validation metrics of the written weights."""
-        from_first(self.checkpoints.wait)
-        current = gathered(self._current_params())
-        return {**self.latest, **from_first(lambda: self._write_model(current))}
+        with told(f"writing {self.folder}"):
+            from_first(self.checkpoints.wait)
+            current = gathered(self._current_params())
+            return {**self.latest, **from_first(lambda: self._write_model(current))}
 
     def _check_finite(self) -> None:
         self._watch.drain()
