@@ -86,6 +86,21 @@ def test_without_a_description_the_arguments_give_it(model_dir, tmp_path, capsys
     assert "holds a model already" in capsys.readouterr().err
 
 
+def test_a_head_that_judges_something_else_is_refused(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    translator = random_translator(tokenizer, rejecter=True)
+    write(tmp_path / "run", translator.params, 40)
+    for partial in (False, True):
+        with pytest.raises(PadirError, match="rejecter_judges must be 'prediction' for .* without padir.json"):
+            import_model(tmp_path / "run", tmp_path / "model", translator.card, tokenizer, partial=partial)
+    published = random_translator(tokenizer, rejecter=True, rejecter_judges="prediction").card
+    import_model(tmp_path / "run", tmp_path / "published", published, tokenizer)
+    assert load_model(tmp_path / "published")[1].config.rejecter_judges == "prediction"
+    write_description(tmp_path / "run", translator.card, tokenizer)  # a run with padir's adapter
+    import_model(tmp_path / "run", tmp_path / "own", translator.card, tokenizer)
+    assert load_model(tmp_path / "own")[1].config.rejecter_judges == "token"
+
+
 def test_a_padded_table_comes_back_with_its_rows(tmp_path):
     tokenizer = small_tokenizer(tmp_path / "vocab.model")
     card = random_translator(tokenizer).card
@@ -127,7 +142,10 @@ def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, c
     assert main([*command[: -len(gated)], "--gin.ModelConfig.head_dim=4", "--json", str(tmp_path / "less.json")]) == 0
     less = json.loads((tmp_path / "less.json").read_text())
     assert less["unused"]["decoder/logits_dense/kernel"] == less["unused"]["encoder/layers_0/mlp/wi_0/kernel"]
-    assert "the checkpoint's is (16, 16), the model's (16, 8)" == less["fresh"]["encoder/layers_0/attention/key/kernel"]
+    assert (
+        "its shape is (16, 16) in the checkpoint, (16, 8) in the model"
+        == less["fresh"]["encoder/layers_0/attention/key/kernel"]
+    )
     assert less["numbers"]["taken"] < report["numbers"]["taken"]
 
 
@@ -146,7 +164,9 @@ def test_a_table_of_another_vocabulary_is_not_taken(tmp_path):
     ours = flat(random_translator(tokenizer).params)
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=129)
     _, report = take(ours, theirs, causal=False)
-    assert report.unused["token_embedder/embedding"] == "the checkpoint's is (530, 16), the model's (401, 16)"
+    assert (
+        report.unused["token_embedder/embedding"] == "its shape is (530, 16) in the checkpoint, (401, 16) in the model"
+    )
 
 
 def test_nothing_fits(tmp_path):
