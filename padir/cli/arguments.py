@@ -137,10 +137,10 @@ def named_model(model: str) -> tuple[str, str]:
     return (model, model) if not separator or Path(model).exists() else (name, folder)
 
 
-def load_model(args: argparse.Namespace, sharding: Sharding | None = None) -> Translator:
-    """Load the model of --model, at --step, in the precision of --precision."""
+def load_model(args: argparse.Namespace, sharding: Sharding | None = None, *, step: int | None = None) -> Translator:
+    """Load the model of --model, at a step of its training run, in the precision of --precision."""
     with told(f"loading {args.model}"):
-        translator = Translator.load(args.model, step=args.step, sharding=sharding)
+        translator = Translator.load(args.model, step=step, sharding=sharding)
     return in_precisions("", translator, given(args, "precision").values())[0][1]
 
 

@@ -110,10 +110,9 @@ def test_set_options(parser: argparse.ArgumentParser, *splits: str) -> None:
 
 
 def model_option(parser: argparse.ArgumentParser) -> None:
-    """Add --model, with the default model that comes with padir, and --step."""
+    """Add --model with the default model that comes with padir."""
     about = f"a model directory from `padir train`, or the name of a model that comes with padir ({DEFAULT})"
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
-    step_option(parser)
 
 
 def step_option(parser: argparse.ArgumentParser) -> None:

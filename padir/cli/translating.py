@@ -39,6 +39,7 @@ _IDLE = 0.1  # seconds without a further line after which the lines read so far 
 def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences to translate (default: standard input)")
     model_option(parser)
+    step_option(parser)
     precision_option(parser)
     parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
@@ -60,7 +61,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 def _translate(args: argparse.Namespace) -> None:
     sharding, decoding = sharding_of(args), decoding_of(args)
     _check_streams(args)
-    translator = load_model(args, sharding)
+    translator = load_model(args, sharding, step=args.step)
     check_options(args, translator.card.config, decodings=[decoding])
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
@@ -176,7 +177,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     sharding, decoding = sharding_of(args), decoding_of(args)
-    translator = load_model(args, sharding)
+    translator = load_model(args, sharding, step=args.step)
     check_options(args, translator.card.config)
     results = score_pairs(translator, read_lines(args.source), read_lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
