@@ -32,7 +32,7 @@ from padir.data.manifest import (
     VocabularyInfo,
     text_names,
 )
-from padir.data.prepared import is_prepared, load_manifest
+from padir.data.prepared import check_replaceable, is_prepared, load_manifest
 from padir.data.records import SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
@@ -109,6 +109,7 @@ def _check_output(
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds files that `padir prepare` did not make", remedy="give another folder")
     if overwrite:
+        check_replaceable(output_dir)
         return None
     manifest = load_manifest(output_dir, verify=True)
     same = all(getattr(manifest, name) == value for name, value in inputs.items())
