@@ -82,7 +82,7 @@ def translate_lines(
     """
     first, passes = 0, 0
     for chunk in _chunks(source, decoding.batch_size * _CHUNK_BATCHES):
-        results = translator.translate(chunk, decoding, truncate=True, trace=trace, first_number=first)
+        results = translator.translate(chunk, decoding, truncate=True, trace=trace)
         for number, (text, result) in enumerate(zip(chunk, results, strict=True), first + 1):
             if result.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")
