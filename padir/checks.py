@@ -8,6 +8,7 @@ Values are given by name, those of a dataclass through `fields_of`:
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +18,24 @@ from padir.errors import PadirError
 def fields_of(instance: Any, *names: str) -> dict[str, Any]:
     """Fields of a dataclass under the names that gin binds, such as "ModelConfig.width"."""
     return {f"{type(instance).__name__}.{name}": getattr(instance, name) for name in names}
+
+
+def whole_numbers(**values: Any) -> None:
+    """Refuses values that are no integers (bool, too); those of NumPy are integers."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise PadirError(name, "a whole number", value)
+
+
+def strings(**values: Any) -> None:
+    """Refuses values that are no lists of strings; other collections of strings pass, but for a single string."""
+    for name, value in values.items():
+        if isinstance(value, str | bytes) or not isinstance(value, Collection):
+            raise PadirError(name, "a list of strings", value, "put one string into a list, a generator into list(...)")
+        for i, item in enumerate(value):
+            if not isinstance(item, str):
+                remedy = "decode it, as with .decode()" if isinstance(item, bytes) else ""
+                raise PadirError(f"{name}[{i}]", "a string", item, remedy)
 
 
 def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:

@@ -10,14 +10,14 @@ begins with `from __gin__ import dynamic_registration` and imports every module 
     import my_strategies
     from padir.decoding import options
     options.Decoding.strategy = @my_strategies.Mine()
+
+A gin file that imports runs code, so imports are refused unless `--allow_imports my_strategies` names the module.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
-import logging
 import re
 import tokenize
 import typing
@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gin
+import gin.config
 from gin.config import ConfigurableReference
+from gin.config_parser import ImportStatement
 
 from padir.data.mixture import Mixture
 from padir.data.plan import Batching
@@ -37,7 +38,7 @@ from padir.decoding.rerank import MinimumBayesRisk, OwnScore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
@@ -110,22 +111,28 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
         return _UNBOUND
 
 
-def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), search_paths: Sequence[str] = ()) -> None:
+def parse(
+    files: Sequence[str] = (),
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    allow_imports: Sequence[str] = (),
+) -> None:
     """Read gin files, then bindings, which take precedence; what was parsed before is forgotten.
 
     Args:
       files: paths, also relative to `search_paths` or to the repository.
       bindings: "name.parameter=value", as after --gin. on the command line.
+      allow_imports: modules that files may import, with their submodules; if there are any, those of padir, too.
 
     Raises:
-      PadirError: a file is missing, a name is unknown (the message has the nearest known name), or a value has the
-        wrong type.
+      PadirError: a file is missing, a name is unknown (the message has the nearest known name), a value has the
+        wrong type, or an import is not allowed.
     """
     clear()
     package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
     for folder in (".", *search_paths, str(package.parent), str(package)):
         gin.add_config_file_search_path(folder)
-    with _quiet():
+    with _guarded(allow_imports):
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
@@ -161,14 +168,29 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep gin from logging every folder in which it looked for a file."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
+def _guarded(allowed: Sequence[str]) -> Iterator[None]:
+    """Let gin import the allowed modules only, and read plain files only.
+
+    Every import statement, however it is spelled and whichever file includes it, reaches `ParseContext.process_import`.
+    gin's other readers of files look a path up as a package, and looking up `a/b/c.gin` imports the package `a`.
+    """
+    process_import, readers = gin.config.ParseContext.process_import, list(gin.config._FILE_READERS)
+
+    def checked(context: gin.config.ParseContext, statement: ImportStatement) -> None:
+        trusted = (*allowed, "padir", "__gin__") if allowed else ()
+        if not any(f"{statement.module}.".startswith(f"{module}.") for module in trusted):
+            module = "MODULE" if statement.module.startswith("__gin__.") else statement.module
+            remedy = f"if you trust the file and the module as programs, add --allow_imports {module}"
+            raise PadirError(f"`{statement.format()}` runs code, which a gin file may not: {remedy}")
+        process_import(context, statement)
+
+    gin.config.ParseContext.process_import = checked
+    gin.config._FILE_READERS[:] = readers[:1]  # `open`
     try:
         yield
     finally:
-        logging.disable(before)
+        gin.config.ParseContext.process_import = process_import
+        gin.config._FILE_READERS[:] = readers
 
 
 def macro(name: str) -> Any:
@@ -239,19 +261,9 @@ def _explain(message: str) -> str:
         module, _, name = match.group(1).split("/")[-1].rpartition(".")
         if module and name in _REGISTERED:
             return f"{first}: write {name}, without {module} in front"
-        return f"{first}: {_nearest(name, list(_REGISTERED))}"
+        return f"{first}: {nearest(name, list(_REGISTERED))}"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
-        known = [
-            parameter
-            for item in CONFIGURABLES
-            if _name(item) == name
-            for parameter in inspect.signature(item).parameters
-        ]
-        return f"{first}: {_nearest(match.group(2), known)}"
+        known = [p for item in CONFIGURABLES if _name(item) == name for p in inspect.signature(item).parameters]
+        return f"{first}: {nearest(match.group(2), known)}"
     return first
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -31,6 +33,17 @@ class PadirError(ValueError):
     def renamed(self, what: str) -> PadirError:
         """The same error under another name: that of the command-line option which set the field."""
         return PadirError(what, self.expected, self.got, self.remedy)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Remedy for an unknown name: the known name that is spelled most alike, or else all known names.
+
+    >>> nearest("num_stepz", ["num_steps", "seed"])
+    "did you mean 'num_steps'?"
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
 def first_line(error: Exception) -> str:

@@ -90,7 +90,7 @@ def _section(command: argparse.ArgumentParser, heading: str) -> list[str]:
     usage = command.format_usage().removeprefix("usage: ").replace("\n" + " " * 7, "\n").rstrip()
     anchor = command.prog.replace(" ", "-")
     lines = ["", f"{heading} `{command.prog}` {{ #{anchor} }}", "", command.description or ""]
-    lines += ["", "```text", usage, "```"]
+    lines += ["", "```text", usage, "", command.epilog or "", "```"]
     if inner := _inner(command):
         return lines + [line for each in inner for line in _section(each, heading + "#")]
     return lines + [line for group in command._action_groups for line in _options(group)]

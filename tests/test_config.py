@@ -1,10 +1,13 @@
 """gin: precedence of bindings, instances that are made, and messages about wrong names and types."""
 
+import sys
 from pathlib import Path
 
+import gin.config as gin_config
 import pytest
 
 from padir import config
+from padir.cli import main
 from padir.data.plan import Batching
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
@@ -127,21 +130,93 @@ class TestInstances:
 class TestClassesOfOnesOwn:
     """As gin documents: a file with dynamic registration imports every module that it names."""
 
-    def test_are_made_and_configured(self, tmp_path, monkeypatch):
+    @pytest.fixture
+    def mine(self, tmp_path, monkeypatch):
+        """A gin file that sets a strategy of the user's own."""
         source = "import dataclasses\nfrom padir.refinement import Padir\n\n\n@dataclasses.dataclass(frozen=True)\n"
         (tmp_path / "my_strategies.py").write_text(source + "class Mine(Padir):\n    patience: int = 1\n")
         monkeypatch.syspath_prepend(tmp_path)
         head = "from __gin__ import dynamic_registration\nimport my_strategies\nfrom padir.decoding import options\n"
         lines = "my_strategies.Mine.patience = 3\noptions.Decoding.strategy = @my_strategies.Mine()\n"
-        config.parse([write(tmp_path, head + lines)], ["Decoding.num_steps=7"])
+        return write(tmp_path, head + lines)
+
+    def test_are_made_and_configured(self, mine):
+        config.parse([mine], ["Decoding.num_steps=7"], allow_imports=["my_strategies"])
         made = config.configured(Decoding)()
         assert type(made.strategy).__name__ == "Mine" and made.strategy.patience == 3 and made.num_steps == 7
         assert "my_strategies.Mine.patience = 3" in config.operative()  # and the binding of num_steps counts as used
 
+    def test_the_command_line_allows_their_module(self, mine, monkeypatch, capsys):
+        monkeypatch.setattr("padir.cli.translating._translate", lambda args: print(config.configured(Decoding)()))
+        assert main(["translate", "--gin_file", mine]) == 2
+        assert "add --allow_imports" in capsys.readouterr().err
+        assert main(["translate", "--gin_file", mine, "--allow_imports", "my_strategies"]) == 0
+        assert "Mine(remask='previous', patience=3)" in capsys.readouterr().out
+
     def test_a_name_that_is_not_imported_is_told(self, tmp_path):
         file = write(tmp_path, "from __gin__ import dynamic_registration\nDecoding.num_steps = 7\n")
         with pytest.raises(PadirError, match=r"'Decoding' was not provided by an import statement.*line 2"):
-            config.parse([file])
+            config.parse([file], allow_imports=["my_strategies"])
+
+
+class TestImports:
+    """A gin file runs no code: it may not import, however the statement is written and wherever it stands."""
+
+    @pytest.fixture(autouse=True)
+    def harmful(self, tmp_path, monkeypatch):
+        """A package that leaves a mark when anything imports it."""
+        (tmp_path / "harmful" / "inner").mkdir(parents=True)
+        (tmp_path / "harmful" / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+        (tmp_path / "harmful" / "inner" / "x.gin").write_text("SIZE = 1\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        yield
+        assert not (tmp_path / "mark").exists() and "harmful" not in sys.modules
+
+    SPELLINGS = [
+        "import harmful",
+        "import   harmful  as numpy",
+        "import harmful.inner",
+        "from harmful import inner",
+        "from harmful import inner as padir",
+        "\n  \n# from\nimport harmful # padir",
+        "import harmful_or_not\nimport harmful",
+        "from __gin__ import dynamic_registration\nimport harmful",
+        "from __gin__ import dynamic_registration\nimport padir.data.mixture",
+        "import padir.data.mixture",
+        "ModelConfig:\n  width = 8\nimport harmful",
+    ]
+
+    @pytest.mark.parametrize("allowed", [[], ["harm", "harmful.in", "inner", "harmful_"]])
+    @pytest.mark.parametrize("text", SPELLINGS)
+    def test_are_refused_in_files_and_bindings(self, tmp_path, text, allowed):
+        if allowed and "harmful" not in text:
+            return  # with a module of the user's own a file is a program, which may use padir's modules
+        with pytest.raises(
+            PadirError, match=r"`(import|from) .*` runs code.*add --allow_imports \w+.*some\.gin"
+        ) as error:
+            config.parse([write(tmp_path, text)], allow_imports=allowed)
+        assert "\n" not in str(error.value)
+        write(tmp_path, text, "inner.gin")
+        with pytest.raises(PadirError, match="runs code, which a gin file may not"):
+            config.parse([write(tmp_path, f'include "{tmp_path}/inner.gin"\n')], allow_imports=allowed)
+        with pytest.raises(PadirError, match="runs code, which a gin file may not"):
+            config.parse([], [f"SIZE=1\n{text}"], allow_imports=allowed)
+
+    def test_a_path_that_looks_like_a_package_imports_nothing(self, tmp_path):
+        with pytest.raises(PadirError, match="a gin file is missing"):
+            config.parse([write(tmp_path, 'include "harmful/inner/x.gin"\n')])
+
+    def test_gin_is_left_as_it_was(self, tmp_path):
+        before = gin_config.ParseContext.process_import, list(gin_config._FILE_READERS)
+        with pytest.raises(PadirError):
+            config.parse([write(tmp_path, "import harmful")])
+        assert (gin_config.ParseContext.process_import, gin_config._FILE_READERS) == before
+
+
+def test_shipped_files_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config.parse(["configs/run/toy_cpu.gin"])
+    assert config.macro("DATASET")
 
 
 class TestValues:

@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 
 from padir import checks
@@ -36,6 +37,13 @@ def test_one_sided_ranges(check, allowed, refused, message):
     for value in refused:
         with pytest.raises(PadirError, match=message):
             check(1, "", x=value)
+
+
+def test_whole_numbers_may_be_those_of_numpy():
+    checks.whole_numbers(x=3, y=np.int64(3))
+    for refused in (3.0, "3", True, None):
+        with pytest.raises(PadirError, match="x must be a whole number, got"):
+            checks.whole_numbers(x=refused)
 
 
 def test_ranges_with_two_ends_and_choices():

@@ -1,6 +1,6 @@
 """Dependency between target positions according to the model, and the consistency of the model's conditionals.
 
-For a pair of positions (i, j), with everything else on the canvas held:
+For a pair of positions (i, j), with everything else on the canvas fixed:
 
 1. Hide both positions. One pass gives the model's distributions p_i and p_j.
 2. Write each of the M likeliest values v of i in turn, with j hidden. Each pass gives p_j(. | i = v).
@@ -9,12 +9,12 @@ For a pair of positions (i, j), with everything else on the canvas held:
        I = sum over v of p_i(v) KL(p_j(. | v) || sum over u of p_i(u) p_j(. | u))
 
    This is the model's conditional mutual information given everything else on the canvas: it grows with the effect of
-   i's value on j's distribution. It is exact if the M values have all of the probability; `coverage_P` is the
-   probability that they have.
+   i's value on j's distribution. It is exact if the probabilities of the M values sum to 1; `coverage_P` is
+   their sum.
 4. Test the cycle. Let a and a' be the two likeliest values of i, and b and b' those of j. The log odds ratio of the
    four combinations follows from p_i alone, log p_i(a|b) p_i(a'|b') / (p_i(a'|b) p_i(a|b')), and from p_j alone. If
-   the conditionals belong to one joint distribution, both ratios are equal. The gap between the two measures how far
-   the model is from having a joint distribution.
+   the conditionals belong to one joint distribution, both ratios are equal. Their difference says how far the model
+   is from having a joint distribution.
 
 A hidden position shows the token of the first canvas: a mask, or a random token where the model knows no mask. With
 random tokens, average the measures over several canvases.
@@ -59,8 +59,8 @@ class Dependence:
     def cycle(self, least: float = 0.01) -> dict[str, Any]:
         """Metrics of the cycle test, over the pairs whose four values all have at least the probability `least`.
 
-        Odds of values that the model never writes mean little. Gaps and odds are in nats. The correlation of the two
-        odds is 1 for conditionals of a joint distribution.
+        If the model never writes a value, odds with this value mean little. Gaps and odds are in nats. The correlation
+        of the two odds is 1 for conditionals of a joint distribution.
         """
         there_P = self.least_P >= least
         odds_P2, gap_P = self.odds_P2[there_P], self.cycle_gap_P[there_P]
@@ -106,9 +106,8 @@ def dependence(
       distribution: the model's log-probabilities.
       tokens_L: the tokens of positions that are not hidden.
       start_L: the tokens that hidden positions show.
-      hidden_L: positions that stay hidden while a pair is measured; the pair itself is hidden in any case. All True
-        gives the dependency given the source and the length alone, all False the dependency given the rest of the
-        draft.
+      hidden_L: positions that stay hidden while a pair is measured; the pair itself is hidden in any case. If all
+        are True, the dependency is given only the source and the length; if all are False, also the rest of the draft.
       values: M, at least 2.
 
     Raises:

@@ -34,7 +34,7 @@ def sentence_dependence(
       one: the batch that holds the sentence, in its row `row`.
       pairs_P2: the pairs of positions.
       values: tokens that are tried at a position.
-      given_draft: True holds the rest of the last draft, False hides it.
+      given_draft: True shows the rest of the last draft, False hides it.
 
     Raises:
       PadirError: fewer than 2 values, or more than the vocabulary has.

@@ -223,8 +223,8 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
     """(batch, row, sentence number) of the sentences that took the most steps, the longest first among equals.
 
-    Sentences of more than `MOST_TOKENS` tokens, whose pictures nobody could read, are given only where there are no
-    others, shortest first.
+    Pictures of more than `MOST_TOKENS` tokens are unreadable, so longer sentences are left out unless all are longer;
+    then the shortest come first.
     """
     found: list[tuple[tuple[int, ...], Pass, int]] = []
     for one in refined(translator, test_set, decoding):

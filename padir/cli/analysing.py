@@ -16,14 +16,14 @@ from padir.pretrained import DEFAULT
 from padir.reporting import tables
 
 _SIZES = {
-    "num_spins": "fig1, fig2: spins of the model (6); fig3: spins (10); theorems: most spins (7)",
+    "num_spins": "fig1, fig2: spins of the model (6); fig3: spins (10); theorems: maximum number of spins (7)",
     "samples": "fig1, fig2: sizes of the data sets",
     "seeds": "fig1, fig2: data sets of each size (100)",
     "clique": "fig3: coupled spins (6)",
     "couplings": "fig3: values of J",
     "fields": "fig3: values of h",
     "chains": "fig3: simulated chains (400)",
-    "budget": "fig3: most steps of a chain (10,000)",
+    "budget": "fig3: maximum number of steps of a chain (10,000)",
     "models": "theorems: random models of each statement (40)",
 }
 

@@ -19,9 +19,17 @@ from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.refinement.strategies import parse_strategy
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
+_PLAIN = (
+    "num_steps",
+    "batch_size",
+    "seed",
+    "strategy",
+    "top_k",
+    "offsets",
+    "draws",
+)  # as `Decoding.changed` takes them
 _OF_REFINING = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
 _OF_CAUSAL = ("beam", "length_penalty", "sample")
 
@@ -44,13 +52,7 @@ def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
             config.check_overrides()
     said = vars(args) | chosen
     said = {name: value for name, value in said.items() if value is not None}
-    changes: dict[str, Any] = {name: said[name] for name in ("num_steps", "batch_size", "seed") if name in said}
-    lengths = {name: said[name] for name in ("top_k", "draws") if name in said}
-    if "offsets" in said:
-        lengths["offsets"] = tuple(said["offsets"])
-    changes["lengths"] = dataclasses.replace(base.lengths, **lengths)
-    if "strategy" in said:
-        changes["strategy"] = parse_strategy(said["strategy"])
+    changes: dict[str, Any] = {name: said[name] for name in _PLAIN if name in said}
     if "keep" in said:
         changes["prune"] = Prune(said["keep"])
     if "shortlist" in said:
@@ -59,7 +61,7 @@ def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
         changes["rerank"] = _rerank(said.get("rerank"), said.get("brevity"), said.get("length_weight"), base.rerank)
     if {*_OF_CAUSAL} & said.keys():
         changes["search"] = _search(said.get("beam"), said.get("length_penalty"), said.get("sample"), base.search)
-    return dataclasses.replace(base, **changes)
+    return base.changed(**changes)
 
 
 def decodings_of(args: argparse.Namespace, **chosen: Any) -> list[Decoding]:

@@ -110,7 +110,7 @@ def _models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], Tes
 
 def _random_models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:
     """Models of random weights, and a test set that only names their input."""
-    configs = [(name, _model_config(path)) for name, path in map(_named_file, args.random)]
+    configs = [(name, _model_config(path, args.allow_imports)) for name, path in map(_named_file, args.random)]
     vocab_size = _RANDOM_VOCABULARY if args.vocab_size is None else args.vocab_size
     models = [
         named
@@ -142,9 +142,9 @@ def _named_file(argument: str) -> tuple[str, str]:
     return name, path
 
 
-def _model_config(path: str) -> ModelConfig:
+def _model_config(path: str, allow_imports: list[str]) -> ModelConfig:
     """Read the ModelConfig that a gin file binds."""
-    config.parse([path], [], [])
+    config.parse([path], allow_imports=allow_imports)
     return config.configured(ModelConfig)()
 
 

@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Collection
 
 from padir import __version__
+from padir.cli.parser import Parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,26 @@ GROUPS = {
     ),
 }
 
+EXAMPLES = {
+    "vocab": "--task toy_de_en --size 2400 --output data/vocab.model",
+    "prepare": "--task toy_de_en --vocab data/vocab.model --output data/toy",
+    "shortlist": "--data data/toy --output data/shortlist.npz",
+    "train": "--gin_file=configs/run/toy_cpu.gin --data data/toy --model_dir runs/toy",
+    "average": "--checkpoints runs/toy --last 3 --output runs/toy_average",
+    "distill": "--model runs/teacher --data data/toy --output data/toy_distilled",
+    "translate": "--top_k 5 --input de.txt --output en.txt",
+    "score": "--model runs/toy --source de.txt --target en.txt",
+    "serve": "--port 8000",
+    "evaluate": "--model runs/toy --data data/toy --num_steps 1 4 --output results/toy",
+    "tables": "results/toy.json",
+    "compare": "--references en.txt --hypotheses baseline.txt mine.txt --target_language en",
+    "benchmark": "--task toy_de_en --num_steps 1 4 --quick",
+    "export": "--model runs/toy --output exported/toy",
+    "t5x": "export --model runs/toy --output t5x/toy",
+    "ising": "fig1 --samples 1000 --output results/fig1",
+    "analyse": "attention --task toy_de_en --output results/attention",
+}
+
 
 def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParser:
     """Build the parser of the command line.
@@ -58,22 +79,20 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
     Args:
       names: commands that get their options, or None for all. The modules of other commands are not imported.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="padir",
         usage="padir [-h] [--version] COMMAND ...",
         description="Generative-masked translation: draft a whole sentence, then refine it.",
         epilog=_overview(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"padir {__version__}")
-    commands = parser.add_subparsers(
-        dest="command", required=True, prog="padir", metavar="COMMAND", help=argparse.SUPPRESS
-    )
+    commands = parser.add_subparsers(dest="command", prog="padir", metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (command for group in GROUPS.values() for command in group):
         one = commands.add_parser(command.name, help=command.sentence)
         if names is None or command.name in names:
             module = importlib.import_module(f"padir.cli.{command.module}")
             getattr(module, f"add_{command.name}")(one)
+        one.epilog = f"example:\n  padir {command.name} {EXAMPLES[command.name]}"
         one.description = " ".join(filter(None, [command.sentence, one.description]))
     return parser
 
@@ -83,4 +102,5 @@ def _overview() -> str:
     lines = []
     for title, group in GROUPS.items():
         lines += [f"{title}:", *(f"  {command.name:<11}{command.sentence}" for command in group), ""]
-    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command."])
+    first = 'echo "Wo ist der Bahnhof?" | padir translate'
+    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command. To begin:", f"  {first}"])

@@ -78,10 +78,10 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
         "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
-    setting(parser, learn_shortlist.learn, "candidates", "most target pieces of a source piece")
+    setting(parser, learn_shortlist.learn, "candidates", "maximum number of target pieces per source piece")
     setting(parser, learn_shortlist.learn, "frequent", "number of most frequent pieces that belong to every list")
     setting(parser, learn_shortlist.learn, "iterations", "iterations of expectation maximisation")
-    setting(parser, learn_shortlist.learn, "most_pairs", "most sentence pairs to learn from", option="pairs")
+    setting(parser, learn_shortlist.learn, "most_pairs", "maximum number of pairs to learn from", option="pairs")
     common_options(parser)
     parser.set_defaults(run=_shortlist)
 

@@ -40,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     bindings = [word.removeprefix(_GIN) for word in words if word.startswith(_GIN)]
     words = [word for word in words if not word.startswith(_GIN)]
-    args = build_parser(words[:1]).parse_args(words)
+    parser = build_parser(words[:1])
+    args = parser.parse_args(words)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
     _keep_compiled_programs()
     with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
@@ -67,7 +71,7 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     if args.gin:
         from padir import config
 
-        config.parse(args.gin_file, bindings, args.gin_search_paths)
+        config.parse(args.gin_file, bindings, args.gin_search_paths, args.allow_imports)
     if args.command == "train":
         _join(args)
     if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped

@@ -97,6 +97,7 @@ def _add_t5x_import(actions: Any) -> None:
         help=sentence,
         description=f"{sentence} The file padir.json beside a run's checkpoints describes the model; for other"
         " checkpoints, --vocab, --languages and gin's ModelConfig and Objective describe it.",
+        epilog="example:\n  padir t5x import t5x/toy --output runs/from_t5x",
     )
     parser.add_argument("checkpoint", metavar="DIR", help="checkpoint_<step>, or a model_dir with several checkpoints")
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
@@ -105,7 +106,7 @@ def _add_t5x_import(actions: Any) -> None:
     sentinels_option(parser)
     parser.add_argument("--languages", metavar="SRC-TGT", help="languages of the model, such as de-en")
     parser.add_argument(
-        "--partial", action="store_true", help="take the arrays that fit, initialise all others, and say which"
+        "--partial", action="store_true", help="take the arrays that match, initialise the others, and report on both"
     )
     setting(parser, exchange.import_model, "seed", "seed of initialised arrays")
     dtype_option(parser)
@@ -115,7 +116,12 @@ def _add_t5x_import(actions: Any) -> None:
 
 def _add_t5x_export(actions: Any) -> None:
     sentence = "Write a model directory as a T5X checkpoint."
-    parser: argparse.ArgumentParser = actions.add_parser("export", help=sentence, description=sentence)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "export",
+        help=sentence,
+        description=sentence,
+        epilog="example:\n  padir t5x export --model runs/toy --output t5x/toy",
+    )
     parser.add_argument(
         "--model", required=True, metavar="DIR", help="a model from `padir train`, or one that comes with padir"
     )

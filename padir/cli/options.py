@@ -80,7 +80,15 @@ def common_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder to look for gin files in; repeatable",
     )
-    group.add_argument("--gin.NAME", dest="_", metavar="VALUE", help="--gin.train.num_steps=1000 binds one parameter")
+    group.add_argument(
+        "--allow_imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="let gin files import this module of yours, which runs it and them as programs; repeatable",
+    )
+    about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
+    group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
 
 

@@ -21,12 +21,12 @@ from padir.errors import PadirError
 from padir.serve.request import Limits
 
 _LIMITS = {
-    "max_body": "most bytes of a request",
-    "max_sentences": "most sentences of a request",
-    "max_characters": "most characters of a sentence",
-    "max_steps": "most steps that a request may ask for",
-    "max_lengths": "most lengths that a request may ask for",
-    "max_queue": "most sentences that wait, of all clients",
+    "max_body": "largest body of a request, in bytes",
+    "max_sentences": "maximum number of sentences in a request",
+    "max_characters": "maximum number of characters in a sentence",
+    "max_steps": "largest num_steps of a request",
+    "max_lengths": "largest top_k and n_best of a request",
+    "max_queue": "maximum number of sentences in the queue, of all clients",
     "timeout": "seconds that a request may take",
 }
 
@@ -34,7 +34,7 @@ _LIMITS = {
 def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serves POST /translate, GET /health, GET /metrics and a page at / (needs the extra serve). Decoding options"
-        " are defaults of requests."
+        " hold for all requests, except that a request may set its own num_steps and top_k."
     )
     model_option(parser)
     precision_option(parser)
@@ -43,9 +43,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
     steps_options(parser)
-    parser.add_argument("--max_wait", type=float, default=5.0, help="milliseconds to wait for others of a length (5)")
     parser.add_argument(
-        "--warm_up", type=int, default=32, metavar="TOKENS", help="compile for sources up to so long at start (32)"
+        "--max_wait", type=float, default=5.0, help="milliseconds that a sentence waits for others of its length (5)"
+    )
+    parser.add_argument(
+        "--warm_up", type=int, default=32, metavar="TOKENS", help="at start, compile for sources up to TOKENS long (32)"
     )
     for name, about in _LIMITS.items():
         setting(parser, Limits, name, about)

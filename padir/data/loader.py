@@ -65,7 +65,7 @@ def make_loader(
       length_token: put the length token in front of every source.
       seed: seed of the order of pairs; the same seed gives the same batches on every machine. None does not shuffle.
       num_epochs: None repeats the data forever.
-      shard: (number of this process, number of processes); each process gets an equal share of every batch's rows.
+      shard: (index of this process, number of processes); each process gets an equal share of every batch's rows.
 
     Raises:
       PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; folders do not go together;
@@ -73,7 +73,7 @@ def make_loader(
     """
     index, count = shard
     if not 0 <= index < count:
-        raise PadirError("shard", "(number, how many) with 0 <= number < how many", shard)
+        raise PadirError("shard", "(index, count) with 0 <= index < count", shard)
     if seed is not None:
         checks.within(0, 2**32 - 1, "use None for the records' order", seed=seed)
     if num_epochs is not None:

@@ -34,7 +34,7 @@ class Batching:
       rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
       source_row_length: source positions of a packed row; None takes the length that the corpus needs.
       mode: "pack" puts several pairs into a row, "bucket" batches pairs of similar length.
-      max_segments: most pairs in a packed row; None takes an eighth of row_length.
+      max_segments: maximum number of pairs in a packed row; None takes an eighth of row_length.
       row_multiple: the rows of every batch are a multiple of this number and of the number of devices that share
         them. In "bucket" mode the batches then do not change with the number of devices, if that divides row_multiple.
     """
@@ -48,7 +48,7 @@ class Batching:
 
     @property
     def num_segments(self) -> int:
-        """The most segments that a row can have, G."""
+        """Maximum number of segments in a row, G."""
         if self.mode != "pack":
             return 1
         return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)

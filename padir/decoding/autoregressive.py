@@ -64,7 +64,7 @@ def generate(
       key_B: one key per sentence, made from the sentence, so that a result does not depend on its batch.
       next_fn: the decoder.
       cache: the cache that `next_fn` gets at the first position.
-      limit_B: most tokens of each sentence, EOS included, 2 .. max_length.
+      limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length.
       search: one of `padir.decoding.search`.
       max_length: L.
     """
@@ -97,7 +97,7 @@ def generate(
             tokens_BNL=jnp.where(here_BNL, extension.token_BN[..., None], rows.tokens_BNL),
             length_BN=rows.length_BN + goes_on_BN,
             log_prob_BN=log_prob_BN,
-            # A row with probability 0 was chosen for want of others; it is not done, so that another may replace it.
+            # A row with probability 0 only fills a free place; it is not done, so that another row may replace it.
             done_BN=rows.done_BN | (goes_on_BN & (extension.token_BN == ids.eos) & (log_prob_BN > -jnp.inf)),
         )
         return position + 1, rows, slot_BNL, passes_B + active_B1[:, 0], cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -39,7 +39,11 @@ class LengthSearch:
     draws: int = 1
 
     def __post_init__(self):
-        object.__setattr__(self, "offsets", tuple(self.offsets))
+        offsets = tuple(self.offsets) if isinstance(self.offsets, Collection) else (self.offsets,)
+        object.__setattr__(self, "offsets", offsets)
+        checks.whole_numbers(top_k=self.top_k, draws=self.draws)
+        for offset in offsets:
+            checks.whole_numbers(offsets=offset)
         checks.at_least(1, top_k=self.top_k, draws=self.draws)
         if not self.offsets:
             raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from padir import checks
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.rerank import OwnScore, Rerank
 from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies import check_strategy
+from padir.refinement.strategies import check_strategy, parse_strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Decoding:
     """Decoding options.
 
     Attributes:
-      num_steps: T, the most decoder passes.
+      num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy; None for the model's own.
       canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
       lengths: the target lengths to try, and the number of drafts of each length.
@@ -77,6 +79,7 @@ class Decoding:
     shortlist: Shortlist | None = None
 
     def __post_init__(self):
+        checks.whole_numbers(num_steps=self.num_steps, batch_size=self.batch_size, seed=self.seed, n_best=self.n_best)
         if self.num_steps < 1:
             raise PadirError("num_steps", "at least 1", self.num_steps, "use 1 for one-shot decoding")
         if self.num_steps >= 2**31:
@@ -93,6 +96,29 @@ class Decoding:
             optional = value is None and name in ("strategy", "canvas", "prune", "shortlist")
             if not optional and (isinstance(value, type) or not isinstance(value, kind)):
                 raise PadirError(name, f"a {kind.__name__}", value, "give an instance (in gin @Name())")
+
+    def changed(self, **changes: Any) -> Decoding:
+        """These options with other values, each given by the name of its field; fields of `lengths` may be given, too.
+
+        The strategy may be text, as for `padir.refinement.strategies.parse_strategy`.
+
+        Raises:
+          PadirError: no field has that name (the message has the nearest name), or a value is refused.
+
+        >>> Decoding().changed(top_k=5, num_steps=2).lengths.top_k
+        5
+        """
+        own, of_lengths = ([field.name for field in dataclasses.fields(each)] for each in (Decoding, LengthSearch))
+        for name in changes:
+            if name not in (*own, *of_lengths):
+                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, [*own, *of_lengths]))
+        if isinstance(changes.get("strategy"), str):
+            changes["strategy"] = parse_strategy(changes["strategy"])
+        decoding = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
+        lengths = {name: value for name, value in changes.items() if name in of_lengths}
+        if isinstance(lengths.get("offsets"), list):
+            lengths["offsets"] = tuple(lengths["offsets"])
+        return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, **lengths))
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
         """Replaces a canvas or strategy of None by the model's own corruption or strategy."""

@@ -28,7 +28,7 @@ from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to a multiple of this
-POSITIONS = 512  # the most positions that the decoder processes at once on a CPU
+POSITIONS = 512  # maximum number of positions that the decoder processes at once on a CPU
 
 
 class DraftInputs(NamedTuple):
@@ -92,7 +92,7 @@ def padded(rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1) ->
     """Pads token lists to an array of one of few shapes, so that few programs are compiled.
 
     Args:
-      batch_size: the most rows, before rounding up to a multiple of `row_multiple`.
+      batch_size: maximum number of rows, before rounding up to a multiple of `row_multiple`.
       row_multiple: the number of devices that share the rows; the number of rows becomes a multiple of this number.
     """
     num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
@@ -115,7 +115,7 @@ def refine_drafts(
     """Makes a draft of every candidate of a batch and refines all drafts.
 
     Args:
-      num_steps: the most decoder passes; a different number does not compile a new program.
+      num_steps: maximum number of decoder passes; a different number does not compile a new program.
       seed: seed of the drafts.
       kept_v: the ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
     """

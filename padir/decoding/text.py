@@ -10,7 +10,7 @@ from padir.text.ids import EOS, PADDING
 
 
 def one_line(text: str) -> str:
-    """Replaces carriage returns by spaces, as most readers of text files take them for line ends."""
+    """Replaces carriage returns by spaces, because most programs read carriage returns as line ends."""
     return text.replace("\r", " ")
 
 

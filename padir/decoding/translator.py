@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from padir import checks
 from padir.decoding.batches import source_batches
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -90,7 +91,8 @@ class Translator:
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
-          decoding: the decoding options; `changes` replaces fields of `decoding`, for example num_steps=4.
+          decoding: the decoding options; `changes` replaces some of them (`Decoding.changed`), for example num_steps=4,
+            top_k=5 or strategy="mask_predict".
           target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
@@ -99,10 +101,9 @@ class Translator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
-        decoding = dataclasses.replace(decoding or Decoding(), **changes)
+        checks.strings(texts=texts)
+        decoding = (decoding or Decoding()).changed(**changes)
         pipeline = self.pipeline(decoding, trace=trace)
-        if isinstance(texts, str):
-            raise PadirError("texts must be a sequence of sentences, got one string: put it into a list")
         if target_lengths is not None:
             self._check_lengths(texts, target_lengths)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
@@ -138,6 +139,7 @@ class Translator:
             raise PadirError(
                 "the model refines drafts and gives targets no probability: score with an autoregressive one"
             )
+        checks.strings(sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise PadirError(f"{len(sources)} sources need as many targets, got {len(targets)}")
         source_tokens, _ = self.loaded.source_tokens(sources, truncate)
@@ -152,6 +154,7 @@ class Translator:
         Raises:
           PadirError: the length head gives no length, or gives a single length and k is above 1.
         """
+        checks.strings(texts=texts)
         tokens, _ = self.loaded.source_tokens(texts, truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
 

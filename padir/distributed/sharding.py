@@ -1,7 +1,8 @@
-"""Sharding of parameters and batches by rules from the names of a parameter's axes to the axes of a device mesh.
+"""Sharding of parameters and batches: rules map the names of parameter axes to the axes of a device mesh.
 
 A mesh has two axes. Rows of a batch are split over "data", and the work on each row is split over "model". The axes of
-every parameter have names ("vocab", "embed", "mlp", ...), and a rule splits the axes of one name over a mesh axis:
+every parameter have names ("vocab", "embed", "mlp", ...), and a rule says over which mesh axis the axes with a given
+name are split. Ways of sharding:
 
     data parallel      every device holds all parameters and works on its rows
     FSDP               `shard_parameters`: every device holds a part of the parameters and of the optimizer's state, and
@@ -57,11 +58,11 @@ class Sharding:
             checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """Makes the mesh [data, model] of the given devices, by default of all; neighbours share the work on a row.
+        """Makes the mesh [data, model] of the given devices (default: all); adjacent devices share the work on a row.
 
         Raises:
-          PadirError: the number of devices is no multiple of model_parallel, or a row would be shared by parts of
-            several processes.
+          PadirError: the number of devices is no multiple of model_parallel, or `process_rows` cannot share the
+            rows out to processes.
         """
         devices = all_devices() if devices is None else list(devices)
         if len(devices) % self.model_parallel:
@@ -90,8 +91,8 @@ class Sharding:
         if rows is not None and rows % data:
             raise PadirError(
                 "Batching.rows",
-                f"a multiple of the devices that share them, {data} (of {mesh.size}, with Sharding.model_parallel"
-                f" {parallel})",
+                f"a multiple of {data}, the devices that share the rows (of {mesh.size} devices, with"
+                f" Sharding.model_parallel {parallel})",
                 rows,
             )
         for name, size in (("heads", model.heads), ("mlp", model.mlp)):
@@ -100,7 +101,7 @@ class Sharding:
         if self.shard_parameters and model.width % data:
             raise PadirError(
                 "with Sharding.shard_parameters ModelConfig.width",
-                f"a multiple of the devices that share parameters, {data}",
+                f"a multiple of {data}, the devices that share parameters",
                 model.width,
             )
 
@@ -176,7 +177,7 @@ def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> Partiti
 
 
 def process_rows(mesh: Mesh) -> tuple[int, int]:
-    """This process's share of the rows of a batch: (number of the share, number of shares), `shard` in `make_loader`.
+    """(index of this process's share of a batch's rows, number of shares), which `make_loader` takes as `shard`.
 
     Raises:
       PadirError: a row would be shared by some devices of this process and by other processes.

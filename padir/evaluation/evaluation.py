@@ -56,9 +56,9 @@ def evaluate(
 
     Args:
       oracle_lengths: give every sentence the length of its reference (always so if the model predicts no lengths).
-        References longer than the model's longest target get that length, and count as truncated.
+        References of more than `max_length` tokens get the length `max_length`, and count as truncated.
       metrics: further metrics, such as BLEURT.
-      compiled: True if `warm_up` was called before, so that the time includes no compilation, as the signature says.
+      compiled: True if `warm_up` was called before; "seconds" then includes no compilation, and its signature says so.
 
     Raises:
       PadirError: there are no sentences, or sources and references differ in number.
@@ -95,7 +95,7 @@ def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:
     """Compile the programs that `evaluate` will run, by translating the test set with one step.
 
-    An autoregressive model, and a rule that reranks by text, need all steps for this.
+    An autoregressive model, or a rule that reranks by text, runs with all steps instead.
     """
     lengths, _ = _target_lengths(translator, test_set, oracle_lengths)
     if not translator.card.config.causal and not decoding.rerank.reads_text:

@@ -94,7 +94,7 @@ def steps_to_larger_mode(
       size: number of spins in the clique.
       k: block size of k-Gibbs; None for independent parallel.
       count: number of chains; the spins outside the clique start at random.
-      budget: most steps of a chain; chains that do not arrive get budget + 1.
+      budget: maximum number of steps of a chain; chains that do not arrive get budget + 1.
 
     Raises:
       PadirError: a number out of its range.

@@ -89,10 +89,10 @@ def learn(
 
     Args:
       data: prepared folders of one vocabulary; the weights of a mixture are ignored.
-      candidates: K, the most target ids of a source id.
+      candidates: K, maximum number of target ids per source id.
       frequent: number of the most frequent target ids, which are on every sentence's list.
       iterations: number of iterations of expectation maximisation.
-      most_pairs: the most sentence pairs to learn from; a larger split is sampled at even distances.
+      most_pairs: maximum number of sentence pairs to learn from; a larger split is sampled at even distances.
 
     Raises:
       PadirError: a number is too small, or the folders are damaged or of different vocabularies.

@@ -20,8 +20,8 @@ class Canvas:
       tokens_BL: the drafts; padding where segment_BL is 0.
       score_BL: log-probability of each token when it was last written, below 0; 0 where nothing was written.
       free_BL: positions that may be rewritten, which are all but EOS and padding.
-      start_BL: tokens that the canvas began with. Hiding a position puts its start token back, be it a random piece or
-        a mask.
+      start_BL: tokens that the canvas began with. Hiding a position restores its start token, a random piece or a
+        mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
       done_B: rows that the strategy has finished, because another pass would change nothing or, with a strategy that
         only fills masks, because no position is hidden any more. `refine` does not change done rows.

@@ -10,7 +10,7 @@ from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.protocols import Corruption
 from padir.text.ids import Ids, sequence_mask
 
-# A row's key is folded with this number for the draft. No refinement step has this number, so that the draws differ.
+# Folded into a row's key for the draft. No refinement step has this number, so draft and steps get different noise.
 _DRAFT = 2**31 - 1
 
 
@@ -22,7 +22,7 @@ def draft(
     Args:
       key_B: one key per row.
       length_B: target lengths in tokens, EOS included.
-      max_length: L, at least every length.
+      max_length: L, not below any target length.
       corruption: the corruption that makes the noise; it is used at rate 1.
 
     >>> from padir.refinement import Mask

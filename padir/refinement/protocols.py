@@ -48,7 +48,7 @@ class Strategy(Protocol):
     """A frozen dataclass that makes one step of refinement; its fields are hyperparameters.
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
-    gets the number of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
+    gets the index of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
     EOS. By the last step, or when it sets done_B for a row, it must have written every free position of the row. A
     strategy that only some models can run has a class attribute `needs` (see
     `padir.refinement.strategies.check_strategy`).

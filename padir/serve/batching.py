@@ -40,9 +40,9 @@ class Batcher:
     Args:
       run: (key, works) -> a result for each, called in the one thread. After an exception the jobs of the batch run
         again one by one, so that only the failed job gets the exception.
-      max_batch: most jobs of a batch.
+      max_batch: maximum number of jobs in a batch.
       max_wait: seconds that a job waits for other jobs of its key.
-      max_queue: most jobs that wait.
+      max_queue: maximum number of waiting jobs.
       clock: seconds, for tests.
     """
 
@@ -84,7 +84,7 @@ class Batcher:
         return self._waiting
 
     def submit(self, jobs: Sequence[tuple[Hashable, Any]]) -> list[Future[Any]]:
-        """Puts jobs, (key, work) each, into the queue, all or none; cancel a future to take its job out again.
+        """Puts jobs, (key, work) each, into the queue, all or none; cancelling a future removes its job.
 
         Raises:
           QueueFull: the queue has no room for all of them.

@@ -60,7 +60,7 @@ def page(engine: Engine, model: str) -> str:
         "MODEL": html.escape(model),
         "STYLE": _STYLE,
         "SCRIPT": _SCRIPT,
-        # Within a script element only "<" can end it.
+        # Only "<" can begin a tag that ends the script element.
         "SETTINGS": json.dumps(settings).replace("<", "\\u003c"),
     }
     return re.sub("%([A-Z]+)%", lambda place: filled[place[1]], (_FILES / "page.html").read_text(encoding="utf-8"))

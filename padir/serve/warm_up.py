@@ -32,8 +32,8 @@ def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> l
     """Shapes of usual requests, the commonest first: every number of rows, and traces of one sentence.
 
     Args:
-      batch_size: most sentences of a batch.
-      longest_source: most source tokens; targets are about as long as their sources.
+      batch_size: maximum number of sentences in a batch.
+      longest_source: maximum number of source tokens; targets are about as long as their sources.
     """
     most = min(round_up(longest_source, BUCKET), config.max_length)
     found = []

@@ -52,7 +52,7 @@ def partial_folder(final: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
-    """Removes the partial folders of killed processes, and renames a folder that such a process had set aside back.
+    """Removes the partial folders of killed processes, and renames back folders that these processes had set aside.
 
     Args:
       parent: the folder that holds the partial folders.

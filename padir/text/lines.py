@@ -37,7 +37,7 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBas
     """Opens a file for reading bytes, decompressed if its name ends in .gz.
 
     Args:
-      name: the file's name in messages, such as the option that gave it; "" stands for the path.
+      name: the file's name in messages, for example a command-line option; "" stands for the path.
 
     Raises:
       PadirError: the file cannot be opened.
@@ -56,10 +56,10 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
 
     Args:
       name: the file's name in messages.
-      longest: most bytes of a line; further bytes are read and dropped.
+      longest: maximum length of a line in bytes; further bytes are read and dropped.
 
     Raises:
-      PadirError: the file cannot be read to its end, such as a damaged gzip file.
+      PadirError: the file cannot be read to its end, for example if it is a damaged gzip file.
     """
     try:
         most = longest + len(_MARK) + len(b"\r\n")

@@ -158,7 +158,7 @@ def train(
       path: the `.model` file to write.
       size: number of pieces, with control ids and bytes but without sentinels: V = size + num_sentinels.
       num_sentinels: number of sentinels, the ids after the pieces.
-      max_lines: most lines to train on; a larger corpus is sampled.
+      max_lines: maximum number of lines to train on; a larger corpus is sampled.
       character_coverage: share of the corpus's characters that get a piece; other characters are spelt in bytes.
 
     Raises:

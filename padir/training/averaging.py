@@ -159,7 +159,7 @@ def mean_of_checkpoints(
 
     Args:
       kind: "last" or "best".
-      count: the most checkpoints to average; all are averaged if the run has fewer.
+      count: maximum number of checkpoints to average; all are averaged if the run has fewer.
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
         average, so kind "best" averages the moving averages; kind "last" averages the parameters.
 

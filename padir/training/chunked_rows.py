@@ -20,8 +20,8 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
 
     Args:
       fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
-      positions_at_once: the most positions of a chunk; None computes all rows at once and keeps all intermediate
-        results for the gradient.
+      positions_at_once: maximum number of positions in a chunk; None computes all rows at once and keeps all
+        intermediate results for the gradient.
       rows: trees of arrays [B, ...]; the first is one array [B, L, ...].
 
     >>> import jax.numpy as jnp

@@ -74,7 +74,7 @@ class Objective:
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
-      positions_at_once: the most target positions whose logits exist at any time, in whole rows
+      positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
         (`padir.training.chunked_rows.by_rows`), or None for all; the backward pass recomputes the logits. This number
         changes memory and speed, not the results.
 
@@ -128,7 +128,7 @@ class Objective:
 
         Args:
           key: random key, split into one key per row for the corruption and one per stage for dropout.
-          num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
+          num_segments: G, maximum number of segments in a packed row; None: rows of one sentence pair (static).
           dropout: apply dropout, different in each stage (static).
           progress: the share of the training run that is done, in [0, 1).
 

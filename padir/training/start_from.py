@@ -1,4 +1,4 @@
-"""Starts a training run from another model's parameters as far as they fit, and reports why others were not taken."""
+"""Starts a training run from those parameters of another model that fit, and reports why others were not taken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel":
 
 @dataclasses.dataclass(frozen=True)
 class StartFrom:
-    """The model whose parameters a training run starts from, as far as they fit.
+    """The model from which a training run takes the parameters that fit.
 
     A parameter is taken if the new model has a parameter of the same name and shape, with two exceptions: the decoder's
     position bias is not taken between a causal and a bidirectional model, nor attention between different numbers of

@@ -54,7 +54,7 @@ class TeacherForcing:
 
         Args:
           key: random key of dropout.
-          num_segments: G, the most segments of a packed row; None: rows of one sentence pair (static).
+          num_segments: G, maximum number of segments in a packed row; None: rows of one sentence pair (static).
           dropout: apply dropout (static).
           progress: ignored; `Objective` takes the same argument.
         """

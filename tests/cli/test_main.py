@@ -1,13 +1,14 @@
 """`main`: exit statuses, messages that name options, places to write to, and the help."""
 
 import os
+import shlex
 
 import pytest
 from support.commands import refused
 
 import padir
 from padir.cli import build_parser, main
-from padir.cli.commands import GROUPS
+from padir.cli.commands import EXAMPLES, GROUPS
 from padir.storage.files import check_writable, write_text
 
 
@@ -71,11 +72,41 @@ def test_no_option_loses_its_name():
         assert nameless == known.get(name, [])
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["translate", "--model", "m", "--num_steps", "x"]])
-def test_wrong_usage_ends_with_status_2(capsys, arguments):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fly"], "padir: error: argument COMMAND: 'fly' is none of its values: known are vocab, prepare,"),
+        (["tranlsate"], "did you mean 'translate'? (`padir --help` explains)"),
+        (
+            ["--verson"],
+            "padir: error: there is no option --verson: did you mean '--version'? (`padir --help` explains)",
+        ),
+        (["translate", "--num_steps", "x"], "padir translate: error: argument --num_steps: invalid int value: 'x' (`p"),
+        (["translate", "--num_stepz", "3"], "padir translate: error: there is no option --num_stepz: did you mean"),
+        (["translate", "--num_stepz=3"], "did you mean '--num_steps'? (`padir translate --help` explains)"),
+        (["translate", "--mod", "m"], "there is no option --mod: did you mean '--model'?"),
+        (["translate", "--xyzzyxyzzy"], "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
+        (["translate", "--precision", "int4"], "argument --precision: 'int4' is none of its values: did you mean"),
+        (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
+        (["average", "--checkpoint", "runs/toy"], "there is no option --checkpoint: did you mean '--checkpoints'?"),
+        (["score", "file"], "padir score: error: "),
+    ],
+)
+def test_wrong_words_end_with_a_line_that_helps(capsys, words, message):
     with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2 and "usage: padir" in capsys.readouterr().err
+        main(words)
+    errors = capsys.readouterr().err
+    assert exit_.value.code == 2 and message in errors and errors.count("\n") == 1
+
+
+def test_no_command_prints_the_commands(capsys):
+    assert main([]) == 2
+    assert all(command.sentence in capsys.readouterr().err for command in GROUPS["data"][:1])
+
+
+@pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
+def test_the_example_of_a_command_can_be_parsed(command):
+    assert build_parser([command.name]).parse_args([command.name, *shlex.split(EXAMPLES[command.name])]).run
 
 
 def test_version(capsys):
@@ -99,4 +130,6 @@ def test_help_of_a_command_begins_with_its_sentence(capsys, name):
     with pytest.raises(SystemExit):
         main([name, "--help"])
     (sentence,) = (command.sentence for commands in GROUPS.values() for command in commands if command.name == name)
-    assert sentence in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert sentence in out and f"example: padir {name} " in out
+    assert "--gin.NAME=VALUE bind" in out or name == "t5x"

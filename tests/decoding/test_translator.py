@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jaxtyping
 import numpy as np
 import pytest
 from support.small_corpus import small_tokenizer
@@ -26,6 +27,7 @@ from padir.refinement.strategies import (
     MaskPredict,
     Padir,
     Rejecter,
+    Threshold,
 )
 
 TEXTS = [
@@ -109,6 +111,60 @@ class TestSentences:
     def test_any_text_gives_one_line(self, translator):
         odd = ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028", "eins", "zwei"]
         assert not any("\n" in result.text for result in translator.translate(odd, truncate=True))
+
+
+class TestWrongCalls:
+    """Calls with wrong types are checked without jaxtyping, as a user makes them."""
+
+    @pytest.fixture(autouse=True)
+    def unchecked(self):
+        jaxtyping.config.update("jaxtyping_disable", True)
+        yield
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+    @pytest.mark.parametrize(
+        ("texts", "message"),
+        [
+            ("eins", "texts must be a list of strings, got 'eins': put one string into a list"),
+            (b"eins", "texts must be a list of strings, got b'eins'"),
+            (3, "texts must be a list of strings, got 3"),
+            ((text for text in TEXTS), "a generator into list"),
+            (["eins", None], r"texts\[1\] must be a string, got None"),
+            ([b"eins"], r"texts\[0\] must be a string, got b'eins': decode it"),
+        ],
+    )
+    def test_texts_are_strings(self, translator, texts, message):
+        for call in (translator.translate, translator.predict_lengths):
+            with pytest.raises(PadirError, match=message):
+                call(texts)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"num_steps": "4"}, "num_steps must be a whole number, got '4'"),
+            ({"batch_size": 2.0}, "batch_size must be a whole number, got 2.0"),
+            ({"seed": True}, "seed must be a whole number, got True"),
+            ({"top_k": "5"}, "top_k must be a whole number, got '5'"),
+            ({"offsets": "01"}, "offsets must be a whole number, got '0'"),
+            ({"num_stepz": 3}, "no decoding option 'num_stepz': did you mean 'num_steps'?"),
+            ({"topk": 3}, "no decoding option 'topk': did you mean 'top_k'?"),
+            ({"strategy": "mask_predcit"}, "no strategy is called 'mask_predcit'"),
+            ({"strategy": Padir}, "strategy must be a Strategy, got"),
+        ],
+    )
+    def test_options_have_names_and_types(self, translator, changes, message):
+        with pytest.raises(PadirError, match=message):
+            translator.translate(["eins"], **changes)
+
+
+def test_options_of_lengths_and_a_strategy_by_name(translator, masked):
+    several = Decoding(lengths=LengthSearch(top_k=3, offsets=(0, 1)), num_steps=2)
+    assert Decoding(num_steps=2).changed(top_k=3, offsets=[0, 1]) == several
+    assert translator.translate(TEXTS[:2], num_steps=2, top_k=3, offsets=(0, 1)) == translator.translate(
+        TEXTS[:2], several
+    )
+    named, given = (masked.translate(TEXTS[:2], strategy=s) for s in ("mask_predict", MaskPredict()))
+    assert named == given and Decoding().changed(strategy="threshold:tau=1").strategy == Threshold(1.0)
 
 
 class TestLongText:

@@ -77,7 +77,7 @@ def _steps_section(steps: Sequence[StepMetrics], by_step: list[Row]) -> Section:
         "Step by step",
         "Every sentence at its reference's length; shares of 1. changed: tokens that a step changed; settled: sentences"
         " in which it changed none; accuracy: written tokens that are the reference's; confidence: the probability that"
-        " the model gave them when it wrote them; equal: sentences that are the reference by then; right, mixed:"
+        " the model gave them when it wrote them; equal: sentences that are now the reference; right, mixed:"
         " sentences that are right translations, or mixtures of right translations.",
         pictures,
         by_step,

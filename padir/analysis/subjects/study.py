@@ -16,17 +16,17 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class AnalysisOptions:
-    """Extent of an analysis.
+    """Extent of an analysis. A subject in brackets is the only one that reads the option.
 
     Attributes:
       sentences: how many sentences of the test set are analysed, from the first on.
       examples: how many sentences are shown in pictures.
-      values: dependency: tokens that are tried at a position (`padir.analysis.agreement`).
-      canvases: dependency: first canvases over which measures are averaged.
-      given: dependency: "source" hides the whole draft, "draft" holds the rest of it.
-      strategies: refinement: strategies as the command line names them; None: all that the model can run, at
-        temperature 0, and for models of masks the block Gibbs strategies.
-      passes: refinement: numbers of decoder passes that every strategy gets.
+      values: number of tokens that are tried at a position (dependency; `padir.analysis.agreement`).
+      canvases: number of first canvases over which measures are averaged (dependency).
+      given: "source" hides the whole draft; "draft" shows all of it but the pair that is measured (dependency).
+      strategies: strategies as the command line names them (refinement). None runs all strategies that the model
+        supports, at temperature 0; for models of masks, it adds variants of block Gibbs.
+      passes: numbers of decoder passes that every strategy gets (refinement).
 
     Raises:
       PadirError: a value out of its range.

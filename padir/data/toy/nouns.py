@@ -159,7 +159,7 @@ NOUNS = _nouns()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adjective:
-    """`stem` takes the endings (teuer, teur-); `kinds` are the nouns that it goes with."""
+    """`stem` takes the endings (teuer, teur-); `kinds` are the kinds of nouns that it can describe."""
 
     german: str
     stem: str
@@ -220,7 +220,7 @@ class Determiner:
     stem: str
     english: tuple[str, str]
     declension: str
-    numbers: tuple[int, ...]  # those that it goes with
+    numbers: tuple[int, ...]  # grammatical numbers of the nouns that it can precede
 
     # The columns are masculine, neuter, feminine, plural.
     _ARTICLE = {

@@ -43,7 +43,7 @@ TENSES = ("present", "perfect", "future", *MODALS)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb in one frame; a verb of two frames (essen; etwas essen) is two of these.
+    """A verb in one frame; a verb of two frames (essen; etwas essen) is two `Verb` objects.
 
     Attributes:
       frame: intransitive (place or manner may follow), bare (they may not), home (in Berlin wohnen), goal (nach Berlin

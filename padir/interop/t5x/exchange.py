@@ -27,7 +27,7 @@ from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
-_MOST_PADDING = 128  # most rows that T5X adds to an embedding table for sharding
+_MOST_PADDING = 128  # maximum number of rows that T5X adds to an embedding table
 _CAUSAL = "the checkpoint's decoder writes from left to right, where these buckets stand for other distances"
 
 
@@ -130,7 +130,7 @@ def check_fits(params: dict[str, np.ndarray], model: Transformer, path: Path) ->
     more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
     raise PadirError(
         f"{path} is of another model than the configuration says ({'; '.join(differ[:3])}{more}): give ModelConfig's"
-        " and Objective's values with --gin_file or --gin., or take what fits with --partial"
+        " and Objective's values with --gin_file or --gin., or use --partial to take the parameters that match"
     )
 
 
@@ -174,7 +174,7 @@ def import_model(
       output: the directory to write.
       card: the model's card; its step becomes the checkpoint's, unless `partial`.
       tokenizer: the model's tokenizer.
-      partial: take the parameters that fit (`take`) and initialise the others; else all must fit.
+      partial: take the parameters that match (`take`) and initialise the others; else all must match.
       seed: seed of the initialised parameters.
       dtype: dtype of the weights in the file, "float32" or "bfloat16".
 

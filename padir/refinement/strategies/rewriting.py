@@ -1,4 +1,4 @@
-"""Strategies that take back tokens (stutter, the least confident or the rejected ones) and write them again."""
+"""Strategies that rewrite some tokens: repeated ones (stutter), the least confident ones, or rejected ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Padir:
 
     After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
     leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
-    included. With the remask "previous" or "start", all remaining steps would give the same tokens.
+    included. With the remask "previous" or "start" this loses nothing: more steps would give the same tokens.
 
     Attributes:
       remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
@@ -133,11 +133,11 @@ class Constant:
 
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
     sentence; ties go to the leftmost. A row is done when a step changes neither the tokens nor the positions taken
-    back; the result is then the tokens that this step wrote. With the remask "start" or "previous", all remaining steps
-    would give the same tokens.
+    back; the result is then the tokens that this step wrote. With the remask "start" or "previous" this loses
+    nothing: more steps would give the same tokens.
 
     Attributes:
-      share: share of a sentence's free positions that a step takes back, rounded up, in [0, 1].
+      share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
       count: number of positions that a step takes back; if given, `share` is ignored.
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
     """
@@ -183,7 +183,7 @@ class Rejecter:
     position, because the draft is noise. A row is done when a pass changes none of its tokens.
 
     Attributes:
-      threshold: smallest probability of keeping a token at which the token stays; 0 keeps all, above 1 keeps none.
+      threshold: tokens with a lower probability of being kept are rewritten; 0 keeps all tokens, above 1 none.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.
