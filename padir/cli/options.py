@@ -172,7 +172,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
-    setting(group, LengthSearch, "draws", "random drafts of each length")
+    setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")
     group.add_argument(
         "--keep", type=int, help="number of hypotheses of a sentence that go on after the first step (all)"
     )
@@ -190,7 +190,10 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         group, Beam, "alpha", "exponent of the beam's length penalty; 0: none", option="length_penalty", metavar="A"
     )
     group.add_argument(
-        "--sample", type=float, metavar="TEMPERATURE", help="sample an autoregressive model's tokens instead"
+        "--sample",
+        type=float,
+        metavar="TEMPERATURE",
+        help="sample an autoregressive model's tokens instead; equal lines get equal samples, another --seed others",
     )
     group.add_argument(
         "--shortlist",
@@ -200,4 +203,9 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     if batch_size:
         setting(group, Decoding, "batch_size", "sentences decoded at once")
-    setting(group, Decoding, "seed", "seed of random drafts, or of sampling")
+    setting(
+        group,
+        Decoding,
+        "seed",
+        "seed of random drafts, or of sampling; with one seed, equal lines get equal translations",
+    )

@@ -300,7 +300,7 @@ class TestRefuses:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 9}, "has format 9, this loader reads 1"),
+            ({"format": 9}, "has format 9, this loader reads 2"),
             ({"platforms": ["tpu"]}, "the programs are for tpu, and JAX runs on cpu here"),
         ],
     )
