@@ -21,16 +21,12 @@ from padir.errors import PadirError
 from padir.models.config import ModelConfig
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
-_PLAIN = (
-    "num_steps",
-    "batch_size",
-    "seed",
-    "strategy",
-    "top_k",
-    "offsets",
-    "draws",
-)  # as `Decoding.changed` takes them
-_OF_REFINING = ("num_steps", "strategy", "top_k", "offsets", "draws", "keep", "rerank", "brevity", "length_weight")
+# As `Decoding.changed` takes them.
+_PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "offsets", "draws", "n_best")
+_OF_REFINING = (
+    *("num_steps", "strategy", "top_k", "offsets", "draws"),
+    *("keep", "rerank", "brevity", "length_weight", "n_best"),
+)
 _OF_CAUSAL = ("beam", "length_penalty", "sample")
 
 
@@ -111,14 +107,23 @@ def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Seq
         for name in _OF_REFINING if causal else _OF_CAUSAL:
             if getattr(args, name, None) is not None:
                 raise foreign_option(f"--{name}", causal)
-    search = [decoding.lengths for decoding in decodings]
-    alone = all(each.top_k * len(set(each.offsets)) * each.draws == 1 for each in search)
+    most = max((_hypotheses(decoding) for decoding in decodings), default=None)
     rules = getattr(args, "rerank", None) or []
-    if search and alone and any(how != "own" for how in ([rules] if isinstance(rules, str) else rules)):
+    if most == 1 and any(how != "own" for how in ([rules] if isinstance(rules, str) else rules)):
         raise PadirError(
             "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k, --offsets or"
             " --draws)"
         )
+    if most is not None and (getattr(args, "n_best", None) or 0) > most:
+        expected = f"at most {most}, the number of hypotheses of a sentence"
+        raise PadirError("--n_best", expected, args.n_best, "raise --top_k or --draws")
+
+
+def _hypotheses(decoding: Decoding) -> int:
+    """Number of hypotheses that a sentence has at the end: top-k lengths × offsets × draws, or as many as are kept."""
+    search = decoding.lengths
+    number = search.top_k * len(set(search.offsets)) * search.draws
+    return number if decoding.prune is None else min(number, decoding.prune.keep)
 
 
 def named_model(model: str) -> tuple[str, str]:

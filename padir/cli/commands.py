@@ -32,7 +32,7 @@ GROUPS = {
         Command("distill", "training", "Write a teacher's translations as a training set."),
     ),
     "use": (
-        Command("translate", "translating", "Translate lines, one out for each one in."),
+        Command("translate", "translating", "Translate sentences or the lines of a file, one line out for each."),
         Command("score", "translating", "Compute log-probabilities of given translations."),
         Command("serve", "serving", "Serve a model over HTTP, with a page that shows the refinement steps."),
     ),
@@ -59,7 +59,7 @@ EXAMPLES = {
     "train": "--gin_file=configs/run/toy_cpu.gin --data data/toy --model_dir runs/toy",
     "average": "--checkpoints runs/toy --last 3 --output runs/toy_average",
     "distill": "--model runs/teacher --data data/toy --output data/toy_distilled",
-    "translate": "--top_k 5 --input de.txt --output en.txt",
+    "translate": '--top_k 5 "Wo ist der Bahnhof?"',
     "score": "--model runs/toy --source de.txt --target en.txt",
     "serve": "--port 8000",
     "evaluate": "--model runs/toy --data data/toy --num_steps 1 4 --output results/toy",
@@ -92,9 +92,13 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
         if names is None or command.name in names:
             module = importlib.import_module(f"padir.cli.{command.module}")
             getattr(module, f"add_{command.name}")(one)
-        one.epilog = f"example:\n  padir {command.name} {EXAMPLES[command.name]}"
+        one.epilog = f"example:\n{_example(command.name)}"
         one.description = " ".join(filter(None, [command.sentence, one.description]))
     return parser
+
+
+def _example(name: str) -> str:
+    return f"  padir {name} {EXAMPLES[name]}"
 
 
 def _overview() -> str:
@@ -102,5 +106,6 @@ def _overview() -> str:
     lines = []
     for title, group in GROUPS.items():
         lines += [f"{title}:", *(f"  {command.name:<11}{command.sentence}" for command in group), ""]
-    first = 'echo "Wo ist der Bahnhof?" | padir translate'
-    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command. To begin:", f"  {first}"])
+    return "\n".join(
+        [*lines, "`padir COMMAND --help` lists the options of a command. To begin:", _example("translate")]
+    )

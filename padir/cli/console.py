@@ -50,15 +50,19 @@ def _counts(dropped: dict[str, int]) -> str:
 
 
 @contextlib.contextmanager
-def counter(label: str) -> Iterator[Callable[[int], None]]:
-    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines."""
+def counter(label: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines.
+
+    Args:
+      shown: False if the results go to the same terminal; then nothing is counted.
+    """
     console = rich.console.Console(stderr=True)
     with rich.progress.Progress(
         rich.progress.TextColumn(label),
         rich.progress.TextColumn("{task.completed:,} lines"),
-        rich.progress.TextColumn("{task.speed}"),
+        rich.progress.TimeElapsedColumn(),
         console=console,
-        disable=not console.is_terminal or sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
         transient=True,
     ) as bar:
         task = bar.add_task(label, total=None)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gzip
+import json
+import os
+import stat
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from padir.cli.arguments import check_options, decoding_of, load_model, sharding_of
-from padir.cli.console import counter, read_lines, warn
+from padir.cli.console import counter, read_lines, tell, warn
 from padir.cli.options import (
     common_options,
     decoding_options,
@@ -19,22 +24,31 @@ from padir.cli.options import (
 )
 from padir.decoding.options import Decoding
 from padir.decoding.scoring import score_pairs, summary
-from padir.decoding.streaming import lines, translate_lines, translations_json
+from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
-from padir.text.lines import open_bytes
+from padir.text.lines import TimedReader, open_bytes
 
 _SHOWN = 1_000  # translations on the page of --html: browsers do not take many more, and all are in memory
+_IDLE = 0.1  # seconds without a further line after which the lines read so far are translated
 
 
 def add_translate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences to translate (default: standard input)")
     model_option(parser)
     precision_option(parser)
-    parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz (default: standard input)")
+    parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
+    parser.add_argument("--interactive", action="store_true", help="prompt for each sentence on the terminal")
+    parser.add_argument(
+        "--jsonl",
+        action="store_true",
+        help="write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated",
+    )
+    setting(parser, Decoding, "n_best", "--json, --jsonl: list this number of candidates, best first")
     steps_options(parser)
     parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
     parser.add_argument("--html", metavar="FILE", help="write a page with every step of the first 1,000 lines")
@@ -45,51 +59,98 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 
 def _translate(args: argparse.Namespace) -> None:
     sharding, decoding = sharding_of(args), decoding_of(args)
+    _check_streams(args)
     translator = load_model(args, sharding)
     check_options(args, translator.card.config, decodings=[decoding])
-    if (sys.stdin is None and not args.input) or (sys.stdout is None and not args.output):
-        raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     traces: list[Trace] = []
-    add: Any = None
-
-    def each(source: str, result: Translation) -> None:
-        if result.trace and (args.trace or len(traces) < _SHOWN):
-            steps = tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace)
-            one = Trace(source, steps, result.text)
-            if args.trace:
-                print(render_text(one), file=sys.stderr)
-            if args.html and len(traces) < _SHOWN:
-                traces.append(one)
-        if add is not None:
-            add(source, result)
-
     with contextlib.ExitStack() as stack:
-        source: Any = sys.stdin
-        if args.input:
-            source = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
-        out: Any = sys.stdout
-        if args.output:
-            out = stack.enter_context(atomic_file(args.output))
-        else:
-            out.reconfigure(encoding="utf-8", newline="\n")
-        results: dict[str, Any] = {}
-        if args.json:
-            add, results = stack.enter_context(translations_json(args.json))
-        written = translate_lines(
+        source, ready = _source(args, stack, translator.card.source_language)
+        out = stack.enter_context(atomic_file(args.output)) if args.output else _standard_output()
+        add, results = stack.enter_context(translations_json(args.json)) if args.json else (None, {})
+        on_terminal = not args.output and out.isatty()
+        chunks = translate_lines(
             translator,
-            lines(source if args.input else source.buffer, warn),
-            out,
+            source,
             decoding,
             warn=warn,
-            progress=stack.enter_context(counter("translate")),
-            each=each,
+            ready=ready,
+            progress=stack.enter_context(counter("translate", shown=not on_terminal)),
             trace=bool(args.trace or args.html),
         )
-        results |= {"lines": written.lines, "passes": written.passes}
+        number = passes = 0
+        for chunk in chunks:
+            for text, result in chunk:
+                _show_steps(args, text, result, traces)
+                if add is not None:
+                    add(text, result)
+                row = json.dumps(translation_row(text, result), ensure_ascii=False) if args.jsonl else result.text
+                out.write(row + "\n")
+                number, passes = number + 1, passes + result.passes
+            out.flush()
+        results |= {"lines": number, "passes": passes / max(1, number)}
     if args.html:
-        if written.lines > len(traces) == _SHOWN:
+        if number > len(traces) == _SHOWN:
             warn(f"{args.html} shows the first {_SHOWN:,} translations")
         write_text(args.html, render_html(traces))
+
+
+def _check_streams(args: argparse.Namespace) -> None:
+    """Check that there is one source of text and a place for the results."""
+    ways = {"TEXT": args.texts, "--input": args.input, "--interactive": args.interactive}
+    given = [name for name, value in ways.items() if value]
+    if len(given) > 1:
+        raise PadirError(f"give one of {' and '.join(given)}: sentences come from one place")
+    if (sys.stdin is None and not args.input and not args.texts) or (sys.stdout is None and not args.output):
+        raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
+    if args.n_best and not (args.json or args.jsonl):
+        raise PadirError("--n_best lists candidates in JSON: give --jsonl, or --json FILE")
+
+
+def _source(
+    args: argparse.Namespace, stack: contextlib.ExitStack, language: str
+) -> tuple[Iterable[str], Callable[[], bool]]:
+    """The lines to translate, and a function that tells whether the next one is there."""
+    if args.texts:
+        return args.texts, lambda: True
+    if args.interactive:
+        return _typed(language), lambda: False
+    if args.input:
+        file: Any = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
+    else:
+        file = sys.stdin.buffer
+        if sys.stdin.isatty():
+            tell("padir: type sentences, one a line; Ctrl-D ends")
+    if isinstance(file, gzip.GzipFile) or stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return lines(file, warn), lambda: True
+    timed = TimedReader(file)
+    return lines(timed, warn), lambda: timed.ready(_IDLE)
+
+
+def _typed(language: str) -> Iterator[str]:
+    """Lines that a user types after a prompt, with the line editing of the terminal."""
+    with contextlib.suppress(ImportError):  # not on every system
+        import readline  # noqa: F401
+    sys.stdin.reconfigure(errors="replace")  # pyright: ignore
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input(f"{language}> ")
+
+
+def _standard_output() -> Any:
+    out: Any = sys.stdout
+    out.reconfigure(encoding="utf-8", newline="\n")
+    return out
+
+
+def _show_steps(args: argparse.Namespace, source: str, result: Translation, traces: list[Trace]) -> None:
+    """Print a translation's steps for --trace, and keep the first translations for --html."""
+    if not result.trace or not (args.trace or len(traces) < _SHOWN):
+        return
+    trace = Trace(source, tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace), result.text)
+    if args.trace:
+        print(render_text(trace), file=sys.stderr)
+    if args.html and len(traces) < _SHOWN:
+        traces.append(trace)
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:

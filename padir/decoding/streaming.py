@@ -1,4 +1,4 @@
-"""Translates a stream of lines, as `padir translate` does: bytes in, one line of text out for each line.
+"""Translates a stream of lines, as `padir translate` does: bytes in, a translation out for each line.
 
 Input that the library would refuse is repaired with a warning: bytes that are not UTF-8 are replaced, sources that are
 too long are cut. Control characters and text that looks like a special token also cause a warning, since they are
@@ -8,13 +8,12 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from typing import Any, TextIO
+from typing import Any
 
 from padir.decoding.options import Decoding
 from padir.decoding.translation import Translation
@@ -22,7 +21,7 @@ from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 
-_CHUNK_BATCHES = 16  # batches in a chunk of lines; several, so that sorting by length saves padding
+_CHUNK_BATCHES = 16  # batches in a chunk of lines at most; several, so that sorting by length saves padding
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
 LONGEST_LINE = 1 << 20  # in bytes; models read at most the first few thousand
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
@@ -53,59 +52,66 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
         yield line
 
 
-@dataclasses.dataclass(frozen=True)
-class StreamTotals:
-    """Totals of `translate_lines`: number of lines, and the mean of their decoder passes."""
-
-    lines: int = 0
-    passes: float = 0.0
-
-
 def translate_lines(
     translator: Translator,
     source: Iterable[str],
-    out: TextIO,
     decoding: Decoding,
     *,
     warn: Callable[[str], None],
+    ready: Callable[[], bool] = lambda: True,
     progress: Callable[[int], None] = lambda count: None,
-    each: Callable[[str, Translation], None] = lambda source, translation: None,
     trace: bool = False,
-) -> StreamTotals:
-    """Translates lines chunk by chunk and writes one line of translation for each.
+) -> Iterator[list[tuple[str, Translation]]]:
+    """Translates lines chunk by chunk, and yields the lines of each chunk with their translations.
 
     Args:
       warn: gets a message for each line that was cut.
-      progress: gets the number of lines written since its last call.
-      each: gets each source with its translation, in input order, before the line is written.
+      ready: tells whether the next line is there; if not, the lines that were read are translated first.
+      progress: gets the number of lines translated since its last call.
       trace: record the steps of each translation.
     """
-    first, passes = 0, 0
-    for chunk in _chunks(source, decoding.batch_size * _CHUNK_BATCHES):
-        results = translator.translate(chunk, decoding, truncate=True, trace=trace)
-        for number, (text, result) in enumerate(zip(chunk, results, strict=True), first + 1):
+    first = 0
+    for chunk in _chunks(source, decoding.batch_size, ready):
+        results = translator.translate(chunk, decoding, truncate=True, trace=trace, progress=progress)
+        for number, result in enumerate(results, first + 1):
             if result.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")
-            each(text, result)
-            out.write(result.text + "\n")
-            passes += result.passes
-        out.flush()
-        progress(len(chunk))
+        yield list(zip(chunk, results, strict=True))
         first += len(chunk)
-    return StreamTotals(first, passes / max(1, first))
 
 
-def _chunks(source: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yields lists of `size` lines, or of fewer if lines are long; reads no line before its list is needed."""
-    chunk, characters = [], 0
+def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
+    """Yields lists of lines; reads no line before its list is needed.
+
+    The first list has `size` lines, so that the first translations are soon there, and each of the others twice as many
+    as the one before, up to 16 times as many. Lists of long lines have fewer, and so has a list whose next line is not
+    ready.
+    """
+    chunk, characters, most = [], 0, size
     for line in source:
         chunk.append(line)
         characters += len(line)
-        if len(chunk) == size or characters >= _CHUNK_CHARACTERS:
+        if len(chunk) == most or characters >= _CHUNK_CHARACTERS or not ready():
             yield chunk
-            chunk, characters = [], 0
+            chunk, characters, most = [], 0, min(2 * most, size * _CHUNK_BATCHES)
     if chunk:
         yield chunk
+
+
+def translation_row(source: str, translation: Translation) -> dict[str, Any]:
+    """A translation with its source as JSON; with candidates, best first, if the translation has some."""
+    fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
+    row = {"source": source, "score": _finite(translation.score), **fields}
+    if translation.candidates:
+        listed = zip(translation.candidates, translation.candidate_lengths, strict=True)
+        row["candidates"] = [
+            {"text": text, "score": _finite(score), "length": length} for (text, score), length in listed
+        ]
+    return row
+
+
+def _finite(score: float) -> float | None:
+    return score if math.isfinite(score) else None  # JSON has no infinity
 
 
 @contextlib.contextmanager
@@ -120,9 +126,7 @@ def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str
 
     def add(source: str, translation: Translation) -> None:
         nonlocal count
-        score = translation.score if math.isfinite(translation.score) else None  # JSON has no infinity
-        fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
-        row = {"source": source, "score": score, **fields}
+        row = translation_row(source, translation)
         file.write((",\n  " if count else "\n  ") + json.dumps(row, ensure_ascii=False))
         count += 1
 

@@ -9,7 +9,7 @@ A causal model can also score given targets.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -81,6 +81,7 @@ class Translator:
         target_lengths: Sequence[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
+        progress: Callable[[int], None] = lambda count: None,
         **changes: Any,
     ) -> list[Translation]:
         """Translates sentences; a translation depends on the sentence, the model and the options alone.
@@ -97,6 +98,7 @@ class Translator:
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
           trace: record the draft and every step of the best hypothesis.
+          progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
@@ -111,6 +113,8 @@ class Translator:
         for places, batch in source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths):
             for i, result in zip(places, pipeline.run(batch), strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
+            progress(len(places))
+        progress(sum(result is EMPTY_LINE for result in results))
         return results
 
     def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int]) -> None:

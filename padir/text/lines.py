@@ -9,13 +9,16 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import select
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import IO, NamedTuple, Protocol, runtime_checkable
 
 from padir.errors import PadirError
 
+_BLOCK = 1 << 16
 _MARK = b"\xef\xbb\xbf"  # a byte order mark
 
 
@@ -31,6 +34,45 @@ class Line(NamedTuple):
 
     content: bytes
     cut: bool
+
+
+class TimedReader:
+    """Lines of a terminal, a pipe or a file, and the answer to whether the next line is there already.
+
+    Args:
+      file: an open file with a descriptor; nothing has been read from it yet.
+    """
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file  # kept, as a file that nobody holds is closed
+        self._buffer, self._ended = bytearray(), False
+
+    def readline(self, size: int, /) -> bytes:
+        """The next line with its newline, or `size` bytes of a longer one; b"" at the end."""
+        while not self._complete(size):
+            self._read()
+        end = self._buffer.find(b"\n", 0, size) + 1 or min(size, len(self._buffer))
+        line = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        return line
+
+    def ready(self, seconds: float) -> bool:
+        """True if the next line, or the end, is there within a number of seconds."""
+        until = time.monotonic() + seconds
+        while not self._complete(_BLOCK):
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self._file], [], [], left)[0]:
+                return False
+            self._read()
+        return True
+
+    def _complete(self, size: int) -> bool:
+        return self._ended or len(self._buffer) >= size or b"\n" in self._buffer
+
+    def _read(self) -> None:
+        block = os.read(self._file.fileno(), _BLOCK)
+        self._buffer += block
+        self._ended = not block
 
 
 def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBase:

@@ -77,6 +77,14 @@ def test_fewer_values_cover_less():
         dependence(model, MASKS, MASKS, np.zeros(4, bool), PAIRS, values=1)
 
 
+def test_both_directions_of_a_pair_count():
+    """With 2 of 3 values the two directions differ, so that one of them alone changes with the pair's order."""
+    model = asked(conditionals(jnp.asarray(random_joint(0)), FIRST))
+    hidden_L = np.array([True] * 3 + [False])
+    one, other = (dependence(model, MASKS, MASKS, hidden_L, np.asarray(p), values=2) for p in (PAIRS, PAIRS[:, ::-1]))
+    np.testing.assert_allclose(one.information_P, other.information_P, rtol=1e-6)
+
+
 @pytest.mark.parametrize("given_draft", [False, True])
 def test_a_joint_passes_the_cycle_test(given_draft):
     joint_VVV = random_joint(4)

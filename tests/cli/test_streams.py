@@ -1,8 +1,11 @@
 """Standard input and output that are closed, full, or read by somebody who goes away."""
 
+import io
 import os
+import select
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,74 @@ def test_output_that_fails_at_the_end_is_told_once(short, tmp_path, monkeypatch,
     out.close()  # as at exit: nothing is left that fails
     expected = (2, "padir: error: No space left on device\n") if standing == "full" else (141, "")
     assert (status, capsys.readouterr().err) == expected
+
+
+def test_a_slow_pipe_gets_each_translation_at_once(short, monkeypatch):
+    (source, typed), (shown, out) = os.pipe(), os.pipe()
+    with open(source) as stdin, open(out, "w") as stdout, open(shown) as answers:
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stdout", stdout)
+        command = threading.Thread(target=main, args=[["translate", "--model", str(short), "--num_steps", "1"]])
+        command.start()
+        for line in (b"eins\n", b"zwei drei\n", b"\n"):
+            os.write(typed, line)  # nothing further comes before there is an answer
+            assert select.select([answers], [], [], 60)[0]
+            assert (answers.readline() == "\n") == (line == b"\n")
+        os.close(typed)
+        command.join(60)
+        assert not command.is_alive()
+
+
+def test_a_terminal_is_told_what_to_type_and_answers(short, capfd, monkeypatch):
+    user, terminal = os.openpty()
+    os.write(user, b"eins\n\x04")
+    with open(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["translate", "--model", str(short), "--num_steps", "1"]) == 0
+    os.close(user)
+    out, errors = capfd.readouterr()
+    assert out.count("\n") == 1 and "Ctrl-D ends" in errors
+
+
+def test_interactive_prompts_for_each_sentence(short, capsys, monkeypatch):
+    prompts, typed = [], iter(["eins", "zwei drei"])
+
+    def answer(prompt):
+        prompts.append((prompt, capsys.readouterr().out.count("\n")))
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(["translate", "--model", str(short), "--num_steps", "1", "--interactive"]) == 0
+    assert prompts == [("de> ", 0), ("de> ", 1), ("de> ", 1)]  # each translation comes before the next prompt
+
+
+@pytest.mark.parametrize(("terminals", "shown"), [(("stderr",), True), (("stdout", "stderr"), False), ((), False)])
+def test_progress_is_shown_where_the_text_does_not_go(short, tmp_path, monkeypatch, terminals, shown):
+    """The output may go to a file that --output names, or to standard output."""
+    (tmp_path / "in.txt").write_text("eins\n")
+    user, terminal = os.openpty()
+    with open(os.devnull, "w") as nowhere, open(terminal, "w") as tty:
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(f"sys.{name}", tty if name in terminals else nowhere)
+        monkeypatch.setenv("TERM", "xterm")
+        command = ["translate", "--model", str(short), "--num_steps", "1", "--input", str(tmp_path / "in.txt")]
+        assert main(command) == 0
+        assert (b"1 lines" in drained(user)) == shown
+        assert main([*command, "--output", str(tmp_path / "out.txt")]) == 0
+        assert (b"1 lines" in drained(user)) == ("stderr" in terminals)
+    os.close(user)
+
+
+def drained(descriptor):
+    """Bytes that are there to read."""
+    content = b""
+    while select.select([descriptor], [], [], 0)[0]:
+        content += os.read(descriptor, 1 << 16)
+    return content
 
 
 @pytest.mark.parametrize("closed", ["stdin", "stdout"])

@@ -115,6 +115,27 @@ class TestTranslate:
         }
         assert read["lines"] == 4 and read["passes"] == sum(row["passes"] for row in read["translations"]) / 4
 
+    def test_sentences_on_the_command_line(self, built, tmp_path, capsys):
+        _, lines, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
+        command = ["translate", "--model", built / "model", "--num_steps", 2]
+        assert run(capsys, *command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), "")
+        for other in (["--input", tmp_path / "in.txt"], ["--interactive"]):
+            assert f"give one of TEXT and {other[0]}" in refused(capsys, *command, "eins", *other)
+        assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, *command, "eins", "--n_best", 1)
+
+    def test_json_lines_with_candidates(self, built, tmp_path, capsys):
+        figures, options = tmp_path / "figures.json", ["--draws", 2, "--top_k", 2, "--n_best", 3]
+        content = b"eins zwei\n\ndrei\n"
+        _, lines, _ = translate(built, tmp_path, capsys, content, "--jsonl", *options, "--json", figures)
+        rows = [json.loads(line) for line in lines]
+        assert rows == json.loads(figures.read_text())["translations"] and "candidates" not in rows[1]
+        for row in (rows[0], rows[2]):
+            best = row["candidates"][0]
+            assert row["hypotheses"] == 4 and len(row["candidates"]) == 3
+            assert best == {"text": row["text"], "score": row["score"], "length": row["length"]}
+            scores = [candidate["score"] for candidate in row["candidates"]]
+            assert scores == sorted(scores, reverse=True)
+
     def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
         content = b"eins\nzwei\ndrei\n"
@@ -208,6 +229,8 @@ class TestRefused:
             (["--length_weight", "nan"], "--length_weight must be at least 0 and finite, got nan"),
             (["--rerank", "mbr"], "--rerank chooses among several hypotheses of a sentence, got one"),
             (["--rerank", "mbr", "--offsets", 0, 0], "got one: give it more (--top_k, --offsets or --draws)"),
+            (["--n_best", 5, "--jsonl", "--top_k", 2, "--draws", 2], "--n_best must be at most 4, the number of hypo"),
+            (["--n_best", 3, "--jsonl", "--top_k", 4, "--keep", 2], "--n_best must be at most 2, the number of hypo"),
             (["--gin.Decoding.canvas=@Mask()"], "has never seen its noise: leave the canvas out"),
         ],
     )

@@ -82,6 +82,13 @@ def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
     assert load_tokenizer(tmp_path / "out").ids == tokenizer.ids
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_every_split_for_evaluation_has_its_text(tmp_path, tokenizer, split):
+    numbers = Numbers(num_train=10, splits=("train", split))
+    prepare(numbers, tokenizer, tmp_path / "out", progress=False)
+    assert list(zip(*read_text(tmp_path / "out", split), strict=True)) == list(numbers.pairs(split))
+
+
 def test_shards(tmp_path, tokenizer):
     manifest = prepare(Numbers(num_train=10), tokenizer, tmp_path / "out", records_per_shard=4, progress=False)
     shards = manifest.splits["train"].shards

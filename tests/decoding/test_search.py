@@ -10,7 +10,7 @@ import pytest
 from support.fakes import keys
 
 from padir.decoding.autoregressive import generate
-from padir.decoding.search import SEARCHES, Beam, Greedy, Sampling, Search
+from padir.decoding.search import SEARCHES, Beam, Greedy, Hypotheses, Sampling, Search
 from padir.errors import PadirError
 from padir.text.ids import EOS, Ids
 
@@ -116,6 +116,17 @@ class TestBeam:
         for one, other in zip(outcomes(Beam(4), early), outcomes(Beam(4), late), strict=True):
             assert one[0] == other[0] and len(other) == 4
         assert (passes_early <= passes_late).all() and passes_early.sum() < passes_late.sum()
+
+    def test_goes_on_while_a_longer_row_could_still_win(self):
+        """The unfinished row has the same score now, and a better one if it ends at the limit of 10 tokens."""
+        rows = Hypotheses(
+            tokens_BNL=jnp.zeros((1, 2, 10), int),
+            length_BN=jnp.array([[2, 2]]),
+            log_prob_BN=jnp.array([[-1.0, -1.0]]),
+            done_BN=jnp.array([[True, False]]),
+        )
+        over = [bool(Beam(2, alpha=1.0).over(rows, jnp.array([limit]))[0]) for limit in (2, 10)]
+        assert over == [True, False]
 
     def test_wider_than_what_can_be_written(self):
         next_fn, _ = decoder(2)

@@ -199,6 +199,12 @@ class TestLengths:
         (result,) = translator.translate(["eins"], target_lengths=[2], lengths=lengths)
         assert result.hypotheses == 4  # a length of 1 would hold EOS alone, so 1 and 2 are one
 
+    def test_parallel_draws_of_a_length_differ(self, translator):
+        options = {"lengths": LengthSearch(draws=4), "n_best": 4, "num_steps": 1}
+        (result,) = translator.translate(["eins zwei drei"], target_lengths=[8], **options)
+        assert result.candidate_lengths == (8, 8, 8, 8)
+        assert len({score for _, score in result.candidates}) == 4
+
     def test_the_best_of_more_candidates_is_no_worse(self, translator):
         scores = [
             [r.score for r in translator.translate(TEXTS, lengths=lengths)]
@@ -236,6 +242,25 @@ class TestChoosing:
         for few, all_ in zip(pruned, whole, strict=True):
             assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
             assert few.candidate_lengths == all_.candidate_lengths[:keep] and few.candidate_lengths[0] == few.length
+
+    def test_pruning_keeps_no_row_that_pads_the_sentence(self, translator):
+        """Half of the sentences have 2 candidates, their neighbours 3: the third row repeats one of the two."""
+        texts = [text for text in TEXTS if text.strip()] * 2
+        options = {
+            "lengths": LengthSearch(offsets=(-1, 0, 1)),
+            "n_best": 3,
+            "target_lengths": [2, 6] * (len(texts) // 2),
+        }
+        results = translator.translate(texts, prune=Prune(keep=2), batch_size=len(texts), **options)
+        assert [result.hypotheses for result in results] == [2, 3] * (len(texts) // 2)
+        assert [len(set(result.candidate_lengths)) for result in results] == [2] * len(texts)
+
+    def test_of_equal_scores_the_most_likely_length_wins(self, translator):
+        def equal(sources, targets):
+            return [(0.0, 1) for _ in targets]
+
+        results = translator.translate(TEXTS, lengths=LengthSearch(top_k=4), rerank=Rescore(equal))
+        assert [r.length for r in results] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)]
 
     def test_pruning_adds_no_steps(self, translator):
         for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):

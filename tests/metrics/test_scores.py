@@ -19,6 +19,13 @@ def test_bleu_of_one_wrong_word():
     assert score.value == pytest.approx(100 * math.exp(sum(map(math.log, (5 / 6, 3 / 5, 2 / 4, 1 / 3))) / 4))
 
 
+def test_a_short_sentence_has_its_own_largest_n_gram():
+    """Corpus BLEU of two words is 0 or smoothed, because they have no 3-grams."""
+    metric = metrics.sentence_metric("bleu", "en")
+    assert metric.sentence_score("two words", ["two words"]).score == pytest.approx(100)
+    assert metric.sentence_score("two cats", ["two words"]).score < 50
+
+
 def test_bleu_counts_empty_hypotheses():
     """Half of the text is missing, the rest is perfect: only the brevity penalty exp(1 - 12/6) is left."""
     score = metrics.bleu([REFERENCE, ""], [REFERENCE, REFERENCE], "en")

@@ -8,6 +8,7 @@ from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
 from padir.models.length import LengthOutput, get_length_head, top_lengths
+from padir.training.losses import length_loss
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -59,3 +60,20 @@ def test_fertility_sums_over_the_tokens_of_each_segment():
     encoded = encode(model, params, batch, 3)
     # Even odds over the changes -3 .. 2 make each token count 1 - 0.5; then comes the offset, which starts at 1.
     np.testing.assert_allclose(encoded.length.mean_BG, [[5 * 0.5 + 1, 7 * 0.5 + 1, 1.0]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "trains"), [("token", True), ("fertility", False)])
+def test_the_fertility_head_alone_does_not_train_the_encoder(name, trains):
+    head = get_length_head(name)(width=4, max_length=8, max_fertility=2)
+    memory_BSD, ones_BS = jax.random.normal(jax.random.key(0), (1, 3, 4)), jnp.ones((1, 3), int)
+    variables = head.init(jax.random.key(1), memory_BSD, ones_BS > 0, ones_BS, 1)
+
+    def loss(params, memory_BSD):
+        output = head.apply({"params": params}, memory_BSD, ones_BS > 0, ones_BS, 1)
+        return length_loss(output, jnp.array([[5]]))
+
+    largest = [
+        max(float(jnp.abs(x).max()) for x in jax.tree.leaves(g))
+        for g in jax.grad(loss, (0, 1))(variables["params"], memory_BSD)
+    ]
+    assert largest[0] > 0 and (largest[1] > 0) == trains

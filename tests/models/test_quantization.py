@@ -12,7 +12,7 @@ from support.tiny_model import random_translator
 from padir.decoding.search import Greedy
 from padir.errors import PadirError
 from padir.models.layers import int8_dot
-from padir.models.quantization import KEPT, quantise
+from padir.models.quantization import quantise
 
 RNG = np.random.RandomState(0)
 TOKENS = RNG.randint(3, 60, (4, 12))
@@ -35,6 +35,13 @@ def test_the_error_is_at_most_that_of_rounding_to_255_levels():
     halves = np.abs(x).max(1, keepdims=True) / 254 * np.abs(kernel).sum(0), np.abs(kernel).max(0) / 254
     assert (error <= halves[0] + halves[1] * (np.abs(x).sum(1, keepdims=True) + 64 * np.abs(x).max() / 254)).all()
     assert 0 < error.mean() < 0.1
+
+
+def test_a_row_is_rounded_by_its_own_largest_number():
+    x = jnp.asarray(RNG.randn(9, 64), jnp.float32)
+    quantised = quantise({"kernel": jnp.asarray(RNG.randn(64, 32), jnp.float32)})
+    product = functools.partial(int8_dot, kernel=quantised["kernel"], scale_F=quantised["kernel_scale"])
+    np.testing.assert_array_equal(product(x.at[1:].multiply(1000.0))[0], product(x)[0])
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +83,18 @@ def test_logits_of_a_model_in_bfloat16_are_close(tokenizer, sizes):
     short = translator.in_bfloat16()
     check_close(translator, short)
     kinds = {name: {leaf.dtype.name for leaf in jax.tree.leaves(part)} for name, part in short.params.items()}
-    assert all(kinds[name] == ({"float32"} if name in KEPT else {"bfloat16"}) for name in kinds)
+    kinds_of_heads = {name: {"float32"} for name in kinds if name == "length_predictor"}
+    assert kinds == {name: {"bfloat16"} for name in kinds} | kinds_of_heads
     assert {leaf.dtype.name for leaf in jax.tree.leaves(translator.params)} == {"float32"}
     check_translates(short)
+
+
+@pytest.mark.parametrize("length_head", ["token", "fertility"])
+def test_the_small_heads_keep_float32(tokenizer, length_head):
+    translator = random_translator(tokenizer, length_head=length_head, rejecter=True)
+    rounded, short = translator.quantised().params, translator.in_bfloat16().params
+    heads = rounded["length_predictor"], rounded["rejecter"], short["length_predictor"]
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(heads)} == {"float32"}
 
 
 def test_a_rounded_model_is_not_converted_again(tokenizer):

@@ -111,11 +111,14 @@ class TestRandomVisible:
         first, second = seen_BLL.sum(-1)[:, :2].T  # each its own set
         assert abs(np.corrcoef(first, second)[0, 1]) < 4 / np.sqrt(2_000)
 
-    def test_eos_is_seen_and_no_other_segment(self):
-        segment_BL = jnp.array([[1, 1, 1, 2, 2, 0]])
-        seen_LL = self.seen(keys(1), segment_BL, jnp.array([[True, True, False, True, False, False]]))[0]
-        assert seen_LL[:2, 2].all() and seen_LL[3, 4]
-        assert not seen_LL[:3, 3:].any() and not seen_LL[3:5, :3].any() and not seen_LL[:5, 5].any()
+    def test_eos_is_always_seen_and_other_segments_never(self):
+        segment_BL = jnp.repeat(jnp.array([[1, 1, 1, 2, 2, 0]]), 50, 0)
+        free_BL = jnp.repeat(jnp.array([[True, True, False, True, False, False]]), 50, 0)
+        seen_BLL = self.seen(keys(50), segment_BL, free_BL)
+        assert seen_BLL[:, :2, 2].all() and seen_BLL[:, 3, 4].all()
+        assert not seen_BLL[:, 0, 1].all() and not seen_BLL[:, 1, 0].all()
+        others = seen_BLL[:, :3, 3:], seen_BLL[:, 3:5, :3], seen_BLL[:, :5, 5]
+        assert not any(seen.any() for seen in others)
 
     def test_packing_changes_nothing(self):
         alone = [self.seen(keys(1), jnp.full((1, n), g), jnp.ones((1, n), bool))[0] for g, n in ((1, 3), (2, 4))]

@@ -45,12 +45,13 @@ class TestPadir:
         assert after.tokens_BL.tolist() == [[20, 21, 20, EOS]]
 
     def test_a_segment_does_not_stutter_with_the_one_before_it(self):
-        segment_BL = jnp.array([[1, 1, 2, 2]])
-        tokens_BL, free_BL = jnp.array([[10, EOS, 11, EOS]]), jnp.array([[True, False, True, False]])
+        segment_BL = jnp.array([[1, 1, 2, 2, 2]])
+        tokens_BL, free_BL = jnp.array([[10, EOS, 11, 12, EOS]]), jnp.array([[True, False, True, True, False]])
         before = from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, IDS)
-        logits = Output(9.0 * jnp.eye(IDS.vocab_size)[jnp.array([[20, EOS, EOS, EOS]])])
+        # The second segment changes at its last free position, or it would be done and keep any argmax.
+        logits = Output(9.0 * jnp.eye(IDS.vocab_size)[jnp.array([[20, EOS, EOS, 22, EOS]])])
         after, _ = self.step(Padir(), before, None, logits=logits)
-        assert after.tokens_BL.tolist() == [[20, EOS, EOS, EOS]]
+        assert after.tokens_BL.tolist() == [[20, EOS, EOS, 22, EOS]]
 
     def test_done_when_nothing_changes_and_the_argmax_then_stands(self):
         after, _ = self.step(Padir(), canvas([20, 11, 22]), [20, 20, 22])

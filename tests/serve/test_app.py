@@ -26,7 +26,7 @@ from padir.decoding.refine_batch import encode, refine_drafts
 from padir.decoding.search import Greedy
 from padir.errors import PadirError
 from padir.serve.app import answer_json
-from padir.serve.request import Limits, Request
+from padir.serve.request import Limits, Options, Request
 from padir.serve.warm_up import Shape, batch_shapes, usual_shapes
 
 TEXTS = [
@@ -116,6 +116,20 @@ class TestAnswers:
             assert [tuple(step["pieces"]) for step in answer["trace"]] == [pieces for pieces, _ in result.trace]
             for step, (_, log_probs) in zip(answer["trace"], result.trace, strict=True):
                 assert step["log_probs"] == pytest.approx(log_probs, abs=1e-4, nan_ok=False)
+
+    def test_each_has_its_own_number_of_candidates_in_a_shared_batch(self, gated):
+        engine = engine_of(gated)
+        engine.state = "ready"  # its thread is not: both requests wait for one batch
+        requests = [Request((text,), Options(2, 2), n_best=n) for text, n in (("eins", 0), ("acht", 2), ("neun", 1))]
+        futures = [future for request in requests for future in engine.submit(request)]
+        engine.start()
+        try:
+            answers = [future.result(120) for future in futures]
+        finally:
+            engine.close()
+        assert gated.batches == [3]
+        assert [len(answer.candidates) for answer in answers] == [0, 2, 1]
+        assert [len(answer.candidate_lengths) for answer in answers] == [0, 2, 1]
 
     def test_hold_what_was_asked_for_alone(self, client):
         (plain,) = ask(client, "eins")

@@ -79,21 +79,25 @@ def test_a_batch_has_a_largest_size(make, runs):
 
 
 def test_a_lone_job_waits_for_others_and_a_full_batch_does_not(make, runs):
-    batcher = make(max_batch=2, max_wait=0.5)
-    began = time.monotonic()
+    now = [0.0]  # seconds, which pass only when the test says so
+    batcher = make(max_batch=2, max_wait=0.01, clock=lambda: now[0])
     (lone,) = batcher.submit([("a", 1)])
-    first, second = batcher.submit([("b", 1), ("b", 2)])
-    second.result(20)
-    assert time.monotonic() - began < 0.4 and not lone.done()
-    assert lone.result(20) == "a1" and time.monotonic() - began >= 0.5
-    assert runs.batches == [("b", [1, 2]), ("a", [1])]
+    for n in range(2):
+        for future in batcher.submit([("b", n), ("b", n + 1)]):
+            future.result(20)
+        assert not lone.done() and batcher.waiting == 1
+    now[0] = 0.01
+    assert lone.result(20) == "a1"
+    assert runs.batches == [("b", [0, 1]), ("b", [1, 2]), ("a", [1])]
 
 
 def test_who_comes_within_the_window_is_taken_along(make, runs):
-    batcher = make(max_wait=0.5)
+    now = [0.0]
+    batcher = make(max_wait=0.01, clock=lambda: now[0])
     first = batcher.submit([("a", 1)])
-    time.sleep(0.05)
+    now[0] = 0.009
     second = batcher.submit([("a", 2)])
+    now[0] = 0.01
     assert [f.result(20) for f in first + second] == ["a1", "a2"]
     assert runs.batches == [("a", [1, 2])]
 

@@ -36,6 +36,10 @@ def test_every_field():
     assert request == Request(("ä",), Options(6, 4, trace=True), n_best=4)
 
 
+def test_a_sentence_may_have_as_many_characters_as_the_limit():
+    assert read(text="e" * 10).texts == ("e" * 10,)
+
+
 def test_defaults_may_lie_beyond_what_clients_may_ask_for():
     assert read(Options(9, 9), text="eins").options == Options(9, 9)
 

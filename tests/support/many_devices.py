@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import unittest.mock
 from pathlib import Path
 
+import jax
 from support.small_corpus import Numbers, number_lines
 from support.tiny_model import TINY
 
@@ -18,6 +20,7 @@ from padir.training.config import Intervals, TrainConfig
 from padir.training.loop import train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
+from padir.training.run import TrainRun
 
 # Eight heads, and a vocabulary of 400 ids: eight devices can share them.
 MODEL = dataclasses.replace(TINY, heads=8, head_dim=2, max_length=32)
@@ -62,8 +65,24 @@ def losses(folder: Path) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
 
 
+class WatchedRun(TrainRun):
+    """A training run that fails if an array of its state has another sharding than `Placement.state` says."""
+
+    def step(self):
+        self.check()
+        super().step()
+        self.check()
+
+    def check(self):
+        def check(array, sharding):
+            assert array.sharding.is_equivalent_to(sharding, array.ndim), (array.shape, array.sharding, sharding)
+
+        jax.tree.map(check, self.state, self.programs.placement.state)
+
+
 def train_as(kind: str, data: str, folder: str, num_steps: str) -> None:
-    train(data, folder, TrainConfig(**SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind]))
+    with unittest.mock.patch("padir.training.loop.TrainRun", WatchedRun):
+        train(data, folder, TrainConfig(**SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind]))
 
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:

@@ -3,6 +3,8 @@
 import gzip
 import io
 import itertools
+import os
+import tempfile
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from padir.decoding.streaming import _CHUNK_CHARACTERS, LONGEST_LINE, _chunks, lines
 from padir.errors import PadirError
-from padir.text.lines import byte_lines, open_bytes
+from padir.text.lines import TimedReader, byte_lines, open_bytes
 
 PIECES = st.lists(st.sampled_from([b"\n", b"\r", b"\xef\xbb\xbf", b"a", b"bc", b"\x00", b"\xe2\x80\xa8"]), max_size=30)
 
@@ -78,7 +80,8 @@ class TestStream:
         assert len(warnings) == 2 and "is not UTF-8 (byte 1)" in warnings[1]
 
     def test_chunks_have_few_lines_or_few_characters(self):
-        assert list(map(len, _chunks(iter("abcdefg"), 3))) == [3, 3, 1]
+        assert list(map(len, _chunks(iter("abcdefghijkl"), 2))) == [2, 4, 6]
+        assert max(map(len, _chunks(iter("a" * 200), 2))) == 2 * 16
         long = ["x" * (_CHUNK_CHARACTERS // 2)] * 5
         assert list(map(len, _chunks(iter(long), 100))) == [2, 2, 1]
         assert list(_chunks([], 3)) == []
@@ -87,7 +90,34 @@ class TestStream:
         source = itertools.count()
         chunks = _chunks(map(str, source), 4)
         next(chunks), next(chunks)
-        assert next(source) == 8
+        assert next(source) == 12
+
+    def test_a_line_that_is_not_there_ends_a_chunk(self):
+        ready = iter([True, False, True, True])
+        assert list(_chunks(iter("abcd"), 100, lambda: next(ready))) == [["a", "b"], ["c", "d"]]
+
+
+class TestTimedReader:
+    @given(PIECES, st.integers(1, 6))
+    def test_it_reads_what_a_file_reads(self, pieces, size):
+        content = b"".join(pieces)
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            reader, expected = TimedReader(file), io.BytesIO(content)
+            while line := expected.readline(size):
+                assert reader.readline(size) == line
+            assert reader.readline(size) == reader.readline(size) == b"" and reader.ready(0.0)
+
+    def test_half_a_line_is_not_ready(self):
+        reader, writer = os.pipe()
+        with open(reader, "rb") as file:
+            timed = TimedReader(file)
+            assert not timed.ready(0.01)
+            os.write(writer, b"eins\nzw")
+            assert timed.ready(60.0) and timed.readline(100) == b"eins\n" and not timed.ready(0.01)
+            os.close(writer)
+            assert timed.ready(60.0) and timed.readline(100) == b"zw" and timed.readline(100) == b""
 
 
 @pytest.mark.parametrize(

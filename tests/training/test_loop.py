@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.fakes import Clock
 from support.many_devices import environment_with
 from support.tiny_model import TINY
 from support.training import SETTINGS, assert_same_params, train_tiny
@@ -59,6 +61,25 @@ class TestRun:
         assert first["stage_1_loss"] == pytest.approx(np.log(401), abs=0.7)
         assert first["loss"] > first["stage_1_loss"] + first["stage_2_loss"]  # and the length loss
         assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
+
+    def test_logs_the_learning_rate_that_the_step_had(self, straight):
+        rate = SETTINGS["optimizer"].learning_rate.schedule(6)
+        rows = [row for row in read_rows(straight[0] / "metrics.jsonl") if "loss" in row]
+        assert [row["learning_rate"] for row in rows] == pytest.approx([float(rate(step)) for step in (1, 3, 5)])
+
+    def test_the_time_of_validation_is_no_time_of_training(self, data, tmp_path, monkeypatch):
+        clock = Clock()
+
+        def evaluate_fn(params, card, tokenizer):
+            clock.now += 1e6
+            return {}
+
+        monkeypatch.setattr("padir.training.run.time", types.SimpleNamespace(perf_counter=clock))
+        train_tiny(
+            data, tmp_path / "model", evaluate_fn=evaluate_fn, intervals=Intervals(log=2, evaluate=1, checkpoint=6)
+        )
+        rows = [row for row in read_rows(tmp_path / "model" / "metrics.jsonl") if "loss" in row]
+        assert len(rows) == 3 and min(row["tokens_per_second"] for row in rows) > 1
 
     def test_run_again_when_finished_it_changes_nothing(self, data, finished, capsys):
         files = [path for path in finished.glob("*") if path.is_file() and path.name != LOCK]

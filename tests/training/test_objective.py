@@ -157,6 +157,18 @@ class TestStages:
         _, still = run(model, params, APART, same_canvas, dropout=False, num_segments=1)
         np.testing.assert_allclose(still.stage_loss_S[0], still.stage_loss_S[1], rtol=1e-6)
 
+    def test_every_transition_has_keys_of_its_own(self):
+        given = []
+
+        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+            jax.debug.callback(given.append, jax.random.key_data(key_B))
+            return canvas, chosen_BL
+
+        model, params = one_layer_model()
+        jax.block_until_ready(run(model, params, APART, Objective(Given(), between, ("all",) * 4), num_segments=1))
+        jax.effects_barrier()
+        assert len({tuple(key) for stage in given for key in stage.tolist()}) == 3 * 3  # transitions, rows
+
     def test_empty_rows_cost_nothing(self):
         model, params = one_layer_model()
         padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)

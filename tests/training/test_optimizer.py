@@ -1,5 +1,7 @@
 """Schedule and optimizers, by values that can be worked out by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +83,21 @@ class TestAdafactor:
     def test_momentum_keeps_a_first_moment(self):
         state = Adafactor(momentum=0.9).transformation(10).init({"w": jnp.zeros((128, 128))})
         assert max(leaf.size for leaf in jax.tree.leaves(state)) == 128 * 128
+
+    def test_clips_the_gradient_by_its_global_norm(self):
+        """Adafactor ignores the size of all gradients, but not that of one among others."""
+
+        def second_update(optimizer, grads):
+            transformation, params = optimizer.transformation(100), {"w": jnp.full((4, 4), 2.0)}
+            state = transformation.init(params)
+            for grad in grads:
+                updates, state = transformation.update({"w": jnp.full((4, 4), grad)}, state, params)
+            return float(updates["w"][0, 0])
+
+        free = Adafactor(FLAT, clipping_threshold=100.0)
+        clipped = dataclasses.replace(free, clip_norm=1.0)
+        assert second_update(free, (1.0, 50.0)) != pytest.approx(second_update(free, (1.0, 1.0)), rel=0.1)
+        assert second_update(clipped, (1.0, 50.0)) == pytest.approx(second_update(free, (1.0, 1.0)))
 
 
 @pytest.mark.parametrize("cls", [Adam, Adafactor])
