@@ -3,8 +3,8 @@
     padir train --gin_file=configs/run/toy_cpu.gin --gin.train.num_steps=1000
 
 Everything in `CONFIGURABLES` is bound by its bare name (`ModelConfig.width = 256`), whichever module defines it.
-Nothing in padir carries a decorator, and no other module imports gin. Classes of your own belong in a gin file that
-begins with `from __gin__ import dynamic_registration` and imports every module that it names, also those of padir:
+Nothing in padir carries `@gin.configurable`, and no other module imports gin. To configure a class of your own, begin
+the gin file with `from __gin__ import dynamic_registration` and import every module that the file names, padir's too:
 
     from __gin__ import dynamic_registration
     import my_strategies
@@ -75,8 +75,8 @@ _asked: set[str] = set()  # parameters that `argument` was asked for
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """Function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
 
-    An argument without a binding whose default is configurable is made from the configuration, too, so that
-    `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
+    If an argument has no binding and its default is configurable, the argument is made from the configuration, too.
+    So `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
     >>> parse([], ["LengthSearch.top_k=3"])
     >>> configured(Decoding)().lengths.top_k
@@ -129,7 +129,7 @@ def parse(
         wrong type, or an import is not allowed.
     """
     clear()
-    package = Path(__file__).resolve().parent  # configs/ stands beside it in the repository, inside it when installed
+    package = Path(__file__).resolve().parent  # configs/ is beside it in the repository, inside it when installed
     for folder in (".", *search_paths, str(package.parent), str(package)):
         gin.add_config_file_search_path(folder)
     with _guarded(allow_imports):
@@ -143,7 +143,7 @@ def parse(
 
 
 def _check_types(item: Callable[..., Any]) -> None:
-    """Compare bound values with annotations; references (@Mask(), %SIZE) are gin's to resolve."""
+    """Compare bound values with annotations, except references (@Mask(), %SIZE), which gin resolves."""
     for parameter, hint in typing.get_type_hints(item).items():
         value = _bound(item, parameter)
         if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
@@ -159,7 +159,7 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
     except OSError as error:
         raise PadirError(f"{name}: a gin file is missing: {str(error).splitlines()[0]}") from error
     except (SyntaxError, UnicodeDecodeError, tokenize.TokenError) as error:
-        # The only one of the three that knows a line has its text, too.
+        # Of the three errors only SyntaxError has a line number, and it has the text of the line, too.
         line = f", line {error.lineno}: {(error.text or '').strip()!r}" if isinstance(error, SyntaxError) else ""
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
         raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error

@@ -8,12 +8,12 @@ from typing import Any
 
 
 class PadirError(ValueError):
-    """Bad input: what is wrong, what was expected, what was got, and what to do.
+    """Error for bad input; its message says what was wrong, what was expected and got, and what to do.
 
     Attributes:
-      what: the name of the field, option or file that is wrong; or the whole message, if nothing else is given.
-      expected: completes "WHAT must be ...", such as "at least 1"; None where the message is free text.
-      got: the value that was refused; `...` where there is none to show.
+      what: the wrong field, option or file; without `expected`, a sentence that says what is wrong.
+      expected: the end of "WHAT must be ...", such as "at least 1"; None if `what` is a sentence.
+      got: the refused value; `...` if the message shows no value.
       remedy: an imperative that says what to do; "" if that is obvious.
 
     >>> str(PadirError("num_steps", "at least 1", 0, "use 1 for one-shot decoding"))
@@ -31,7 +31,7 @@ class PadirError(ValueError):
         return f"{message}: {self.remedy}" if self.remedy else message
 
     def renamed(self, what: str) -> PadirError:
-        """The same error under another name: that of the command-line option which set the field."""
+        """Copies the error with another `what`, such as the command-line option that set the field."""
         return PadirError(what, self.expected, self.got, self.remedy)
 
 
@@ -47,6 +47,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of another library's error message, cut to 240 characters."""
+    """First line of another library's error message; of a longer line, the first and the last 120 characters."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # what the system said stands at the end
+    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # the system's reason is at the end

@@ -31,12 +31,12 @@ class Reliability:
 
     @property
     def accuracy(self) -> float:
-        """Share of correct predictions."""
+        """Share of all predictions that were right."""
         return float((self.count_Q * self.accuracy_Q).sum() / self.count_Q.sum())
 
     @property
     def confidence(self) -> float:
-        """Mean confidence."""
+        """Mean confidence of all predictions."""
         return float((self.count_Q * self.confidence_Q).sum() / self.count_Q.sum())
 
 

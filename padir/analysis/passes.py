@@ -53,7 +53,7 @@ def refined(
     Sources that are longer than the model takes are cut.
 
     Args:
-      decoding: the options, but for `lengths` and `prune`: one length and one draft a sentence are tried.
+      decoding: the options; `lengths` and `prune` have no effect: each sentence gets one length and one draft.
       lengths: target length of each sentence in tokens, EOS included; None: the most likely one.
 
     Raises:

@@ -7,7 +7,7 @@ calibrated model is right about 7 in 10 of the tokens to which it gives probabil
 later steps also see the model's own draft.
 
 `outcomes` measures every strategy at every number of steps: exact match and, on the built-in corpus, right translations
-and mode mixing. Sentences are decoded anew for every number of steps, because a strategy's schedule depends on it.
+and mode mixing. Sentences are decoded again for every number of steps, because a strategy's schedule depends on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Benchmarks of decoding from text to text and of training steps: time, memory and quality.
 
-`measure` times systems (models with decoding options) in turns on the same batches; `peers` adds CTranslate2 for
+`measure` times systems (models with decoding options) side by side on the same batches; `peers` adds CTranslate2 for
 comparison; `padir.benchmark.training` times training; `padir.benchmark.report` makes tables and a plot.
 """
 

@@ -41,7 +41,7 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
     checks.at_least(1, sentences=sentences)
     with_text = [i for i, source in enumerate(test_set.sources) if source.strip()]
     if sentences > len(with_text):
-        raise PadirError(f"the benchmark wants {sentences} sentences, got {len(with_text)} with text: ask for fewer")
+        raise PadirError(f"the benchmark needs {sentences} sentences, got {len(with_text)} with text: ask for fewer")
     drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
     return [
         TimedBatch(tuple(test_set.sources[i] for i in part), tuple(test_set.references[i] for i in part))
@@ -64,7 +64,7 @@ def drawn_lengths(folder: str, split: str, sentences: int, seed: int = 0) -> np.
     """
     length_N2 = split_lengths(folder, split)
     if not 1 <= sentences <= len(length_N2):
-        raise PadirError(f"the benchmark wants {sentences} lengths, {folder} has {len(length_N2)}: ask for fewer")
+        raise PadirError(f"the benchmark needs {sentences} lengths, but {folder} has {len(length_N2)}: ask for fewer")
     return length_N2[np.random.RandomState(seed).choice(len(length_N2), sentences, replace=False)]
 
 
@@ -86,7 +86,7 @@ def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: i
 
 
 def _parts(items: list[int], size: int) -> list[list[int]]:
-    """Cuts a list into parts of equal size, without an incomplete last part, whose time would count as a full one's."""
+    """Cuts a list into parts of equal size; an incomplete last part is left out, as it would count as a full part."""
     if len(items) < size:
         raise PadirError(f"the benchmark needs at least one batch of {size} sentences, got {len(items)}: ask for more")
     return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]

@@ -123,7 +123,7 @@ def measure(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[tuple[Row, dict[str, Any]]]:
-    """Times all systems in turns, with every batch; ratios compare each system with the first.
+    """Times all systems side by side on every batch; ratios compare each system with the first.
 
     Returns:
       For each system a row for tables, whose metrics have their units in the signature, and details as JSON: quantiles

@@ -1,4 +1,4 @@
-"""Times several callables in turns, so that both times of a ratio are measured under about the same load."""
+"""Times several callables side by side, so that both times of a ratio are measured under about the same load."""
 
 from __future__ import annotations
 

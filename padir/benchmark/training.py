@@ -34,11 +34,12 @@ class TrainingTimes:
     """Times and sizes of some training steps.
 
     Attributes:
-      step_seconds: of each step, with the batch on the device already.
-      loader_seconds: of each wait for a batch and of bringing it to the device.
-      tokens, positions: real target tokens and target positions of a step, on average; source_tokens and
-        source_positions likewise; pairs: sentence pairs of a step, on average.
-      compile_seconds: of the first steps of all batch shapes, which compile.
+      step_seconds: seconds of each step, with the batch on the device already.
+      loader_seconds: seconds of each wait for a batch and of its transfer to the device.
+      tokens, positions: mean number of real target tokens and of target positions in a step.
+      source_tokens, source_positions: mean number of real source tokens and of source positions in a step.
+      pairs: mean number of sentence pairs in a step.
+      compile_seconds: seconds of the first steps of all batch shapes, which compile.
       parameters: number of the model's parameters.
       flops: model FLOPs of a step, on average (`model_flops`).
       matmul_flops: FLOPs a second that large matrix products of the model's dtype reached in the same run, one on each
@@ -95,11 +96,11 @@ def measure(
     """Trains for some steps, as `padir.training.train` does, and keeps nothing but the times.
 
     Args:
-      data: prepared folders, or a mixture of such.
+      data: prepared folders, or a mixture of prepared folders.
       config: the training run's settings; its number of steps, intervals and averaging have no effect.
       steps: number of steps that are timed, after three that are not.
       num_embeddings: rows of the embedding table, so that a model of any size can be timed on data of a smaller
-        vocabulary; 0: as many as the data's vocabulary has ids.
+        vocabulary; 0: the number of ids in the data's vocabulary.
 
     Raises:
       PadirError: the data do not fit the configuration, or steps is below 1.

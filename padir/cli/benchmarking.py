@@ -33,9 +33,10 @@ _RANDOM_VOCABULARY = 32_100
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Each combination of model, strategy, number of steps and of hypotheses makes a row, timed in turns in one run,"
-        " from text to text; ratios are to the first row. Sentences are drawn from a test set and batched in their"
-        " order. Models of random weights get numbers for words, and write as many tokens as they read."
+        "Each combination of model, strategy, number of steps and number of hypotheses makes a row. One run times all"
+        " rows side by side, from text to text; ratios compare with the first row. Sentences are drawn from a test set"
+        " and batched in their order. Models of random weights get numbers for words, and write as many tokens as they"
+        " read."
     )
     parser.add_argument(
         "--model", nargs="+", metavar="[NAME=]DIR", help="models to time (default: those that come with padir)"
@@ -44,7 +45,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vocab_size",
         type=int,
-        help=f"rows of the embedding table: --random, with sentinels ({_RANDOM_VOCABULARY:,}), --train (the data's)",
+        help=f"rows of the embedding table (--random: {_RANDOM_VOCABULARY:,} with sentinels; --train: ids of the data)",
     )
     parser.add_argument("--tokens", type=int, default=30, help="tokens of each sentence of --random, with EOS (30)")
     parser.add_argument(
@@ -52,7 +53,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=["float32", "int8"],
         default=[],
-        help="add rows of CTranslate2 with the autoregressive models converted (needs the extra peers)",
+        help="convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)",
     )
     precision_option(parser, nargs="+")
     several_steps_options(parser)
@@ -62,7 +63,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentences", type=int, default=64, help="number of sentences that are drawn (64)")
     parser.add_argument("--repeats", type=int, default=5, help="repeats of all sentences (5)")
     parser.add_argument(
-        "--train", type=int, metavar="STEPS", help="instead: time training steps of --gin_file on --data"
+        "--train", type=int, metavar="STEPS", help="time training steps of --gin_file on --data, and no decoding"
     )
     parser.add_argument("--quick", action="store_true", help="16 sentences, 3 repeats")
     parser.add_argument("--output", metavar="NAME", help="write NAME.md, .json and .png (quality over speed)")

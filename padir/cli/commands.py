@@ -40,7 +40,7 @@ GROUPS = {
         Command("evaluate", "evaluating", "Translate and score a test set with one model or several."),
         Command("tables", "evaluating", "Make tables in the paper's layout from JSON files of `padir evaluate`."),
         Command("compare", "evaluating", "Compare translations by a paired bootstrap test."),
-        Command("benchmark", "benchmarking", "Time several ways of translating, in turns."),
+        Command("benchmark", "benchmarking", "Time several ways of translating, side by side."),
     ),
     "exchange": (
         Command("export", "exchanging", "Write a model as StableHLO programs, or its weights for other frameworks."),

@@ -51,7 +51,7 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     setting(parser, LengthLimits, "max_source_tokens", "drop pairs with longer sources")
     setting(parser, LengthLimits, "max_target_tokens", "drop pairs with longer targets")
-    setting(parser, LengthLimits, "max_length_ratio", "drop pairs of more unequal lengths", type=float)
+    setting(parser, LengthLimits, "max_length_ratio", "drop pairs whose lengths have a larger ratio", type=float)
     setting(parser, prepare, "records_per_shard", "number of records in one file")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
     corpus_options(parser, "train", "validation", "test")

@@ -99,7 +99,9 @@ def _bleurt(folder: str | None) -> tuple[list[Metric], list[str]]:
 def add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON files of `padir evaluate`")
     parser.add_argument("--metrics", nargs="+", help="metrics, a table each (bleu, bleurt and stutter if present)")
-    parser.add_argument("--across", choices=["test_set", "steps"], default="test_set", help="the columns (test_set)")
+    parser.add_argument(
+        "--across", choices=["test_set", "steps"], default="test_set", help="what the columns of a table are (test_set)"
+    )
     parser.add_argument("--output", metavar="FILE", help="the Markdown file to write (default: standard output)")
     common_options(parser)
     parser.set_defaults(run=_tables)

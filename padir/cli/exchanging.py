@@ -30,10 +30,10 @@ _OF_PROGRAMS = ("num_steps", "platforms", "source_lengths", "step", "strategy", 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Programs are written for rows of each length (jax.export: any number of sentences, for CPU, CUDA and TPU at"
-        " once), with weights, vocabulary and a loader, exported.py, which needs JAX, flatbuffers, NumPy, SentencePiece"
-        " and safetensors. The strategy, or an autoregressive model's search, becomes part of the programs; the numbers"
-        " of steps, lengths and other decoding options are the loader's defaults."
+        "Each program, made by jax.export, is for one padded length; it takes any number of sentences and runs on CPU,"
+        " CUDA and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX,"
+        " flatbuffers, NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes"
+        " part of the programs; the numbers of steps, lengths and other decoding options are the loader's defaults."
     )
     model_option(parser)
     precision_option(parser)
@@ -41,10 +41,16 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     steps_options(parser)
     setting(parser, Lengths, "step", "write programs for lengths that are multiples of this number")
     parser.add_argument(
-        "--source_lengths", type=int, nargs="+", help="instead: source lengths; the longest limits the sources"
+        "--source_lengths",
+        type=int,
+        nargs="+",
+        help="source lengths, in place of --step's; longer sources are refused",
     )
     parser.add_argument(
-        "--target_lengths", type=int, nargs="+", help="instead: target lengths, and the model's longest"
+        "--target_lengths",
+        type=int,
+        nargs="+",
+        help="target lengths, in place of --step's; the model's maximum is added",
     )
     parser.add_argument("--platforms", nargs="+", help=f"platforms of every program ({' '.join(PLATFORMS)})")
     parser.add_argument(

@@ -70,7 +70,7 @@ def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command."""
+    """Add the options that every command has: gin files, bindings and --json."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
     group.add_argument(
@@ -116,7 +116,7 @@ def model_option(parser: argparse.ArgumentParser) -> None:
 
 
 def sentinels_option(parser: argparse.ArgumentParser) -> None:
-    """Add --num_sentinels."""
+    """Add --num_sentinels, the number of special ids after the pieces of the vocabulary."""
     setting(parser, Tokenizer.load, "num_sentinels", "number of sentinel ids on top of the pieces")
 
 
@@ -156,7 +156,7 @@ def several_steps_options(options: Options) -> None:
 
 
 def decoding_options(parser: argparse.ArgumentParser, several: bool = False, batch_size: bool = True) -> None:
-    """Add the decoding options.
+    """Add the options that set fields of `Decoding`.
 
     Args:
       several: let some of the options take several values.
@@ -193,13 +193,14 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         "--sample",
         type=float,
         metavar="TEMPERATURE",
-        help="sample an autoregressive model's tokens instead; equal lines get equal samples, another --seed others",
+        help="sample an autoregressive model's tokens at this temperature, without a beam; equal lines get equal"
+        " samples, another --seed gives others",
     )
     group.add_argument(
         "--shortlist",
         **many,
         metavar="FILE",
-        help="write only pieces that a file of `padir shortlist` lists for a batch's sources; none: any piece (none)",
+        help="write only pieces that a file of `padir shortlist` lists for a batch's sources (none: all pieces)",
     )
     if batch_size:
         setting(group, Decoding, "batch_size", "sentences decoded at once")

@@ -33,7 +33,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     hosts.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="address of the first process; auto: taken from TPU, SLURM or MPI (one process)",
+        help="address of the first process; auto: taken from TPU, SLURM or MPI (default: a single process)",
     )
     hosts.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
     hosts.add_argument("--process_id", type=int, metavar="I", help="number of this process, from 0")
@@ -50,7 +50,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     weights = {"weights": tuple(args.weights)} if args.weights else {}
 
     def validation() -> tuple[Any, TrainConfig, Any]:
-        """Decoding options of the validation, the settings, and the validation function; wrong ones fail now."""
+        """Decoding options of the validation, the settings, and the validation function; raises if one is wrong."""
         settings, decoding = config.configured(TrainConfig)(), decoding_of(args)
         check_options(args, settings.model, decodings=[decoding])
         resolve(decoding, settings.model, settings.objective.corruption, settings.objective.strategy)
@@ -87,7 +87,7 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="a prepared folder")
     parser.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
     steps_options(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace other pairs in the folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace the pairs that the folder holds")
     decoding_options(parser)
     common_options(parser)
     parser.set_defaults(run=_distill)

@@ -114,7 +114,7 @@ def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length
     if not info.written:
         raise PadirError(
             f"{split} of {folder} has no pairs after preparation",
-            remedy="prepare text that has some, or with other limits",
+            remedy="prepare other text, or prepare it with other limits",
         )
     for side, name, reserved in (("source", "source_row_length", int(length_token)), ("target", "row_length", 0)):
         length = getattr(layout, name)
@@ -124,7 +124,7 @@ def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length
                 name,
                 f"at least {needed} for the longest {side} of {split}",
                 length,
-                f"raise gin's Batching.{name}, or prepare with --max_{side}_tokens={length - reserved}",
+                f"raise gin's Batching.{name}, or prepare with max_{side}_tokens={length - reserved}",
             )
 
 

@@ -10,7 +10,7 @@ from padir.errors import PadirError
 from padir.storage.manifest import Manifest
 
 VOCABULARY = "vocab.model"
-REMEDY = "run `padir prepare --overwrite`"
+REMEDY = "prepare the folder again, with overwrite=True"
 
 
 @dataclasses.dataclass(frozen=True)

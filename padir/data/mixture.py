@@ -74,7 +74,7 @@ class Mixture:
         """The error that says in what a folder differs from the first one."""
         return PadirError(
             f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
-            remedy="mix folders that were prepared with the same",
+            remedy="mix folders of the same vocabulary and languages",
         )
 
     def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:

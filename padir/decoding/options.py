@@ -42,7 +42,7 @@ class Prune:
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """Decoding options.
+    """Options of decoding: steps, strategy, lengths, reranking or search, batch size and seed.
 
     Attributes:
       num_steps: T, maximum number of decoder passes.
@@ -144,7 +144,7 @@ def foreign_option(name: str, causal: bool) -> PadirError:
     if causal:
         return PadirError(
             f"{name} applies only to models that refine drafts; this model is autoregressive",
-            remedy="choose a search instead (--beam, --length_penalty or --sample)",
+            remedy="choose a search instead (beam size and length penalty, or sampling)",
         )
     return PadirError(
         f"{name} applies only to autoregressive models; this model refines drafts",

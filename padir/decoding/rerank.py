@@ -92,7 +92,7 @@ class OwnScore:
         if self.length_weight:
             if length_log_prob is None:
                 raise PadirError(
-                    "length_weight needs a length head that gives probabilities ('token'), this model has another",
+                    "length_weight needs a length head that gives probabilities ('token'); this model's gives none",
                     remedy="use length_weight=0",
                 )
             log_prob = log_prob + self.length_weight * length_log_prob

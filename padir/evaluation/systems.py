@@ -24,7 +24,7 @@ class Row:
       evaluation: None if the model cannot decode with these options.
       note: reason why `evaluation` is None.
       causal: True if the model is autoregressive.
-      weights: description of the model's weights, such as the checkpoints that they are the mean of.
+      weights: description of the model's weights, such as "of step 1,000" or "mean of the last 5 checkpoints".
     """
 
     model: str
@@ -79,7 +79,7 @@ def _check(models: Sequence[tuple[str, Translator]], test_set: TestSet) -> None:
         raise PadirError("expected at least one sentence to score, got none: check the files or the split")
     names = [name for name, _ in models]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise PadirError(f"two models are called {twice[0]!r}: name them apart, as NAME=DIR")
+        raise PadirError(f"two models are called {twice[0]!r}: give each its own name, as NAME=DIR")
     for name, translator in models:
         languages = translator.card.source_language, translator.card.target_language
         if languages != (test_set.source_language, test_set.target_language):

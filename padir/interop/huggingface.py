@@ -143,7 +143,7 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
             for name, entry in read_json(folder / NAMES).items()
         }
     except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise PadirError(f"{folder} holds no weights of `padir export --weights` ({error}): write them anew") from error
+        raise PadirError(f"{folder} holds no weights of `padir export --weights` ({error}): write new ones") from error
     flat = model_params(flat, folder / WEIGHTS, card)
     tokenizer = Tokenizer.load(folder / VOCABULARY, num_sentinels=card.ids.num_sentinels)
     return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)

@@ -103,7 +103,7 @@ class TfdsText:
             where = "TFDS's own folder" if self.data_dir is None else self.data_dir
             raise PadirError(
                 f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that"
-                " has it with --data_dir"
+                " has it as data_dir"
             ) from None
         except (ValueError, KeyError) as error:
             raise self._unreadable(split, error) from None
@@ -120,7 +120,7 @@ class TfdsText:
     def _unreadable(self, split: str, error: Exception) -> PadirError:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return PadirError(
-            f"{self.name} {split}: TFDS cannot read {self.dataset} ({reason}): build it anew with"
+            f"{self.name} {split}: TFDS cannot read {self.dataset} ({reason}): build it again with"
             f" `{self.build_command} --overwrite`"
         )
 

@@ -249,7 +249,8 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
     if overwrite:
         return None
     raise PadirError(
-        f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or --overwrite"
+        f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or"
+        " overwrite=True"
     )
 
 

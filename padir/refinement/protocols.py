@@ -63,12 +63,12 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Between(Protocol):
-    """A frozen dataclass that makes the canvas of the next training stage; its fields are hyperparameters.
+    """A transition: a frozen dataclass that makes the next training stage's canvas; its fields are hyperparameters.
 
     A call gets the canvas that the stage saw; the decoder's output in this stage, without gradient and with forbidden
-    ids at -inf; the target; the chosen positions, in the first stage those that the corruption chose; and `progress`,
-    the share of the training run that is done, in [0, 1). A call returns the canvas and the chosen positions of the
-    next stage. Chosen positions are free; the stage weights "noised" and "masked" count these positions in the loss.
+    ids at -inf; the target; the positions chosen by the corruption or by the previous transition; and `progress`, the
+    share of the training run that is done, in [0, 1). A call returns the canvas and the chosen positions of the next
+    stage. Chosen positions are free; the stage weights "noised" and "masked" count these positions in the loss.
     Each row of the result must depend on that row alone, because a call may get only some rows of a batch. A transition
     that imitates a decoding strategy has this strategy in an attribute `strategy`, and the model is decoded with it by
     default.

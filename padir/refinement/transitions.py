@@ -52,8 +52,8 @@ class Smart:
     """SMART (Ghazvininejad et al., 2020): fills in the model's own argmax, then hides a random part of the tokens.
 
     The argmax is written where the corruption had hidden the target. Then n random free positions of each segment are
-    hidden, be they target tokens or predictions; n is uniform over 1 .. L. The next stage thus sees a mixture of right
-    tokens, the model's own mistakes and masks, as in Mask-Predict.
+    hidden, whether they hold target tokens or predictions; n is uniform over 1 .. L. The next stage thus sees a mixture
+    of right tokens, the model's own mistakes and masks, as in Mask-Predict.
     """
 
     strategy = MaskPredict()  # the model's default strategy in decoding

@@ -50,9 +50,9 @@ class QueuedSentence(NamedTuple):
 class Engine:
     """A translator with a queue, whose one thread uses the model.
 
-    A sentence gets the translation that `Translator.translate` gives it with the same options, but for the last bits of
-    scores, at any place in any request and whatever other sentences share its batch. With `Decoding.shortlist` it
-    depends on those sentences.
+    A sentence gets the translation that `Translator.translate` gives it with the same options, at any place in any
+    request and whatever other sentences share its batch; scores may differ in the last bits. With `Decoding.shortlist`
+    the translation depends on the other sentences.
 
     The engine takes requests as soon as the commonest shapes are compiled (`padir.serve.warm_up`); it compiles the
     other shapes, one at a time, while nothing waits.

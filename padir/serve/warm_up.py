@@ -15,7 +15,7 @@ from padir.text.ids import EOS, round_up
 
 
 class Shape(NamedTuple):
-    """A batch that a program is compiled for: padded source and target lengths in tokens, rows, and if it is traced."""
+    """A batch that a program is compiled for: padded lengths in tokens, rows, and `trace` if it records every step."""
 
     source: int
     target: int
@@ -24,12 +24,12 @@ class Shape(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """True for shapes that are compiled before the first request: one sentence, its translation about as long."""
+        """True for shapes that are compiled before the first request: one sentence, its translation as long."""
         return self.rows == 1 and self.target == self.source and not self.trace
 
 
 def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> list[Shape]:
-    """Shapes of usual requests, the commonest first: every number of rows, and traces of one sentence.
+    """Shapes of usual requests, the commonest first, for every number of rows; single sentences also with a trace.
 
     Args:
       batch_size: maximum number of sentences in a batch.

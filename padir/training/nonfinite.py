@@ -108,7 +108,7 @@ class Watch:
         path = self.folder / FOLDER / f"step_{step}{_process()}.npz"
         with atomic_file(path, binary=True) as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
-        remedy = "" if self.policy.action == "skip" else ", or leave such updates out (--gin.NotFinite.action=skip)"
+        remedy = "" if self.policy.action == "skip" else ", or leave such updates out (NotFinite.action='skip')"
         raise PadirError(
             f"{what}; its batch is saved in {path}: lower the learning rate or clip the gradient{remedy}; the"
             " checkpoints are from before"

@@ -73,9 +73,9 @@ def finished(folder: Path, step: int) -> dict[str, float] | None:
     if card["step"] != step:
         return None
     print(
-        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise them"
-        " (--gin.train.num_steps=N); or give another model_dir to train anew, or average its checkpoints with"
-        " `padir average`",
+        f"padir: {folder} is finished: it has all {step:,} steps, and nothing was done. To go on, raise"
+        " num_steps (train.num_steps in gin). To train again, give another model_dir. `padir average` averages its"
+        " checkpoints",
         file=sys.stderr,
     )
     return card["metrics"]
@@ -116,7 +116,7 @@ def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: Mo
             if longest > model.max_length:
                 raise PadirError(
                     f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
-                    f" ModelConfig.max_length, or prepare with --max_{side}_tokens {model.max_length}"
+                    f" ModelConfig.max_length, or prepare with max_{side}_tokens={model.max_length}"
                 )
     if batching.mode == "bucket" and batching.row_length > model.max_length:
         raise PadirError(

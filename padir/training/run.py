@@ -116,7 +116,7 @@ class TrainRun:
         if self.at > self.config.num_steps:
             raise PadirError(
                 f"num_steps must be at least {self.at}, the step of the last checkpoint in {self.checkpoints.folder},"
-                f" got {self.config.num_steps}: raise it (--gin.train.num_steps=N), or give another model_dir"
+                f" got {self.config.num_steps}: raise num_steps (train.num_steps in gin), or give another model_dir"
             )
         if is_first():
             warn_of_changes(self.checkpoints.config(self.at), self.config_text, self.at)

@@ -27,8 +27,8 @@ class StartFrom:
     """The model from which a training run takes the parameters that fit.
 
     A parameter is taken if the new model has a parameter of the same name and shape, with two exceptions: the decoder's
-    position bias is not taken between a causal and a bidirectional model, nor attention between different numbers of
-    heads. Embeddings of another vocabulary are taken piece by piece, where the pieces have the same text. All other
+    position bias is not taken if only one of the models is causal, and attention is not taken if the numbers of heads
+    differ. Embeddings of another vocabulary are taken piece by piece, where the pieces have the same text. All other
     parameters are initialised.
 
     Attributes:
@@ -52,8 +52,8 @@ class StartFrom:
         """Reads the parameters that fit `model`, and prints on stderr which are taken and why the others are not.
 
         Returns:
-          A parameter tree of `model` with zeros for all parameters that are not taken, and the keyword arguments of
-          `fill` that name the taken ones, as a JSON value.
+          A parameter tree of `model` with zeros for all parameters that are not taken, and the names of the taken
+          parameters: the keyword arguments of `fill`, as a JSON value.
 
         Raises:
           PadirError: there is no such model, it has another width, or none of its parameters fits.
@@ -76,7 +76,7 @@ class StartFrom:
                 np.moveaxis(flat[name], axis, 0)[here] = np.moveaxis(found[name], axis, 0)[there]
                 rows[name] = here
             elif found[name].shape != shape:
-                why[name] = f"its shape is {shape}, there {found[name].shape}"
+                why[name] = f"its shape is {shape}, in that model {found[name].shape}"
             else:
                 flat[name] = found[name]
         if len(why) == len(expected):
@@ -98,14 +98,16 @@ class StartFrom:
         if name == "decoder/relpos_bias/rel_embedding" and theirs.causal != ours.causal:
             return "the distances of a causal decoder are not those of a bidirectional one"
         if "attention/" in name and (theirs.heads, theirs.head_dim) != (ours.heads, ours.head_dim):
-            return f"the model has {ours.heads} heads of {ours.head_dim}, there {theirs.heads} of {theirs.head_dim}"
+            return f"it has {ours.heads} heads of {ours.head_dim}, in that model {theirs.heads} of {theirs.head_dim}"
         return ""
 
     def _report(
         self, taken: list[str], count: int, rows: dict[str, list[int]], why: dict[str, str], pieces: int
     ) -> list[str]:
         lines = [f"padir: {len(taken)} of {count} parameters start from {self.model}"]
-        lines += [f"  {name}: {len(ids):,} of {pieces:,} pieces, those of the same text" for name, ids in rows.items()]
+        lines += [
+            f"  {name}: {len(ids):,} of {pieces:,} pieces, which that model has, too" for name, ids in rows.items()
+        ]
         by_reason = collections.defaultdict(list)
         for name, reason in why.items():
             by_reason[reason].append(name)

@@ -91,7 +91,7 @@ class TestBatches:
         assert batches != benchmark.batches_of(test_set, 4, 10, seed=1)
 
     def test_of_too_few_sentences(self, test_set):
-        with pytest.raises(PadirError, match="wants 99 sentences, got 20 with text"):
+        with pytest.raises(PadirError, match="needs 99 sentences, got 20 with text"):
             benchmark.batches_of(test_set, 4, 99)
         with pytest.raises(PadirError, match="at least one batch of 4 sentences, got 3"):
             benchmark.batches_of(test_set, 4, 3)
@@ -113,7 +113,7 @@ class TestBatches:
         source = [len(text.split()) + 1 for batch in batches for text in batch.texts]
         target = [length for batch in batches for length in batch.target_lengths]
         assert np.array_equal(np.stack([source, target], axis=1), length_N2)
-        with pytest.raises(PadirError, match="wants 999 lengths"):
+        with pytest.raises(PadirError, match="needs 999 lengths"):
             benchmark.drawn_lengths(folder, "validation", 999)
         with pytest.raises(PadirError, match="has the splits train, validation, got 'dev'"):
             benchmark.drawn_lengths(folder, "dev", 1)

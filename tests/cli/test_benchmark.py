@@ -60,5 +60,5 @@ def test_wrong_options_are_refused(built, capsys):
     assert "takes NAME=GIN" in refused(capsys, "benchmark", "--random", "b.gin")
     assert "give its --gin_file" in refused(capsys, "benchmark", "--train", 3)
     command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
-    assert "wants 64 sentences, got 20" in refused(capsys, *command)
+    assert "needs 64 sentences, got 20" in refused(capsys, *command)
     assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)

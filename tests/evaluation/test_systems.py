@@ -78,7 +78,7 @@ def test_each_way_is_compiled_once_by_one_step():
 
 
 def test_models_have_other_names_and_the_languages_of_the_test_set():
-    with pytest.raises(PadirError, match="two models are called 'a': name them apart, as NAME=DIR"):
+    with pytest.raises(PadirError, match="two models are called 'a': give each its own name, as NAME=DIR"):
         evaluate_all([("a", Fake()), ("b", Fake()), ("a", Fake())], TEST_SET, [Decoding()])
     other = dataclasses.replace(TEST_SET, source_language="en", target_language="de")
     with pytest.raises(PadirError, match="a translates de-en, and the test set is en-de"):

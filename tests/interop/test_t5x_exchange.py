@@ -127,7 +127,10 @@ def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, c
     assert main([*command[: -len(gated)], "--gin.ModelConfig.head_dim=4", "--json", str(tmp_path / "less.json")]) == 0
     less = json.loads((tmp_path / "less.json").read_text())
     assert less["unused"]["decoder/logits_dense/kernel"] == less["unused"]["encoder/layers_0/mlp/wi_0/kernel"]
-    assert "the checkpoint's is (16, 16), the model's (16, 8)" == less["fresh"]["encoder/layers_0/attention/key/kernel"]
+    assert (
+        "its shape is (16, 16) in the checkpoint, (16, 8) in the model"
+        == less["fresh"]["encoder/layers_0/attention/key/kernel"]
+    )
     assert less["numbers"]["taken"] < report["numbers"]["taken"]
 
 
@@ -146,7 +149,9 @@ def test_a_table_of_another_vocabulary_is_not_taken(tmp_path):
     ours = flat(random_translator(tokenizer).params)
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=129)
     _, report = take(ours, theirs, causal=False)
-    assert report.unused["token_embedder/embedding"] == "the checkpoint's is (530, 16), the model's (401, 16)"
+    assert (
+        report.unused["token_embedder/embedding"] == "its shape is (530, 16) in the checkpoint, (401, 16) in the model"
+    )
 
 
 def test_nothing_fits(tmp_path):

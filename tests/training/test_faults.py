@@ -39,7 +39,7 @@ class TestEveryFile:
         folder = prepared_numbers(tmp_path)
         names = []
         for path in damaged(folder, damage):
-            with pytest.raises(PadirError, match=rf"{path.name} .*(give|run) ") as error:
+            with pytest.raises(PadirError, match=rf"{path.name} .*(give|prepare) ") as error:
                 train_tiny(folder, str(tmp_path / "model"))
             assert len(str(error.value).splitlines()) == 1
             names.append(path.name)
@@ -88,7 +88,7 @@ class TestEveryFile:
         folder = prepared_numbers(tmp_path)
         for path in damaged(folder, damage):
             if path.name.startswith("train") and path.name != "train.lengths.npy":
-                with pytest.raises(PadirError, match="--overwrite"):
+                with pytest.raises(PadirError, match="overwrite=True"):
                     list(make_loader(folder, Batching(4, 32), num_epochs=1))
 
 

@@ -87,7 +87,7 @@ class TestRun:
         assert train_tiny(data, finished) == load_model(finished)[1].metrics != {}
         assert {path: path.stat().st_mtime_ns for path in before} == before
         errors = capsys.readouterr().err
-        assert "is finished: it has all 6 steps" in errors and "--gin.train.num_steps=N" in errors
+        assert "is finished: it has all 6 steps" in errors and "raise num_steps (train.num_steps in gin)" in errors
         assert "padir average" in errors and "warning" not in errors
 
     def test_fewer_steps_than_were_taken_are_refused(self, data, finished):

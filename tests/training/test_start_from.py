@@ -78,8 +78,8 @@ def test_parameters_of_another_shape_are_new(tokenizer, causal, capsys):
     assert all(any(part in name for part in ("mlp", "attention", "bias", "length", "abs_pos")) for name in kept)
     assert not same(params["token_embedder/embedding"], fresh["token_embedder/embedding"])
     said = capsys.readouterr().err
-    assert "as its shape is (16, 48), there (16, 32): decoder/layers_{0}/mlp/wi/kernel" in said
-    assert "as the model has 4 heads of 4, there 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
+    assert "as its shape is (16, 48), in that model (16, 32): decoder/layers_{0}/mlp/wi/kernel" in said
+    assert "as it has 4 heads of 4, in that model 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder"])
@@ -105,7 +105,9 @@ def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_pat
             expected = old[theirs.pieces.index(piece)] if piece in shared else new[i]
             np.testing.assert_array_equal(ours[i], expected, err_msg=piece)
     said = capsys.readouterr().err
-    assert f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, those of the same text" in said
+    assert (
+        f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, which that model has, too" in said
+    )
 
 
 class TestRefused:

@@ -32,7 +32,7 @@ def with_s(word: str) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Noun:
-    """A German noun and its English meaning; `kind` is what verbs and adjectives select by.
+    """A German noun and its English meaning; verbs and adjectives select nouns by `kind`.
 
     `countable` is False for mass nouns (Milch), `name` is True for first names: neither has a plural.
     """
@@ -201,7 +201,7 @@ def _adjectives() -> tuple[Adjective, ...]:
 
 
 ADJECTIVES = _adjectives()
-# What comes and goes; of anything else (alt, groß) it makes little sense to say when or how often it was so.
+# Adjectives of states that come and go. For other adjectives (alt, groß), adverbs of time make little sense.
 STATES = frozenset(
     """müde krank glücklich traurig nervös hungrig ruhig höflich faul fleißig
     schmutzig kaputt laut dunkel leer sauber""".split()
@@ -213,8 +213,12 @@ ADJECTIVE_ENDINGS = ("e", "er", "es", "en", "em")
 class Determiner:
     """A determiner: the beginning of a noun phrase, and the endings of its adjective.
 
-    `declension`: der; dieser and viele, which take strong endings (after viele the adjective does, too); ein, without
-    an ending where the adjective takes it; or fixed, without any (zwei, or no determiner at all).
+    `declension` is one of
+      der: the definite article;
+      dieser: strong endings;
+      viele: strong endings, also on the adjective that follows;
+      ein: strong endings, except where the adjective takes the ending;
+      fixed: no endings (zwei, or no determiner at all).
     """
 
     stem: str

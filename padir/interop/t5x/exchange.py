@@ -98,7 +98,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: 
                 note = f"the first {value.shape[1]:,} of its {array.shape[1]:,} columns"
                 array = array[:, : value.shape[1]]
         if array.shape != value.shape:
-            anew[name] = unused[name] = f"the checkpoint's is {array.shape}, the model's {value.shape}"
+            anew[name] = unused[name] = f"its shape is {array.shape} in the checkpoint, {value.shape} in the model"
         elif name == "decoder/relpos_bias/rel_embedding" and left_to_right != causal:
             anew[name] = unused[name] = _CAUSAL if left_to_right else "the checkpoint's decoder sees both sides"
         else:
@@ -129,8 +129,8 @@ def check_fits(params: dict[str, np.ndarray], model: Transformer, path: Path) ->
     ]
     more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
     raise PadirError(
-        f"{path} is of another model than the configuration says ({'; '.join(differ[:3])}{more}): give ModelConfig's"
-        " and Objective's values with --gin_file or --gin., or use --partial to take the parameters that match"
+        f"{path} is of another model than the configuration says ({'; '.join(differ[:3])}{more}): give the"
+        " right ModelConfig and Objective, or take the parameters that fit with partial=True"
     )
 
 
