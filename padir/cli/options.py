@@ -115,6 +115,12 @@ def model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
 
 
+def step_option(parser: argparse.ArgumentParser) -> None:
+    """Add --step, which chooses a checkpoint of a training run."""
+    about = "take a training run's checkpoint of this step (while the run has not finished: the newest)"
+    parser.add_argument("--step", type=int, metavar="N", help=about)
+
+
 def sentinels_option(parser: argparse.ArgumentParser) -> None:
     """Add --num_sentinels, the number of special ids after the pieces of the vocabulary."""
     setting(parser, Tokenizer.load, "num_sentinels", "number of sentinel ids on top of the pieces")

@@ -27,8 +27,9 @@ from padir.models.card import ModelCard
 from padir.models.directory import load_model
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
-from padir.pretrained import DEFAULT
+from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
+from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 
 
@@ -50,14 +51,17 @@ class Translator:
         cls,
         path: str | PathLike[str] = DEFAULT,
         *,
+        step: int | None = None,
         corruption: Corruption | None = None,
         strategy: Strategy | None = None,
         sharding: Sharding | None = None,
     ) -> Translator:
-        """Loads a model directory, or a model that comes with padir (`padir.pretrained`).
+        """Loads a model directory, a model that comes with padir (`padir.pretrained`), or a training run's checkpoint.
 
         Args:
-          path: the directory, or the name of a model that comes with padir.
+          path: the directory, or the name of a model that comes with padir. The directory of a training run that has
+            not finished gives the model of its newest checkpoint; a line on stderr names the step.
+          step: the step of a training run's checkpoint.
           corruption, strategy: replacements for the model's own; required if the model was trained with a class that
             is not part of padir.
           sharding: spreads parameters and rows over all devices; None for one device.
@@ -65,7 +69,16 @@ class Translator:
         Raises:
           PadirError: the directory is missing, half-written or damaged, or that many devices cannot share the model.
         """
-        params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
+        folder = model_folder(path)
+        checkpoints = folder / "checkpoints"
+        if step is not None or (
+            not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())
+        ):
+            from padir.training.saved import load_step  # Orbax is slow to import
+
+            params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
+        else:
+            params, card, tokenizer = load_model(folder, corruption=corruption, strategy=strategy)
         mesh = None if sharding is None else sharding.mesh()
         if sharding is None or mesh is None or mesh.size == 1:
             return cls(jax.device_put(params), card, tokenizer)

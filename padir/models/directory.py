@@ -99,15 +99,30 @@ def load_model(
         )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     check_manifest(folder, MODEL_FILES)
-    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
+    card, tokenizer = read_card(folder, corruption=corruption, strategy=strategy)
     flat = _read_weights(folder / "weights.safetensors", card)
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+
+
+def read_card(
+    folder: Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+) -> tuple[ModelCard, Tokenizer]:
+    """Reads model.json and vocab.model of a model directory or a checkpoint.
+
+    Args:
+      corruption, strategy: instances that replace those of the card.
+
+    Raises:
+      PadirError: a file is damaged, or the vocabulary is not that of the model.
+    """
+    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
         raise PadirError(
             f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
             " the vocabulary that the model was trained with"
         )
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+    return card, tokenizer
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+JUDGED = ("token", "prediction")
+
 
 @flax.struct.dataclass
 class Output:
@@ -17,14 +19,16 @@ class Output:
 
     Attributes:
       logits_BLV: logits of every id.
-      keep_logits_BL: logit of keeping the token that each position was shown, if the model has a rejecter head.
+      keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
         block by block (`best_by_block`). If no code then reads logits_BLV, jit does not compute the logits.
+      judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
 
     logits_BLV: Float[Array, "B L V"]
     keep_logits_BL: Float[Array, "B L"] | None = None
     found_BL: tuple[Int[Array, "B L"], Float[Array, "B L"]] | None = None
+    judges: str = flax.struct.field(pytree_node=False, default="token")
 
     def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
         """The best id of each position and its log-probability (`best_tokens`)."""

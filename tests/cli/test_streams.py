@@ -21,7 +21,7 @@ def test_a_reader_that_goes_away_ends_the_process_quietly(short, tmp_path):
     command = f"{sys.executable} -m padir translate --model {short} --num_steps 1 < {tmp_path}/in.txt"
     command += " | head -1; echo ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True)
-    assert done.stdout.splitlines()[1] == b"141" and done.stderr == b""
+    assert done.stdout.splitlines()[1] == b"141" and set(done.stderr.splitlines()) <= {b"padir: compiling ..."}
 
 
 @pytest.mark.parametrize("standing", ["full", "gone"])

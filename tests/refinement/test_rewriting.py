@@ -1,7 +1,8 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, canvas, keys, moody, oracle, output
+from support.fakes import IDS, canvas, judging, keys, moody, oracle, output
 
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
@@ -193,9 +194,9 @@ class TestConstant:
 
 
 class TestRejecter:
-    def step(self, strategy, before, tokens, keep, step):
+    def step(self, strategy, before, tokens, keep, step, judges="token"):
         out = output(tokens)
-        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, 9.0]]))
+        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, -9.0]]), judges=judges)
         return strategy.step(keys(1), before, out, strategy.init(keys(1), before), step=step, num_steps=4)[0]
 
     def test_the_first_step_writes_everything(self):
@@ -212,6 +213,32 @@ class TestRejecter:
     def test_done_when_nothing_is_rejected_or_the_argmax_is_the_same(self):
         after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 12], [5.0, 5.0, -5.0], 1)
         assert after.tokens_BL.tolist() == [[10, 11, 12, EOS]] and after.done_B.tolist() == [True]
+
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_rejected_predictions_are_hidden_again(self, step):
+        before = canvas([10, 11, 12], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [0.5, 0.0, -0.5], step, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 9, EOS]] and after.done_B.tolist() == [False]
+        assert (after.score_BL < 0).tolist() == [[True, True, False, False]]
+
+    def test_the_last_step_keeps_every_prediction(self):
+        before = canvas([10, 11, 12], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [-5.0, -5.0, -5.0], 3, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]]
+
+    def test_done_when_the_same_predictions_are_rejected_again(self):
+        before = canvas([20, 21, 9], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [0.5, 0.0, -0.5], 1, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]] and after.done_B.tolist() == [True]
+
+    def test_halting_gives_what_all_steps_with_the_same_judge_give(self):
+        start = draft(keys(6), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
+        decoder = judging(moody(start.segment_BL), judges="prediction")
+        refined = jax.jit(lambda steps: refine(keys(6), start, decoder, Rejecter(), num_steps=steps))
+        few, many = refined(30), refined(60)
+        halted_B = np.asarray(few.passes_B) < 30
+        assert halted_B.any()
+        np.testing.assert_array_equal(few.tokens_BL[halted_B], many.tokens_BL[halted_B])
 
     def test_a_decoder_without_the_head_is_refused(self):
         with pytest.raises(PadirError, match="needs keep logits"):

@@ -179,11 +179,13 @@ def import_model(
       dtype: dtype of the weights in the file, "float32" or "bfloat16".
 
     Raises:
-      PadirError: the checkpoint cannot be read or is of another model, or the output exists already.
+      PadirError: the checkpoint cannot be read or is of another model, its rejecter head judges other tokens than the
+        card says, or the output exists already.
     """
     if (Path(output) / "manifest.json").exists():
         raise PadirError(f"{output} holds a model already: give another folder, or remove it")
     checkpoint = read(path, step)
+    _check_rejecter(checkpoint, card)
     rows = checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape[0]
     if not partial and rows > card.ids.num_embeddings:  # padded for sharding
         card = dataclasses.replace(card, ids=dataclasses.replace(card.ids, num_embeddings=rows))
@@ -201,6 +203,20 @@ def import_model(
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
     save_model(Path(output), tree, card, tokenizer, f"# from {_where(checkpoint)}\n", dtype=dtype)
     return report
+
+
+def _check_rejecter(checkpoint: T5XCheckpoint, card: ModelCard) -> None:
+    """Refuses a rejecter head of the published implementation as one that judges the tokens shown."""
+    head = any(name.startswith("rejecter/") for name in checkpoint.params)
+    if head and card.config.rejecter and card.config.rejecter_judges == "token":
+        if not (checkpoint.path.absolute().parent / CARD).is_file():  # no run with padir's adapter
+            raise PadirError(
+                "ModelConfig.rejecter_judges",
+                "'prediction' for the rejecter head of a checkpoint without padir.json, as the published head judges"
+                " what the model predicts",
+                "token",
+                "set it, or restore padir.json beside the checkpoint",
+            )
 
 
 def _where(checkpoint: T5XCheckpoint) -> str:

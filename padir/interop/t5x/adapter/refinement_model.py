@@ -220,8 +220,7 @@ def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
     for s in stages:
         found[f"stage_{s + 1}_loss"] = average(total=sums.stage_loss_S[s], count=sums.stage_weight_S[s])
         found[f"stage_{s + 1}_accuracy"] = average(total=sums.stage_correct_S[s], count=sums.tokens)
-    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
-        free = sums.tokens - sums.segments
-        found["rejecter_loss"] = average(total=sums.rejecter_loss, count=free)
-        found["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=free)
+    if sums.rejecter_loss is not None and sums.rejecter_judged is not None:
+        found["rejecter_loss"] = average(total=sums.rejecter_loss, count=sums.rejecter_judged)
+        found["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=sums.rejecter_judged)
     return found
