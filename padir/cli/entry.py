@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from padir.cli.commands import build_parser
-from padir.cli.console import own_words
+from padir.cli.console import own_words, without_controls
 from padir.decoding.program_cache import compile_cache
 from padir.errors import PadirError
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
@@ -132,5 +132,5 @@ def _discard_output() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"padir: error: {own_words(message)}", file=sys.stderr)
+    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
     return 2

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from padir.cli.arguments import check_options, decoding_of, load_model, sharding_of
-from padir.cli.console import counter, read_lines, tell, warn
+from padir.cli.console import counter, read_lines, tell, warn, without_controls
 from padir.cli.options import (
     common_options,
     decoding_options,
@@ -85,7 +85,7 @@ def _translate(args: argparse.Namespace) -> None:
                 if add is not None:
                     add(text, result)
                 row = json.dumps(translation_row(text, result), ensure_ascii=False) if args.jsonl else result.text
-                out.write(row + "\n")
+                out.write((without_controls(row) if on_terminal else row) + "\n")
                 number, passes = number + 1, passes + result.passes
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}

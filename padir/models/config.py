@@ -13,6 +13,7 @@ from padir.models.length import LENGTH_HEADS
 from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+_MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +78,15 @@ class ModelConfig:
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
         sizes = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
         checks.at_least(1, **checks.fields_of(self, *sizes))
-        checks.at_least(0, **checks.fields_of(self, "max_fertility"))
+        checks.within(1, 2**16, **checks.fields_of(self, "max_length"))  # no array of a causal model has this size
+        checks.within(0, 1_000, **checks.fields_of(self, "max_fertility"))
         checks.below(0, 1, **checks.fields_of(self, "dropout_rate"))
         checks.one_of(DTYPES, **checks.fields_of(self, "dtype"))
         checks.one_of(LENGTH_HEADS, **checks.fields_of(self, "length_head"))
         checks.one_of(JUDGED, **checks.fields_of(self, "rejecter_judges"))
+        if not 1 <= len(self.mlp_activations) <= _MOST_ACTIVATIONS:
+            expected = f"1 to {_MOST_ACTIVATIONS} names"
+            raise PadirError(f"ModelConfig.mlp_activations must be {expected}, got {len(self.mlp_activations):,}")
         for activation in self.mlp_activations:
             if activation != "linear" and not hasattr(jax.nn, activation):
                 raise PadirError("ModelConfig.mlp_activations", "names from jax.nn or 'linear'", activation)

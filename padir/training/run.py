@@ -30,7 +30,7 @@ from padir.training.averaging import best_steps, mean_of_checkpoints
 from padir.training.batch import Sums
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
-from padir.training.log import TrainingLog
+from padir.training.log import AVERAGED, TrainingLog
 from padir.training.nonfinite import Watch
 from padir.training.programs import Programs
 from padir.training.resume import finished, read_state, warn_of_changes
@@ -255,7 +255,7 @@ class TrainRun:
         if averaging.kind in ("last", "best"):
             params, weights = mean_of_checkpoints(self.checkpoints, averaging.kind, averaging.count)
             row = self._evaluate(params)
-            self.log.write(self.at, {f"averaged_{name}": value for name, value in row.items()})
+            self.log.write(self.at, {f"{AVERAGED}{name}": value for name, value in row.items()})
             metrics |= row
         else:
             params, weights = current, self._current_weights()

@@ -243,6 +243,22 @@ class TestTraining:
         average_run(tmp_path / "run", tmp_path / "mean", kind="last", count=3)
         assert_same(load_model(tmp_path / "mean")[0], params)
 
+    @pytest.mark.parametrize("kind", ["last", "best"])
+    def test_a_kill_before_the_manifest_changes_no_metrics(self, data, tmp_path, kind):
+        settings = SETTINGS | {"averaging": Averaging(kind, count=2), "evaluate_fn": evaluate_fn(), "num_steps": 2}
+
+        def left():
+            rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+            return [row | {"time": 0} for row in rows], (tmp_path / "run" / "model.json").read_text()
+
+        train_tiny(data, tmp_path / "run", **settings)
+        undisturbed = left()
+        assert sum("averaged_validation_bleu" in row for row in undisturbed[0]) == 1
+        for _ in range(2):
+            (tmp_path / "run" / "manifest.json").unlink()
+            train_tiny(data, tmp_path / "run", **settings)
+            assert left() == undisturbed
+
     def test_an_average_is_not_the_last_weights(self, plain, tmp_path):
         params, card, _ = load_model(plain)
         assert card.weights == Weights("none", (6,))
