@@ -83,25 +83,23 @@ def translate_lines(
       trace: record the steps of each translation.
       split: translate each sentence of a line by itself.
     """
-    lines_done = sentences_done = 0
+    done_before = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
         paragraphs = [
             Paragraph.split(line, source_language) if split else Paragraph((line,), ("", "")) for line in chunk
         ]
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
-        results = translator.translate(
-            sentences, decoding, truncate=True, trace=trace, first_number=sentences_done, progress=progress
-        )
+        results = translator.translate(sentences, decoding, truncate=True, trace=trace, progress=progress)
         rest = iter(zip(sentences, results, strict=True))
         done = []
-        for number, (line, paragraph) in enumerate(zip(chunk, paragraphs, strict=True), lines_done + 1):
+        for number, (line, paragraph) in enumerate(zip(chunk, paragraphs, strict=True), done_before + 1):
             parts = tuple(itertools.islice(rest, len(paragraph.sentences)))
             if any(result.truncated for _, result in parts):
                 warn(f"line {number} is longer than the model takes: its end was not translated")
             done.append(TranslatedLine(line, _together(paragraph, parts, target_language), parts))
         yield done
-        lines_done, sentences_done = lines_done + len(chunk), sentences_done + len(sentences)
+        done_before += len(chunk)
 
 
 def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
