@@ -167,7 +167,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         help="refinement strategy between the stages (default: the model's own)",
     )
     setting(parser, Decoding, "batch_size", "pairs scored at once")
-    setting(parser, Decoding, "seed", "seed of the first stage's noise")
+    setting(parser, Decoding, "seed", "seed of the first stage's noise; equal pairs get equal scores")
     parser.add_argument(
         "--output", metavar="FILE", help="file of log-probability, tokens and mean (default: standard output)"
     )

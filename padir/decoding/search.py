@@ -148,13 +148,14 @@ class Beam:
 class Sampling:
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
-    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order).
+    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order). Equal
+    sentences get equal samples, since the random keys are made from the sentence; another `Decoding.seed` gives others.
 
     Attributes:
       temperature: number that divides the logits.
       top_k: draw among the k most likely tokens; 0 for all tokens.
       top_p: draw among the fewest most likely tokens that together have at least this probability; 1 for all tokens.
-      size: N, the number of samples for each sentence.
+      size: N, the number of samples for each sentence, of which decoding returns the one with the best score.
 
     Raises:
       PadirError: a number is out of its range.
