@@ -88,8 +88,7 @@ def _translate(args: argparse.Namespace) -> None:
                 if add is not None:
                     add(line)
                 row = json.dumps(translation_row(line), ensure_ascii=False) if args.jsonl else line.translation.text
-                out.write((without_controls(row) if on_terminal else row) + "
-")
+                out.write((without_controls(row) if on_terminal else row) + "\n")
                 number, passes = number + 1, passes + line.translation.passes
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}
