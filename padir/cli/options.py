@@ -178,7 +178,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
-    setting(group, LengthSearch, "draws", "random drafts of each length")
+    setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")
     group.add_argument(
         "--keep", type=int, help="number of hypotheses of a sentence that go on after the first step (all)"
     )
@@ -199,7 +199,8 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         "--sample",
         type=float,
         metavar="TEMPERATURE",
-        help="sample an autoregressive model's tokens at this temperature, without a beam",
+        help="sample an autoregressive model's tokens at this temperature, without a beam; equal lines get equal"
+        " samples, another --seed gives others",
     )
     group.add_argument(
         "--shortlist",
@@ -209,4 +210,9 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     if batch_size:
         setting(group, Decoding, "batch_size", "sentences decoded at once")
-    setting(group, Decoding, "seed", "seed of random drafts, or of sampling")
+    setting(
+        group,
+        Decoding,
+        "seed",
+        "seed of random drafts, or of sampling; with one seed, equal lines get equal translations",
+    )

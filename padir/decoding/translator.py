@@ -94,11 +94,14 @@ class Translator:
         target_lengths: Sequence[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
-        first_number: int = 0,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Any,
     ) -> list[Translation]:
-        """Translates sentences independently of each other, except that a batch shares a `Decoding.shortlist`.
+        """Translates sentences; a translation depends on the sentence, the model and the options alone.
+
+        So equal sentences get equal translations, in any order and beside any others, except where a batch shares a
+        `Decoding.shortlist` (or, in rare cases, with 8-bit weights) and where two tokens are equally likely but for the
+        last bits, which differ between batches of different shapes. Another `seed` gives other random drafts.
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
@@ -108,8 +111,6 @@ class Translator:
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
           trace: record the draft and every step of the best hypothesis.
-          first_number: the number of the first text, from which its random draft is made, if the texts are a part of a
-            longer input.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
@@ -122,13 +123,10 @@ class Translator:
             self._check_lengths(texts, target_lengths)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
-        for batch in source_batches(
-            texts, tokens, decoding.batch_size, first_number=first_number, target_lengths=target_lengths
-        ):
-            for number, result in zip(batch.numbers, pipeline.run(batch), strict=True):
-                i = number - first_number
+        for places, batch in source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths):
+            for i, result in zip(places, pipeline.run(batch), strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
-            progress(len(batch.numbers))
+            progress(len(places))
         progress(sum(result is EMPTY_LINE for result in results))
         return results
 

@@ -34,7 +34,7 @@ import safetensors
 import safetensors.numpy
 import sentencepiece
 
-FORMAT = 1
+FORMAT = 2
 DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
 _PADDING, _EOS, _UNK = 0, 1, 2
 _LONGEST = 2**16  # tokens; arrays of one row have this size before any program is asked
@@ -155,14 +155,13 @@ class Exported:
         return self.translate_tokens(sources, **options)
 
     def translate_tokens(
-        self, sources: Sequence[Sequence[int]], *, truncate: bool = False, first_number: int = 0, **options: Any
+        self, sources: Sequence[Sequence[int]], *, truncate: bool = False, **options: Any
     ) -> list[Translated]:
-        """Translates token ids.
+        """Translates token ids; equal sources get equal translations, in any order and beside any others.
 
         Args:
           sources: the ids of each sentence, without EOS; no ids give an empty translation.
           truncate: cut sources that are too long instead of raising.
-          first_number: number of the first sentence within a longer input; random drafts depend on these numbers.
           options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (most
             decoder passes), top_k (lengths tried), offsets (added to each length), draws (drafts of each length).
 
@@ -183,21 +182,19 @@ class Exported:
         results = [Translated()] * len(sources)
         batch = self._search if self.description["kind"] == "search" else self._refine
         for begin in range(0, len(order), chosen["batch_size"]):
-            numbers = order[begin : begin + chosen["batch_size"]]
-            count = min(chosen["batch_size"], 1 << (len(numbers) - 1).bit_length())  # few shapes, few compilations
-            length = self._bucket("source", max(len(rows[i]) for i in numbers))
+            some = order[begin : begin + chosen["batch_size"]]
+            count = min(chosen["batch_size"], 1 << (len(some) - 1).bit_length())  # few shapes, few compilations
+            length = self._bucket("source", max(len(rows[i]) for i in some))
             source_BS = np.full((count, length), _PADDING, np.int32)
-            for b, i in enumerate(numbers):
+            for b, i in enumerate(some):
                 source_BS[b, : len(rows[i])] = rows[i]
-            number_B = np.zeros(count, np.uint32)
-            number_B[: len(numbers)] = [first_number + i for i in numbers]
             try:
-                written = batch(source_BS, number_B, len(numbers), chosen)
+                written = batch(source_BS, len(some), chosen)
             except ExportError:
                 raise
             except (TypeError, ValueError, LookupError, RuntimeError) as error:
                 raise ExportError(f"the files of {self.folder} do not fit each other: {error}") from error
-            for i, result in zip(numbers, written, strict=True):
+            for i, result in zip(some, written, strict=True):
                 results[i] = result._replace(truncated=len(sources[i]) > limit)
         return results
 
@@ -278,7 +275,7 @@ class Exported:
         tried = [[int(np.clip(k + offset, 2, most)) for offset in offsets for k in row] for row in best_BK.tolist()]
         return [list(dict.fromkeys(row)) for row in tried]
 
-    def _refine(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+    def _refine(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch by refinement: encode, choose lengths, refine every draft, keep the best."""
         length_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
         log_prob_BM = np.asarray(length_BM)
@@ -291,7 +288,7 @@ class Exported:
         length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
         longest = self._bucket("target", int(length_BN.max()))
         numbers = (np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
-        refined = self._run("refine", longest, memory, number_B, length_BN, draw_BN, *numbers)
+        refined = self._run("refine", longest, memory, length_BN, draw_BN, *numbers)
         tokens_BNL, score_BN, passes_BN = jax.device_get(refined)
         results = []
         for b, row in enumerate(tried):
@@ -304,12 +301,12 @@ class Exported:
             results.append(Translated(tuple(tokens), float(scores[n]), int(passes_BN[b, n])))
         return results
 
-    def _search(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+    def _search(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch with an autoregressive model: one program encodes and searches."""
         factor, extra = self.description["length_limit"]  # most target tokens, from the number of source tokens
         limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
         limit_B[sentences:] = 2  # padding rows end at once
-        arguments = (source_BS, number_B, limit_B.astype(np.int32), np.int32(chosen["seed"]))
+        arguments = (source_BS, limit_B.astype(np.int32), np.int32(chosen["seed"]))
         written = self._run("search", source_BS.shape[1], *arguments)
         tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(written)
         best_B = score_BN.argmax(-1)[:sentences]
@@ -414,7 +411,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exported = Exported.load(options.pop("folder"))
         lines, first = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer), 0
         while chunk := list(itertools.islice(lines, 1024)):
-            results = exported.translate(chunk, truncate=True, first_number=first, **options)
+            results = exported.translate(chunk, truncate=True, **options)
             for number, result in enumerate(results, first + 1):
                 if result.truncated:
                     print(f"line {number} is longer than the programs take: its end was cut off", file=sys.stderr)

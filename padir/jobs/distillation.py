@@ -150,7 +150,7 @@ def _translate(
 
     def translate(begin: int) -> list[dict[str, Any]]:
         texts = sources.read(order_N[begin : begin + size].tolist())[1]
-        results = translator.translate(texts, decoding, truncate=True, first_number=begin)
+        results = translator.translate(texts, decoding, truncate=True)
         return [{"text": each.text, "truncated": each.truncated} for each in results]
 
     with distill_progress(len(order_N), progress) as advance:

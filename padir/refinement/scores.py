@@ -97,6 +97,28 @@ def best_by_block(
     return token_BL, _below_zero(-jnp.log(sum_BL))
 
 
+def likely(logits: Float[Array, "*B V"], top_k: int, top_p: float) -> Float[Array, "*B V"]:
+    """Sets the logits of improbable tokens to -inf, by top_k first, then by top_p.
+
+    Args:
+      top_k: keep the k most likely tokens; 0 for all tokens.
+      top_p: keep the fewest most likely tokens that together have at least this probability; 1 for all tokens.
+
+    >>> likely(jnp.array([0.0, 2.0, 1.0]), top_k=2, top_p=1.0).tolist()
+    [-inf, 2.0, 1.0]
+    """
+    if 0 < top_k < logits.shape[-1]:
+        least = jax.lax.top_k(logits, top_k)[0][..., -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if top_p < 1:
+        falling = jnp.flip(jnp.sort(logits, axis=-1), -1)
+        prob = jax.nn.softmax(falling, axis=-1)
+        kept = jnp.cumsum(prob, axis=-1) - prob < top_p  # likelier tokens do not yet reach top_p
+        least = jnp.where(kept, falling, jnp.inf).min(-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return logits
+
+
 def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:
     """The log-probability of a token at each position, below 0 as in `best_tokens`."""
     return _scores(logits_BLV, jnp.take_along_axis(logits_BLV, token_BL[..., None], axis=-1)[..., 0])

@@ -1,6 +1,7 @@
 """Rows as JSON, CSV and Markdown, and the paper's layout."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -34,7 +35,7 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 def test_json_says_how_it_was_decoded():
     described = row(lengths=LengthSearch(top_k=5, offsets=(0, 1)), rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
-    assert described["strategy"] == {"name": "padir", "remask": "previous"}
+    assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"top_k": 5, "offsets": [0, 1], "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert expected.items() <= described.items()
@@ -51,6 +52,18 @@ def test_only_columns_that_differ_are_shown():
     columns, lines = cells(rows)
     assert columns == ["model", "hypotheses", "steps", "bleu", "stutter"]
     assert lines == [["m", "1", "4", "30.00", "1.50"], ["m", "1", "10", "30.00", "1.50"]]
+
+
+def test_every_table_says_whether_repeats_were_dropped():
+    padir, mask_predict = row(), row(strategy=MaskPredict())
+    assert "- drop_repeats: yes" in to_markdown([padir]) and "- drop_repeats: no" in to_markdown([mask_predict])
+    assert "drop_repeats: yes" in paper_tables([padir])
+    for rows in ([padir, mask_predict], [padir, row("ar", causal=True)]):
+        columns, lines = cells(rows)
+        assert [line[columns.index("drop_repeats")] for line in lines] == ["yes", "no"]
+        assert "drop_repeats:" not in paper_tables(rows)
+    old = [{**each, "drop_repeats": None} for each in (padir, mask_predict)]  # their default by the strategy's name
+    assert cells(old) == cells([padir, mask_predict])
 
 
 def test_settings_that_are_not_the_default_are_named():
@@ -101,10 +114,10 @@ def test_the_papers_layout_joins_test_sets():
     lines = text.splitlines()
     assert lines[0] == "**BLEU**" and "**stutter**" in lines and "BLEURT" not in text
     table = [line.split(" | ") for line in lines[2:7]]
-    assert table[0] == ["| Model", "Strategy", "# Hyp.", "Steps", "toy", "wmt |"]
-    assert table[2] == ["| AR", "beam", "5", "N", "33.50", "29.54 |"]
-    assert table[3] == ["| PaDIR", "padir", "1", "4", "33.49", "28.61 |"]
-    assert table[4] == ["| ", "padir", "1", "10", "33.63", "- |"]
+    assert table[0] == ["| Model", "Strategy", "Drop repeats", "# Hyp.", "Steps", "toy", "wmt |"]
+    assert table[2] == ["| AR", "beam", "no", "5", "N", "33.50", "29.54 |"]
+    assert table[3] == ["| PaDIR", "padir", "yes", "1", "4", "33.49", "28.61 |"]
+    assert table[4] == ["| ", "padir", "yes", "1", "10", "33.63", "- |"]
     with pytest.raises(PadirError, match="no row has any of bleurt"):
         paper_tables(rows, ["bleurt"])
 
@@ -127,7 +140,7 @@ def test_no_row_is_lost_where_two_have_the_same_place():
     lengths = LengthSearch(top_k=3), LengthSearch(draws=3)
     several = [row(lengths=lengths[0]), row(lengths=lengths[1]), row(seed=1), row(canvas=Uniform())]
     lines = paper_tables(several, ["bleu"]).splitlines()
-    assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 10
+    assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 11
 
 
 def test_splits_of_a_corpus_are_test_sets_of_their_own():

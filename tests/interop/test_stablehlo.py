@@ -97,11 +97,16 @@ class TestTranslates:
         assert loaded(texts[:3], **options, **lengths) == [e.text for e in expected[:3]]
 
     def test_tokens_into_tokens(self, folder, translator):
-        loaded, numbers = Exported.load(folder), [7, 8]
-        sources = translator.tokenizer.encode_batch([TEXTS[i] for i in numbers])
-        results = loaded.translate_tokens([*sources, []], first_number=7)
-        texts = [translator.translate([TEXTS[i]], first_number=i, drop_repeats=False)[0].text for i in numbers]
+        loaded = Exported.load(folder)
+        results = loaded.translate_tokens([*translator.tokenizer.encode_batch(TEXTS[7:9]), []])
+        texts = [result.text for result in translator.translate(TEXTS[7:9], drop_repeats=False)]
         assert [translator.tokenizer.decode(r.tokens).replace("\r", " ") for r in results] == [*texts, ""]
+
+    def test_wherever_a_sentence_stands(self, folder):
+        loaded = Exported.load(folder)
+        first = dict(zip(TEXTS, loaded(TEXTS), strict=True))
+        moved = ["neun null", *TEXTS[::-1], *TEXTS[3:6]]
+        assert loaded(moved, batch_size=8)[1:] == [first[text] for text in moved[1:]]
 
     def test_cuts_what_is_too_long_only_if_told_to(self, folder):
         with pytest.raises(ExportError, match=r"text 1 has 30 tokens, the programs take 23: split it"):
@@ -296,7 +301,7 @@ class TestRefuses:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 9}, "has format 9, this loader reads 1"),
+            ({"format": 9}, "has format 9, this loader reads 2"),
             ({"platforms": ["tpu"]}, "the programs are for tpu, and JAX runs on cpu here"),
         ],
     )

@@ -36,6 +36,72 @@ class TestPadir:
         second, _ = strategy.step(keys(1), first, weak, memory, step=1, num_steps=4)
         assert second.tokens_BL.tolist() == [[20, 21, 23, EOS]]  # 9 for 21 so far beats 5 for 20
 
+    def test_without_remasking_stutter_stays(self):
+        after, memory = self.step(Padir(remask="none"), canvas([10, 11, 12, 13]), [20, 20, 20, 23])
+        assert after.tokens_BL.tolist() == [[20, 20, 20, 23, EOS]] and memory.summed_BLV is None
+
+    @pytest.mark.parametrize(("remask", "token"), [("previous", 21), ("logits", 21), ("none", 20)])
+    def test_stutter_of_the_last_step_may_be_taken_back(self, remask, token):
+        strategy = Padir(remask, remask_last=remask != "none")
+        first, memory = self.step(strategy, canvas([10, 11, 12]), [20, 21, 22])
+        weak = output([20, 20, 23], [9.0, 5.0, 9.0])
+        last, _ = strategy.step(keys(1), first, weak, memory, step=3, num_steps=4)
+        assert last.tokens_BL.tolist() == [[20, token, 23, EOS]]
+
+    def test_of_a_single_step_there_is_no_token_to_take_back(self):
+        after, _ = self.step(Padir(remask_last=True), canvas([10, 11, 12]), [20, 20, 22], step=3)
+        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]  # and not the 11 of the draft
+
+    def test_samples_follow_temperature_top_k_and_top_p(self):
+        start = draft(keys(4_000), jnp.full(4_000, 2), 2, Uniform(), IDS)
+        logits_V = (
+            jnp.full(IDS.vocab_size, -jnp.inf).at[jnp.array([20, 21, 22])].set(jnp.log(jnp.array([6.0, 3.0, 1.0])))
+        )
+        step = jax.jit(refine, static_argnames=("logits_fn", "strategy", "num_steps"))
+
+        def shares(**options):
+            refined = step(
+                keys(4_000),
+                start,
+                lambda tokens_BL: jnp.broadcast_to(logits_V, (*tokens_BL.shape, 64)),
+                Padir(**options),
+                num_steps=1,
+            )
+            drawn_B = np.asarray(refined.tokens_BL[:, 0])
+            scores = {int(t): float(s) for t, s in zip(drawn_B, refined.canvas.score_BL[:, 0], strict=True)}
+            for token, score in scores.items():  # of the model's own distribution
+                assert score == pytest.approx(np.log([0.6, 0.3, 0.1])[token - 20], abs=1e-4)
+            return np.bincount(drawn_B, minlength=23)[20:] / 4_000
+
+        tolerance = 4 * 0.5 / np.sqrt(4_000)
+        np.testing.assert_allclose(shares(temperature=1.0), [0.6, 0.3, 0.1], atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=0.5), np.array([36, 9, 1]) / 46, atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=1.0, top_k=2), [2 / 3, 1 / 3, 0], atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=1.0, top_p=0.5), [1, 0, 0], atol=0)
+        np.testing.assert_allclose(shares(top_k=2), [1, 0, 0], atol=0)
+
+    def test_sampling_takes_all_steps(self):
+        start = draft(keys(1), jnp.array([6]), 6, Uniform(), IDS)
+        answer_BL = jnp.where(start.free_BL, 20 + jnp.arange(6), start.tokens_BL)
+        passes = [
+            refine(keys(1), start, oracle(answer_BL), Padir(temperature=t), num_steps=5).passes_B.tolist()
+            for t in (0.0, 0.1)
+        ]
+        assert passes == [[2], [5]]
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"temperature": -1.0}, "Padir.temperature must be in"),
+            ({"top_p": 0.0}, r"Padir.top_p must be in \(0, 1\], got 0.0"),
+            ({"top_k": -1}, "Padir.top_k must be at least 0"),
+            ({"remask": "start", "remask_last": True}, "one of previous, logits, got 'start': unset remask_last"),
+        ],
+    )
+    def test_options_that_make_no_sense(self, wrong, message):
+        with pytest.raises(PadirError, match=message):
+            Padir(**wrong)
+
     def test_the_last_step_rewrites_nothing(self):
         after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 20, 22], step=3)
         assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]
@@ -62,7 +128,7 @@ class TestPadir:
         assert after.done_B.tolist() == [False]
 
     def test_unknown_remask(self):
-        with pytest.raises(PadirError, match="previous, start, logits"):
+        with pytest.raises(PadirError, match="previous, start, logits, none"):
             Padir(remask="mask")
 
 

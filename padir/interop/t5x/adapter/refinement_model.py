@@ -25,7 +25,6 @@ from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
 from padir.models.length import log_probs, top_lengths
 from padir.models.transformer import Transformer
-from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Glat
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
@@ -121,18 +120,18 @@ class RefinementModel(BaseTransformerModel):
 
     def predict_batch_with_aux(self, params: Any, batch: Mapping[str, Any], rng: Any = None) -> tuple[Any, Any]:
         """Translations [B, L] that end with EOS, and their scores, lengths and decoder passes, [B] each."""
-        del rng  # drafts are drawn from the decoding's seed and the sentences' numbers
+        del rng  # drafts are drawn from the decoding's seed and the sources
         decoding, module = self.decoding, self.module
         assert decoding.strategy is not None and decoding.canvas is not None
         most = min(batch["decoder_target_tokens"].shape[1], module.config.max_length)
-        encoded, cross_kv = encode(module, params, batch["encoder_input_tokens"])
+        source_BS = batch["encoder_input_tokens"]
+        encoded, cross_kv = encode(module, params, source_BS)
         length_BK, _ = top_lengths(encoded.length, decoding.lengths.top_k)
         length_BN, draw_BN = candidate_rows(length_BK, decoding.lengths, most)
-        number_B = batch["sentence_number"][:, 0].astype(jnp.uint32)
         drafts = refine_drafts(
             module,
             params,
-            DraftInputs(cross_kv, encoded.segment_BS, number_B, length_BN, draw_BN),
+            DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_BN, draw_BN),
             options=RefineOptions(most, decoding.strategy, decoding.canvas, decoding.prune, rows_together(most)),
             num_steps=decoding.num_steps,
             seed=decoding.seed,
@@ -156,10 +155,7 @@ class RefinementModel(BaseTransformerModel):
     @functools.cached_property
     def _copied_V(self) -> np.ndarray:
         """True for ids that stay where they repeat their left neighbour; all True if decoding keeps repetitions."""
-        drop = self.decoding.drop_repeats
-        if drop is None:
-            drop = isinstance(self.decoding.strategy, Padir)
-        copied_V = np.full(self.module.ids.num_embeddings, not drop)
+        copied_V = np.full(self.module.ids.num_embeddings, not self.decoding.drops_repeats)
         copied_V[list(self.tokenizer.copied)] = True
         return copied_V
 
