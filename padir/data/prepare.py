@@ -89,8 +89,11 @@ def prepare(
             writer = SplitWriter(partial, split, limits, records_per_shard)
             splits[split] = _write_split(source, split, tokenizer, writer, progress)
         if "train" in splits and not splits["train"].written:
-            dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"].dropped.items())
-            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy="raise the limits")
+            counts = {reason: count for reason, count in splits["train"].dropped.items() if count}
+            dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+            blank = all(reason.startswith("empty") for reason in counts)
+            remedy = "give files whose lines have text on both sides" if blank else "raise the limits"
+            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy=remedy)
         manifest = PreparedManifest(file_sums(partial), splits=splits, **inputs)
         manifest.write(partial)
     return manifest

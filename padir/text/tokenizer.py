@@ -166,7 +166,9 @@ def train(
         SentencePiece's range; the file cannot be written.
     """
     checks.at_least(1, size=size)
+    checks.within(1, 2**20, size=size)
     checks.above(100, max_lines=max_lines)
+    checks.within(0, 2**31 - 1, max_lines=max_lines)
     checks.within(0.98, 1, character_coverage=character_coverage)
     problems: list[PadirError] = []
 

@@ -190,8 +190,11 @@ def test_a_failed_overwrite_leaves_the_old_folder(tmp_path, tokenizer):
 
 
 def test_every_pair_dropped(tmp_path, tokenizer):
-    with pytest.raises(PadirError, match=r"every training pair was dropped \(2 empty source\): raise the limits"):
-        prepare(Listed((("", "a"), ("", "b"))), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(PadirError, match=r"pair was dropped \(1 empty source, 1 empty target\): give files whose"):
+        prepare(Listed((("", "a"), ("b", " "))), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(PadirError, match=r"pair was dropped \(1 source too long\): raise the limits"):
+        limits = LengthLimits(max_source_tokens=2)
+        prepare(Listed((("eins zwei", "a"),)), tokenizer, tmp_path / "out", limits, progress=False)
 
 
 def test_a_newline_in_a_sentence(tmp_path, tokenizer):
