@@ -174,8 +174,15 @@ def train(
 
     def lines() -> Iterator[str]:
         """Yields the texts and keeps their errors, because SentencePiece replaces every error by its own."""
+        read, blank = 0, True
         try:
-            yield from texts
+            for read, text in enumerate(texts, 1):
+                blank = blank and not text.strip()
+                yield text
+            if blank and read:
+                raise PadirError(
+                    "a vocabulary needs text to learn from, got no line with text", remedy="check the files"
+                )
         except PadirError as error:
             problems.append(error)
             raise

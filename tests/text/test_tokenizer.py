@@ -117,6 +117,8 @@ def test_a_sample_of_a_larger_corpus(tmp_path):
         (["a b c", "hello world"], 5000, r"at most 270 pieces, got size 5000: use size 270 or"),
         (["a b c", "hello world"], 260, r"needs more than 2\d\d pieces .* got size 260: use a larger size"),
         ([], 300, "got no lines"),
+        (["", " ", "\t"], 300, "needs text to learn from, got blank lines"),
+        (["", " ", "\t"], 260, "needs text to learn from, got blank lines"),
     ],
 )
 def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
