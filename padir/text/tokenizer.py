@@ -174,15 +174,13 @@ def train(
 
     def lines() -> Iterator[str]:
         """Yields the texts and keeps their errors, because SentencePiece replaces every error by its own."""
-        read, blank = 0, True
+        empty = blank = True
         try:
-            for read, text in enumerate(texts, 1):
-                blank = blank and not text.strip()
+            for text in texts:
+                empty, blank = False, blank and not text.strip()
                 yield text
-            if blank and read:
-                raise PadirError(
-                    "a vocabulary needs text to learn from, got no line with text", remedy="check the files"
-                )
+            if blank and not empty:
+                raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
         except PadirError as error:
             problems.append(error)
             raise

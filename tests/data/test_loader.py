@@ -220,7 +220,7 @@ def test_default_source_length():
             {},
             "row_length must be at least 13 for the longest target of train, got 12: raise gin.s Batching",
         ),
-        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*--max_source_tokens=12"),
+        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*max_source_tokens=12"),
         ({}, {"split": "test"}, "has the splits train, validation, got 'test'"),
         ({"mode": "sort"}, {}, "mode must be one of pack, bucket, got 'sort'"),
         ({"rows": 0}, {}, "rows must be at least 1"),
