@@ -49,6 +49,11 @@ class Paragraph:
                 gaps.append(after)
         return Paragraph(tuple(sentences), tuple(gaps))
 
+    @staticmethod
+    def whole(text: str) -> Paragraph:
+        """The text as one sentence, whatever it holds."""
+        return Paragraph((text,), ("", ""))
+
     def joined(self, translations: Sequence[str], language: str) -> str:
         """Puts translations into the places of the sentences.
 
