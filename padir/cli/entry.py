@@ -17,7 +17,7 @@ from pathlib import Path
 from padir.cli.commands import build_parser
 from padir.cli.console import own_words, tell, without_controls
 from padir.decoding.program_cache import compile_cache
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_writable, write_json
 
@@ -59,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 141
+    except (MemoryError, RuntimeError) as error:  # XLA's error for too little memory is a RuntimeError
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"out of memory ({first_line(error)}): use smaller batches, or shorter rows")
     except OSError as error:
         _discard_output()
         return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))

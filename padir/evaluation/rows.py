@@ -90,6 +90,6 @@ def read_rows(paths: Iterable[str]) -> Rows:
                 [text(rows[-1]) for text in SYSTEM.values()]
         except OSError as error:
             raise PadirError(f"cannot read {path} ({error.strerror}): give a JSON file of `padir evaluate`") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PadirError(f"{path} holds no rows: give a JSON file of `padir evaluate`") from None
     return rows

@@ -161,6 +161,10 @@ def test_files_are_read_older_ones_too(tmp_path):
     rows = read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
     assert [r["model"] for r in rows] == ["old", "m"]
     assert "| old | 5 | 1 | 22.00 | - |" in paper_tables(rows, ["bleu"])
+    for bad in ("[" * 100_000, '{"a":' * 100_000):
+        (tmp_path / "bad.json").write_text(bad)
+        with pytest.raises(PadirError, match="holds no rows"):
+            read_rows([str(tmp_path / "bad.json")])
     (tmp_path / "bad.json").write_text('{"a": 1}')
     with pytest.raises(PadirError, match="holds no rows"):
         read_rows([str(tmp_path / "bad.json")])
