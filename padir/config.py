@@ -176,13 +176,13 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
     """
     process_import, readers = gin.config.ParseContext.process_import, list(gin.config._FILE_READERS)
 
-    def checked(context: gin.config.ParseContext, statement: ImportStatement) -> None:
+    def checked(self: gin.config.ParseContext, statement: ImportStatement) -> None:
         trusted = (*allowed, "padir", "__gin__") if allowed else ()
         if not any(f"{statement.module}.".startswith(f"{module}.") for module in trusted):
             module = "MODULE" if statement.module.startswith("__gin__.") else statement.module
             remedy = f"if you trust the file and the module as programs, add --allow_imports {module}"
             raise PadirError(f"`{statement.format()}` runs code, which a gin file may not: {remedy}")
-        process_import(context, statement)
+        process_import(self, statement)
 
     gin.config.ParseContext.process_import = checked
     gin.config._FILE_READERS[:] = readers[:1]  # `open`

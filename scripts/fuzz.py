@@ -10,6 +10,12 @@ end no line. Three things are checked:
 2. A sample of lines, each translated alone, is what stands in its place.
 3. A second run with another --batch_size writes the same. Batches of other shapes are other matrix products, of which
    the last bits differ, so few lines may change: where two tokens are as likely to the model.
+
+    python scripts/fuzz.py --folders 500
+
+instead makes up that many model directories whose manifests agree: fields of model.json with values of other types and
+sizes, weights of other types or not finite, bytes flipped or cut. Each must load or be refused by a PadirError, and
+soon.
 """
 
 from __future__ import annotations
@@ -20,12 +26,14 @@ import os
 import random
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 WORDS = "Wo ist der Bahnhof bitte heute eins zwei drei Straße Öl 10.000 3,5 %".split()
 LOOK_SPECIAL = "<extra_id_0> </s> <s> <pad> <unk> <0x41> <mask> [LENGTH] ▁ ⁇".split()
@@ -132,6 +140,97 @@ def translate(model: str, source: Path, *options: str) -> tuple[list[str], str, 
     return out, errors, time.perf_counter() - began
 
 
+WRONG: list[Any] = [
+    *(None, True, -1, 0, 0.5, 2**31, 10**9, 10**12, 10**400, float("nan"), float("inf"), 1e-300),
+    *(
+        "",
+        "\x1b[2J",
+        "../../etc/passwd",
+        "\ud800",
+        "x" * 100_000,
+        [],
+        {},
+        [[]],
+        ["relu"] * 100_000,
+        {"name": "os.system"},
+    ),
+]
+MOST_SECONDS = 20.0  # to load or to refuse a small model, on a machine that does other work, too
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def forge_card(rng: random.Random, folder: Path) -> str:
+    """Replaces or removes a value of model.json; returns what was done."""
+    card = json.loads((folder / "model.json").read_text())
+    *parents, last = rng.choice(places(card)[1:])
+    place = card
+    for parent in parents:
+        place = place[parent]
+    value = rng.choice([*WRONG, ...])
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    (folder / "model.json").write_text(json.dumps(card))
+    return f"model.json: {'/'.join(map(str, [*parents, last]))} = {str(value)[:40]}"
+
+
+def forge_weights(rng: random.Random, folder: Path) -> str:
+    """Gives an array another type, or a value that is not finite; returns what was done."""
+    path = folder / "weights.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header, data = content[8 : 8 + size], bytearray(content[8 + size :])
+    kind = rng.choice(["F8_E4M3", "F8_E5M2", "F16", "F64", "I32", "BOOL", "X", "NaN", "inf"])
+    if kind in ("NaN", "inf"):
+        at = 4 * rng.randrange(len(data) // 4)
+        data[at : at + 4] = b"\xff\xff\xff\x7f" if kind == "NaN" else b"\x00\x00\x80\x7f"
+    else:
+        header = header.replace(b'"F32"', f'"{kind}"'.encode(), rng.choice([1, -1]))
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    return f"weights.safetensors: {kind}"
+
+
+def damage(rng: random.Random, folder: Path) -> str:
+    """Flips bytes of a file, or cuts it; returns what was done."""
+    path = rng.choice([path for path in sorted(folder.iterdir()) if path.name != "manifest.json"])
+    content = bytearray(path.read_bytes())
+    for _ in range(rng.randint(1, 4)):
+        content[rng.randrange(min(len(content), 4_000))] = rng.randrange(256)
+    path.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
+    return f"{path.name}: damaged"
+
+
+def fuzz_folders(model: str, count: int, seed: int) -> dict[str, int]:
+    """Loads made-up model directories; leaves by an error if one ends in a traceback or takes long."""
+    from padir.errors import PadirError
+    from padir.models.directory import load_model
+    from padir.pretrained import model_folder
+    from padir.storage.manifest import write_manifest
+
+    rng, refused = random.Random(seed), 0
+    for number in range(count):
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(shutil.copytree(model_folder(model), Path(place) / "model"))
+            done = rng.choice([forge_card, forge_card, forge_weights, damage])(rng, folder)
+            write_manifest(folder)
+            began = time.perf_counter()
+            try:
+                load_model(folder)
+            except PadirError:
+                refused += 1
+            except Exception as error:
+                sys.exit(f"folder {number} ({done}) ended in {type(error).__name__}: {str(error)[:300]}")
+            if (seconds := time.perf_counter() - began) > MOST_SECONDS:
+                sys.exit(f"folder {number} ({done}) took {seconds:.0f} s")
+    return {"folders": count, "refused": refused}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=10_000)
@@ -139,7 +238,12 @@ def main() -> None:
     parser.add_argument("--model", default="de_en", help="a model directory, or one that comes with padir (de_en)")
     parser.add_argument("--num_steps", type=int, default=2)
     parser.add_argument("--sample", type=int, default=100, help="lines that are translated alone, too")
+    parser.add_argument("--folders", type=int, help="make up this number of model directories instead")
     args = parser.parse_args()
+    if args.folders is not None:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+        print(json.dumps(fuzz_folders(args.model, args.folders, args.seed)))
+        return
 
     raw = hostile_lines(args.lines, args.seed)
     texts = as_text(raw)

@@ -51,8 +51,10 @@ def is_known(host: str, names: Collection[str]) -> bool:
     return True
 
 
-# pyright sees one of uvicorn's two protocol classes, whichever is installed.
-class TimedHeaders(AutoHTTPProtocol):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+_Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is installed
+
+
+class TimedHeaders(_Protocol):
     """uvicorn's HTTP protocol that closes a connection whose next request does not have whole headers in time.
 
     uvicorn alone limits the time between two requests, but neither that before the first one nor that of half a one.

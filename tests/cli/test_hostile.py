@@ -73,7 +73,7 @@ def in_process(command, stdin, capture_output):
     """What `subprocess.run` would return of `python -m padir ...`, which runs in this process."""
     errors = io.StringIO()
     with tempfile.TemporaryFile("w+") as out, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stdin", types.SimpleNamespace(buffer=stdin))
+        patch.setattr("sys.stdin", types.SimpleNamespace(buffer=stdin, isatty=lambda: False))
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
             status = main(command[3:])
         out.seek(0)
@@ -87,6 +87,12 @@ def test_as_many_lines_come_out_in_order(model, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["fuzz", "--lines", "40", "--seed", "1", "--model", str(model), "--sample", "6"])
     fuzz.main()
     assert json.loads(capsys.readouterr().out)["lines"] == 40
+
+
+def test_made_up_model_directories_are_loaded_or_refused(model):
+    fuzz = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("fuzz", FUZZ))
+    spec.loader.exec_module(fuzz)
+    assert 15 <= fuzz.fuzz_folders(str(model), 30, seed=0)["refused"] <= 30
 
 
 @pytest.mark.slow
