@@ -10,6 +10,7 @@ needs; import the other packages by name.
 
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
+from padir.decoding.program_cache import compile_cache
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translation import Translation
@@ -30,4 +31,5 @@ __all__ = [
     "Translation",
     "Translator",
     "__version__",
+    "compile_cache",
 ]

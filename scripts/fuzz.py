@@ -7,7 +7,7 @@ controls, storms of combining marks, emoji, text that looks like special tokens,
 end no line. Three things are checked:
 
 1. As many lines come out as went in, and those of blanks are empty.
-2. A sample of lines, each translated alone under its number, is what stands in its place.
+2. A sample of lines, each translated alone, is what stands in its place.
 3. A second run with another --batch_size writes the same. Batches of other shapes are other matrix products, of which
    the last bits differ, so few lines may change: where two tokens are as likely to the model.
 """
@@ -164,7 +164,7 @@ def main() -> None:
     moved = [
         i
         for i in numbers
-        if translator.translate([texts[i]], num_steps=args.num_steps, truncate=True, first_number=i)[0].text != out[i]
+        if translator.translate([texts[i]], num_steps=args.num_steps, truncate=True)[0].text != out[i]
     ]
     differ = [i for i, (one, other) in enumerate(zip(out, again, strict=True)) if one != other]
     figures = {

@@ -42,6 +42,14 @@ def few_programs():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def endless_patience():
+    """Keeps lines about slow work out of what the tests read from stderr: they depend on the machine."""
+    from padir.reporting import patience
+
+    patience.SECONDS = 3_600.0
+
+
 @pytest.fixture
 def open_folder():
     """A folder that another user can reach, which pytest's own are not."""

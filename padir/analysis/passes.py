@@ -66,12 +66,12 @@ def refined(
     batches = [*source_batches(test_set.sources, tokens, decoding.batch_size, target_lengths=lengths)]
     if not batches:
         raise PadirError("there are no sentences to analyse: give some")
-    for source in batches:
+    for places, source in batches:
         last = pipeline.run_to_drafts(source)
         drafts = last.drafts
         assert drafts.trace_TRL is not None
         tokens_TBL, score_TBL = (np.asarray(part)[: decoding.num_steps + 1] for part in drafts.trace_TRL)
-        yield Pass([*source.numbers], last.tried.batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)
+        yield Pass(places, last.tried.batch, drafts.length_R, tokens_TBL, score_TBL, drafts.passes_R)
 
 
 def reference_tokens(translator: Translator, test_set: TestSet) -> list[list[int]]:

@@ -22,14 +22,11 @@ class TimedBatch:
       references: reference translations, if quality is measured.
       target_lengths: number of target tokens, EOS included, that every system has to write, for models of random
         weights; None lets each system choose lengths.
-      first_number: number of the first sentence among all drawn sentences; random drafts are made from these numbers,
-        so that they do not depend on the batch size.
     """
 
     texts: tuple[str, ...]
     references: tuple[str, ...] | None = None
     target_lengths: tuple[int, ...] | None = None
-    first_number: int = 0
 
 
 def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0) -> list[TimedBatch]:
@@ -47,12 +44,8 @@ def batches_of(test_set: TestSet, batch_size: int, sentences: int, seed: int = 0
         raise PadirError(f"the benchmark needs {sentences} sentences, got {len(with_text)} with text: ask for fewer")
     drawn = np.random.RandomState(seed).choice(with_text, sentences, replace=False).tolist()
     return [
-        TimedBatch(
-            tuple(test_set.sources[i] for i in part),
-            tuple(test_set.references[i] for i in part),
-            first_number=number * batch_size,
-        )
-        for number, part in enumerate(_parts(drawn, batch_size))
+        TimedBatch(tuple(test_set.sources[i] for i in part), tuple(test_set.references[i] for i in part))
+        for part in _parts(drawn, batch_size)
     ]
 
 
@@ -87,9 +80,7 @@ def batches_of_numbers(length_N2: np.ndarray, batch_size: int, ids: Ids, seed: i
         " ".join(map(str, draw.randint(ids.first_regular, ids.end_regular, source - 1))) for source in length_N2[:, 0]
     ]
     return [
-        TimedBatch(
-            tuple(texts[i] for i in part), target_lengths=tuple(length_N2[part, 1].tolist()), first_number=part[0]
-        )
+        TimedBatch(tuple(texts[i] for i in part), target_lengths=tuple(length_N2[part, 1].tolist()))
         for part in _parts(list(range(len(texts))), batch_size)
     ]
 

@@ -52,13 +52,7 @@ class System:
         if self.causal and batch.target_lengths is not None:  # `Translator.translate` refuses this combination
             return self.run(batch)
         decoding = dataclasses.replace(self.decoding, batch_size=len(batch.texts))
-        return self.translator.translate(
-            batch.texts,
-            decoding,
-            target_lengths=batch.target_lengths,
-            truncate=True,
-            first_number=batch.first_number,
-        )
+        return self.translator.translate(batch.texts, decoding, target_lengths=batch.target_lengths, truncate=True)
 
     def stages(self, batch: TimedBatch, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
         """Seconds of each stage, measured by waiting for the end of each stage before the next begins."""
@@ -87,8 +81,7 @@ class System:
     def source(self, batch: TimedBatch) -> SourceBatch:
         """Tokenises a batch."""
         tokens, _ = self.translator.loaded.source_tokens(batch.texts, truncate=True)
-        numbers = range(batch.first_number, batch.first_number + len(tokens))
-        return SourceBatch(batch.texts, tokens, numbers, batch.target_lengths)
+        return SourceBatch(batch.texts, tokens, batch.target_lengths)
 
 
 def systems(

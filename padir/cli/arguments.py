@@ -19,6 +19,7 @@ from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.reporting.patience import told
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
 # As `Decoding.changed` takes them.
@@ -136,21 +137,23 @@ def named_model(model: str) -> tuple[str, str]:
     return (model, model) if not separator or Path(model).exists() else (name, folder)
 
 
-def load_model(args: argparse.Namespace, sharding: Sharding | None = None) -> Translator:
-    """Load the model of --model in the precision of --precision."""
-    translator = Translator.load(args.model, sharding=sharding)
+def load_model(args: argparse.Namespace, sharding: Sharding | None = None, *, step: int | None = None) -> Translator:
+    """Load the model of --model, at a step of its training run, in the precision of --precision."""
+    with told(f"loading {args.model}"):
+        translator = Translator.load(args.model, step=step, sharding=sharding)
     return in_precisions("", translator, given(args, "precision").values())[0][1]
 
 
 def load_models(
-    models: Iterable[str], precisions: Sequence[str] | None, sharding: Sharding | None = None
+    args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
-    """Load every model, as DIR or NAME=DIR, in every precision."""
-    return [
-        named
-        for name, folder in map(named_model, models)
-        for named in in_precisions(name, Translator.load(folder, sharding=sharding), precisions or ())
-    ]
+    """Load every model, as DIR or NAME=DIR, at --step, in every precision of --precision."""
+    loaded = []
+    for name, folder in map(named_model, models):
+        with told(f"loading {folder}"):
+            translator = Translator.load(folder, step=args.step, sharding=sharding)
+        loaded += in_precisions(name, translator, args.precision or ())
+    return loaded
 
 
 def in_precisions(name: str, translator: Translator, precisions: Iterable[str]) -> list[tuple[str, Translator]]:

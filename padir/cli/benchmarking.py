@@ -16,6 +16,7 @@ from padir.cli.options import (
     decoding_options,
     precision_option,
     several_steps_options,
+    step_option,
     test_set_options,
 )
 from padir.decoding.translator import Translator
@@ -41,6 +42,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", nargs="+", metavar="[NAME=]DIR", help="models to time (default: those that come with padir)"
     )
+    step_option(parser)
     parser.add_argument("--random", nargs="+", metavar="NAME=GIN", help="random weights; a gin file of ModelConfig")
     parser.add_argument(
         "--vocab_size",
@@ -106,7 +108,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
 
 def _models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:
     """Trained models and their test set."""
-    return load_models(args.model or PRETRAINED, args.precision), test_set_of(args)
+    return load_models(args, args.model or PRETRAINED), test_set_of(args)
 
 
 def _random_models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:

@@ -12,17 +12,23 @@ import rich.progress
 from padir.data.manifest import PreparedManifest
 from padir.decoding.streaming import lines
 from padir.reporting import tables
+from padir.reporting.trace import printable
 from padir.text.lines import open_bytes
 
 
 def tell(message: str) -> None:
     """Print a message on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    print(without_controls(message), file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    print(f"padir: warning: {message}", file=sys.stderr)
+    print(f"padir: warning: {without_controls(message)}", file=sys.stderr)
+
+
+def without_controls(text: str) -> str:
+    """Replace control characters, which a terminal would obey, in every line of a text."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def own_words(message: str) -> str:

@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from padir.cli.commands import build_parser
-from padir.cli.console import own_words
+from padir.cli.console import own_words, without_controls
+from padir.decoding.program_cache import compile_cache
 from padir.errors import PadirError
+from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_writable, write_json
 
 _GIN = "--gin."
@@ -45,11 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
-    _keep_compiled_programs()
+    compile_cache()
+    tell_of_compiling()
     with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
     try:
-        _run(args, bindings)
+        with told_of_stopping():
+            _run(args, bindings)
     except PadirError as error:
         return _fail(str(_with_option(error, args)))
     except BrokenPipeError:
@@ -67,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     """Parse the gin configuration, run the command and write its results as JSON."""
+    args.bindings = bindings
     args.gin = bool(args.gin_file or bindings or args.command == "train")
     if args.gin:
         from padir import config
@@ -127,17 +131,6 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _keep_compiled_programs() -> None:
-    """Let JAX cache compiled programs for the next command, unless JAX_COMPILATION_CACHE_DIR is set, even to ""."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        return
-    import jax
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", str(cache / "padir" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
 def _fail(message: str) -> int:
-    print(f"padir: error: {own_words(message)}", file=sys.stderr)
+    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
     return 2

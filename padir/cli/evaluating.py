@@ -16,6 +16,7 @@ from padir.cli.options import (
     precision_option,
     setting,
     several_steps_options,
+    step_option,
     test_set_options,
 )
 from padir.errors import PadirError
@@ -34,6 +35,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="models, with their names in the table"
     )
+    step_option(parser)
     precision_option(parser, nargs="+")
     several_steps_options(parser)
     parser.add_argument("--oracle_lengths", action="store_true", help="add rows with the lengths of the references")
@@ -54,7 +56,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     sharding, decodings = sharding_of(args), decodings_of(args)  # wrong numbers are refused before any work
     test_set = test_set_of(args)
     metrics, skipped = _bleurt(args.bleurt)
-    models = load_models(args.model, args.precision, sharding)
+    models = load_models(args, args.model, sharding)
     check_options(args, *(translator.card.config for _, translator in models), decodings=decodings)
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")

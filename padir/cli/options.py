@@ -115,6 +115,12 @@ def model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
 
 
+def step_option(parser: argparse.ArgumentParser) -> None:
+    """Add --step, which chooses a checkpoint of a training run."""
+    about = "take a training run's checkpoint of this step (while the run has not finished: the newest)"
+    parser.add_argument("--step", type=int, metavar="N", help=about)
+
+
 def sentinels_option(parser: argparse.ArgumentParser) -> None:
     """Add --num_sentinels, the number of special ids after the pieces of the vocabulary."""
     setting(parser, Tokenizer.load, "num_sentinels", "number of sentinel ids on top of the pieces")
@@ -172,7 +178,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
-    setting(group, LengthSearch, "draws", "random drafts of each length")
+    setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")
     group.add_argument(
         "--keep", type=int, help="number of hypotheses of a sentence that go on after the first step (all)"
     )
@@ -193,7 +199,8 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         "--sample",
         type=float,
         metavar="TEMPERATURE",
-        help="sample an autoregressive model's tokens at this temperature, without a beam",
+        help="sample an autoregressive model's tokens at this temperature, without a beam; equal lines get equal"
+        " samples, another --seed gives others",
     )
     group.add_argument(
         "--shortlist",
@@ -203,4 +210,9 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     )
     if batch_size:
         setting(group, Decoding, "batch_size", "sentences decoded at once")
-    setting(group, Decoding, "seed", "seed of random drafts, or of sampling")
+    setting(
+        group,
+        Decoding,
+        "seed",
+        "seed of random drafts, or of sampling; with one seed, equal lines get equal translations",
+    )

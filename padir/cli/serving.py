@@ -15,6 +15,7 @@ from padir.cli.options import (
     model_option,
     precision_option,
     setting,
+    step_option,
     steps_options,
 )
 from padir.errors import PadirError
@@ -37,6 +38,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         " hold for all requests, except that a request may set its own num_steps and top_k."
     )
     model_option(parser)
+    step_option(parser)
     precision_option(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: reachable from this machine only)"
@@ -66,7 +68,7 @@ def _serve(args: argparse.Namespace) -> dict[str, Any]:
         ) from None
 
     limits, decoding = Limits(**given(args, *_LIMITS)), decoding_of(args)
-    translator = load_model(args)
+    translator = load_model(args, step=args.step)
     check_options(args, translator.card.config)
     engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
     name = Path(args.model).name

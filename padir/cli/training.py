@@ -9,15 +9,17 @@ from padir import config
 from padir.cli.arguments import check_options, decoding_of, sharding_of
 from padir.cli.console import print_splits, tell
 from padir.cli.corpora import folders_of
-from padir.cli.options import common_options, decoding_options, dtype_option, steps_options
+from padir.cli.options import common_options, decoding_options, dtype_option, setting, steps_options
 from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import resolve
 from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.jobs.average import average_run
 from padir.jobs.distillation import Teacher, distill
+from padir.reporting.patience import told
 from padir.training.config import TrainConfig
 from padir.training.loop import train
 
@@ -28,7 +30,9 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "--weights", type=float, nargs="+", help="how often each folder of --data comes in an epoch (1 each)"
     )
     parser.add_argument("--model_dir", metavar="DIR", help="directory of the training run; gin's MODEL_DIR")
-    steps_options(parser, " in validation")
+    setting(parser, LengthSearch, "top_k", "number of most likely lengths to try in validation")
+    parser.add_argument("--num_steps", type=int, help=argparse.SUPPRESS)  # would be the decoder passes of validation
+    parser.add_argument("--yes", action="store_true", help="train without a configuration, with every default")
     hosts = parser.add_argument_group("several processes, each running this command (docs/devices.md)")
     hosts.add_argument(
         "--coordinator",
@@ -47,6 +51,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
+    _check_configured(args)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
 
     def validation() -> tuple[Any, TrainConfig, Any]:
@@ -64,11 +69,26 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
 
 
+def _check_configured(args: argparse.Namespace) -> None:
+    """Refuse a run of which nobody has said how large and how long it should be, and --num_steps."""
+    if args.num_steps is not None:
+        raise PadirError(
+            "--num_steps says neither the steps of training nor those of validation: give --gin.train.num_steps=N for"
+            " the former, --gin.Decoding.num_steps=N for the latter"
+        )
+    if not (args.yes or args.gin_file or any("." in binding.partition("=")[0] for binding in args.bindings)):
+        raise PadirError(
+            f"there is no configuration: give one, such as --gin_file=configs/run/toy_cpu.gin, or --yes for a model of"
+            f" the paper's size and {TrainConfig().num_steps:,} steps"
+        )
+
+
 def add_average(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoints", required=True, metavar="DIR", help="--model_dir of a finished training run")
+    parser.add_argument("--checkpoints", required=True, metavar="DIR", help="--model_dir of a training run")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
     which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
+    parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
     dtype_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     common_options(parser)
@@ -77,7 +97,9 @@ def add_average(parser: argparse.ArgumentParser) -> None:
 
 def _average(args: argparse.Namespace) -> dict[str, Any]:
     kind = "last" if args.last is not None else "best"
-    card = average_run(args.checkpoints, args.output, kind=kind, count=getattr(args, kind), dtype=args.dtype)
+    options = {"kind": kind, "count": getattr(args, kind), "dtype": args.dtype, "step": args.step}
+    with told("averaging"):
+        card = average_run(args.checkpoints, args.output, **options)
     tell(f"{args.output}: {card.weights}")
     return card.to_json()["weights"]
 

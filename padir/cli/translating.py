@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from padir.cli.arguments import check_options, decoding_of, load_model, sharding_of
-from padir.cli.console import counter, read_lines, tell, warn
+from padir.cli.console import counter, read_lines, tell, warn, without_controls
 from padir.cli.options import (
     common_options,
     decoding_options,
     model_option,
     precision_option,
     setting,
+    step_option,
     steps_options,
 )
 from padir.decoding.options import Decoding
 from padir.decoding.scoring import score_pairs, summary
 from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
 from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
@@ -39,6 +39,7 @@ _IDLE = 0.1  # seconds without a further line after which the lines read so far 
 def add_translate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences to translate (default: standard input)")
     model_option(parser)
+    step_option(parser)
     precision_option(parser)
     parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
@@ -60,7 +61,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 def _translate(args: argparse.Namespace) -> None:
     sharding, decoding = sharding_of(args), decoding_of(args)
     _check_streams(args)
-    translator = load_model(args, sharding)
+    translator = load_model(args, sharding, step=args.step)
     check_options(args, translator.card.config, decodings=[decoding])
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
@@ -84,7 +85,7 @@ def _translate(args: argparse.Namespace) -> None:
                 if add is not None:
                     add(text, result)
                 row = json.dumps(translation_row(text, result), ensure_ascii=False) if args.jsonl else result.text
-                out.write(row + "\n")
+                out.write((without_controls(row) if on_terminal else row) + "\n")
                 number, passes = number + 1, passes + result.passes
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}
@@ -155,8 +156,10 @@ def _show_steps(args: argparse.Namespace, source: str, result: Translation, trac
 
 def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="DIR", help="a model from `padir train`")
+    step_option(parser)
     parser.add_argument("--source", required=True, metavar="FILE", help="sources, one sentence a line")
     parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
+    parser.set_defaults(precision=None)
     setting(parser, Decoding, "num_steps", "refinement stages before the target is scored")
     parser.add_argument(
         "--strategy",
@@ -164,7 +167,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
         help="refinement strategy between the stages (default: the model's own)",
     )
     setting(parser, Decoding, "batch_size", "pairs scored at once")
-    setting(parser, Decoding, "seed", "seed of the first stage's noise")
+    setting(parser, Decoding, "seed", "seed of the first stage's noise; equal pairs get equal scores")
     parser.add_argument(
         "--output", metavar="FILE", help="file of log-probability, tokens and mean (default: standard output)"
     )
@@ -174,7 +177,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def _score(args: argparse.Namespace) -> dict[str, Any]:
     sharding, decoding = sharding_of(args), decoding_of(args)
-    translator = Translator.load(args.model, sharding=sharding)
+    translator = load_model(args, sharding, step=args.step)
     check_options(args, translator.card.config)
     results = score_pairs(translator, read_lines(args.source), read_lines(args.target), decoding)
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)

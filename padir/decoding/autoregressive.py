@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jaxtyping import Array, Float, Int, Key
 
 from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
+from padir.refinement.draws import sentence_keys
 from padir.refinement.scores import forbid
 from padir.text.ids import Ids
 
@@ -60,7 +61,7 @@ def generate(
     """Writes N hypotheses of each sentence; returns the hypotheses and each sentence's number of decoder passes.
 
     Args:
-      key_B: one key per sentence, made from the sentence's number, so that a result does not depend on its batch.
+      key_B: one key per sentence, made from the sentence, so that a result does not depend on its batch.
       next_fn: the decoder.
       cache: the cache that `next_fn` gets at the first position.
       limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length.
@@ -124,10 +125,9 @@ def _allowed(logits_BNV, position, limit_B, eos: int):
 
 
 class SearchInputs(NamedTuple):
-    """Source tokens of a batch (one sentence with EOS in each row, then padding), sentence numbers, length limits."""
+    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits."""
 
     source_BS: Int[Array, "B S"]
-    number_B: UInt32[Array, " B"]
     limit_B: Int[Array, " B"]
 
 
@@ -138,7 +138,7 @@ def write_targets(
     """Searches for translations of source sentences.
 
     Args:
-      inputs: the sources, with the numbers that random draws depend on.
+      inputs: the sources, which random draws depend on, with the length limits.
       search, max_length: as in `generate`.
       seed: seed of random draws.
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
@@ -146,7 +146,7 @@ def write_targets(
     Returns:
       The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
-    source_BS, number_B, limit_B = inputs
+    source_BS, limit_B = inputs
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
     cross_kv = bound.cross_kv(encoded.memory_BSD)
@@ -157,7 +157,7 @@ def write_targets(
         token_BN = jnp.where(position == 0, 0, tokens_BNL[:, :, position - 1])
         return bound.next_logits(token_BN, position, slot_BNL, cache, cross_kv, encoded.segment_BS)
 
-    key_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(number_B)
+    key_B = sentence_keys(source_BS, seed)
     cache = bound.empty_cache(source_BS.shape[0], search.size, max_length)
     rows, passes_B = generate(key_B, next_fn, cache, limit_B, search, max_length=max_length, ids=model.ids)
     score_BN = jnp.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -jnp.inf)

@@ -26,14 +26,12 @@ class SourceBatch:
     Attributes:
       texts: one sentence each.
       tokens: the encoder's input for each sentence (`LoadedModel.source_tokens`).
-      numbers: each sentence's number in the whole input, from which its random draws are made.
       target_lengths: given target lengths in tokens, EOS included, or None to predict them; length limits for a causal
         model.
     """
 
     texts: Sequence[str]
     tokens: Sequence[list[int]]
-    numbers: Sequence[int]
     target_lengths: Sequence[int] | None = None
 
 
@@ -92,22 +90,22 @@ def source_batches(
     tokens: Sequence[list[int]],
     batch_size: int,
     *,
-    first_number: int = 0,
     target_lengths: Sequence[int] | None = None,
-) -> Iterator[SourceBatch]:
-    """Leaves out empty sentences, sorts the others by length and cuts them into batches.
+) -> Iterator[tuple[list[int], SourceBatch]]:
+    """Leaves out empty sentences, sorts the others by length and cuts them into batches, with their places in `texts`.
 
     Args:
       texts, tokens: one sentence each, as text and as the encoder's input.
       batch_size: number of sentences in a batch; the last batch may have fewer.
-      first_number: the number of the first text, if the texts are a part of a longer input.
       target_lengths: target length of each text, or None to predict the lengths.
     """
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):
-        yield SourceBatch(
-            [texts[i] for i in some],
-            [tokens[i] for i in some],
-            [first_number + i for i in some],
-            None if target_lengths is None else [target_lengths[i] for i in some],
+        yield (
+            some,
+            SourceBatch(
+                [texts[i] for i in some],
+                [tokens[i] for i in some],
+                None if target_lengths is None else [target_lengths[i] for i in some],
+            ),
         )

@@ -53,7 +53,7 @@ class Decoding:
         digits and bytes; None for only with the strategy "padir".
       search: the search of a causal model; the options above are for models that refine drafts.
       batch_size: number of sentences decoded at once.
-      seed: seed of the random drafts, or of sampling.
+      seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.
       rerank: the rule that chooses one of the hypotheses; an autoregressive model's search chooses by itself.
       prune: leaves out hypotheses after the first steps, or None. A trace shows all steps of all hypotheses.
       n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.

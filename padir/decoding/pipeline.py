@@ -32,7 +32,6 @@ from padir.decoding.refine_batch import (
     DraftInputs,
     RefineOptions,
     encode,
-    padded_numbers,
     refine_drafts,
     rows_together,
 )
@@ -130,7 +129,7 @@ class RefiningPipeline:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included."""
         results: list[list[int]] = [[] for _ in tokens]
         for some in sorted_batches(range(len(tokens)), self.decoding.batch_size, lambda i: len(tokens[i])):
-            batch = SourceBatch([""] * len(some), [tokens[i] for i in some], some)
+            batch = SourceBatch([""] * len(some), [tokens[i] for i in some])
             length_BK, _ = on_host(top_lengths(self.encode(batch).encoded.length, k))
             for i, length_K in zip(some, length_BK.tolist(), strict=False):
                 results[i] = length_K
@@ -147,7 +146,7 @@ class RefiningPipeline:
         table += [table[0]] * (rows - len(table))
         length_BN, draw_BN = np.moveaxis(np.array(table, np.int32), -1, 0)
         length = min(round_up(int(length_BN.max()), BUCKET), loaded.card.config.max_length)
-        by_sentence = loaded.place((padded_numbers(batch.source.numbers, rows), length_BN, draw_BN))
+        by_sentence = loaded.place((batch.source_BS, length_BN, draw_BN))
         options = RefineOptions(
             max_target_length=length,
             strategy=decoding.strategy,
@@ -201,7 +200,7 @@ class CausalPipeline:
             written, score_BN, passes_B = write_targets(
                 loaded.model,
                 loaded.params,
-                SearchInputs(*loaded.place((source_BS, padded_numbers(batch.numbers, rows), limit_B))),
+                SearchInputs(*loaded.place((source_BS, limit_B))),
                 search=decoding.search,
                 max_length=longest,
                 seed=decoding.seed,

@@ -1,4 +1,4 @@
-"""Drops a process's compiled programs before they use up its memory mappings.
+"""Keeps compiled programs on disk, and drops those of a process before they use up its memory mappings.
 
 On CPUs, XLA maps every kernel of a program into memory separately: a decoder takes about 300 mappings, Linux allows a
 process 65,530, and the compiler aborts the process when mappings run out. Every combination of lengths and batch sizes
@@ -9,11 +9,35 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 SHARE = 0.6  # share of the allowed mappings at which programs are dropped; the rest of the process needs some, too
+
+
+def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Lets JAX keep compiled programs on disk for the next process; every command of `padir` calls this function.
+
+    Args:
+      folder: the folder; None for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, ~/.cache/padir/jax. The empty
+        string keeps nothing.
+
+    Returns:
+      The folder, or None if nothing is kept.
+    """
+    if folder is None:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(home / "padir" / "jax"))
+    if not os.fspath(folder):
+        return None
+    jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:  # JAX leaves out what compiles within a second
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return Path(folder)
 
 
 @dataclasses.dataclass

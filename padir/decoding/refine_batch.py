@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int
 
 from padir.decoding.options import Prune
 from padir.decoding.shortlist import compact, expand
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, veil
 from padir.refinement.drafting import draft
+from padir.refinement.draws import sentence_keys
 from padir.refinement.loop import LogitsFn, Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.text.ids import pad_rows, round_up
@@ -35,13 +36,13 @@ class DraftInputs(NamedTuple):
 
     Attributes:
       cross_kv, source_segment_BS: cross-attention keys and values, and segment ids, of the sources; one row a sentence.
-      number_B: each sentence's number; a candidate's key is made from this number, the seed, its length and its draw.
+      source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
     """
 
     cross_kv: Any
     source_segment_BS: Int[Array, "B S"]
-    number_B: UInt32[Array, " B"]
+    source_BS: Int[Array, "B S"]
     length_BN: Int[Array, "B N"]
     draw_BN: Int[Array, "B N"]
 
@@ -85,11 +86,6 @@ class RefineOptions:
     prune: Prune | None = None
     rows_at_once: int | None = None
     traced_steps: int | None = None
-
-
-def padded_numbers(numbers: Sequence[int], rows: int) -> np.ndarray:
-    """The sentences' numbers, [rows]; 0 for the rows that pad the batch."""
-    return np.array([*numbers, *[0] * (rows - len(numbers))], np.uint32)
 
 
 def padded(rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1) -> np.ndarray:
@@ -188,7 +184,7 @@ def lay_out(
     model: Transformer, params, inputs: DraftInputs, *, max_target_length: int, corruption: Corruption, seed
 ) -> tuple[Any, Canvas, LogitsFn]:
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
-    sentence_B = jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(inputs.number_B)
+    sentence_B = sentence_keys(inputs.source_BS, seed)
     length_R = inputs.length_BN.reshape(-1)
     # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))

@@ -28,7 +28,7 @@ import numpy as np
 from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding
 from padir.decoding.pipeline import RefiningPipeline
-from padir.decoding.refine_batch import BUCKET, DraftInputs, lay_out, padded_numbers
+from padir.decoding.refine_batch import BUCKET, DraftInputs, lay_out
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
@@ -69,14 +69,8 @@ def score_pairs(
     sources: Sequence[str],
     targets: Sequence[str],
     decoding: Decoding | None = None,
-    *,
-    first_number: int = 0,
 ) -> list[PairScore]:
     """Scores each pair with the canvas, strategy, number of stages (num_steps) and seed of `decoding`.
-
-    Args:
-      first_number: the number of the first pair, from which its noise is made, if the pairs are a part of a longer
-        input.
 
     Raises:
       PadirError: sources and targets differ in number, or a sentence has more tokens than the model takes.
@@ -98,9 +92,7 @@ def score_pairs(
     for some in sorted_batches(
         range(len(sources)), decoding.batch_size, lambda i: (len(source_tokens[i]), len(target_tokens[i]))
     ):
-        batch = SourceBatch(
-            [sources[i] for i in some], [source_tokens[i] for i in some], [first_number + i for i in some]
-        )
+        batch = SourceBatch([sources[i] for i in some], [source_tokens[i] for i in some])
         scores = _score_batch(pipeline, batch, [target_tokens[i] for i in some])
         results |= zip(some, scores, strict=True)
     return [results[i] for i in range(len(sources))]
@@ -113,7 +105,7 @@ def _score_batch(pipeline: RefiningPipeline, source: SourceBatch, targets: Seque
     lengths = [len(tokens) for tokens in targets]
     length_B = np.array(lengths + [1] * (rows - len(lengths)), np.int32)
     width = min(round_up(max(lengths), BUCKET), loaded.card.config.max_length)
-    by_sentence = (padded_numbers(source.numbers, rows), length_B[:, None], np.zeros_like(length_B)[:, None])
+    by_sentence = (batch.source_BS, length_B[:, None], np.zeros_like(length_B)[:, None])
     inputs = DraftInputs(batch.cross_kv, batch.encoded.segment_BS, *loaded.place(by_sentence))
     with loaded.on_devices():
         log_prob_BT = _stages(

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.errors import PadirError
+from padir.refinement.scores import likely
 
 
 @flax.struct.dataclass
@@ -147,13 +148,14 @@ class Beam:
 class Sampling:
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
-    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order).
+    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order). Equal
+    sentences get equal samples, since the random keys are made from the sentence; another `Decoding.seed` gives others.
 
     Attributes:
       temperature: number that divides the logits.
       top_k: draw among the k most likely tokens; 0 for all tokens.
       top_p: draw among the fewest most likely tokens that together have at least this probability; 1 for all tokens.
-      size: N, the number of samples for each sentence.
+      size: N, the number of samples for each sentence, of which decoding returns the one with the best score.
 
     Raises:
       PadirError: a number is out of its range.
@@ -173,23 +175,10 @@ class Sampling:
         checks.at_least(1, size=self.size)
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        drawn_from_BNV = self._likely(logits_BNV / self.temperature)
+        drawn_from_BNV = likely(logits_BNV / self.temperature, self.top_k, self.top_p)
         token_BN = jax.vmap(jax.vmap(jax.random.categorical))(key_BN, drawn_from_BNV).astype(jnp.int32)
         value_BN = jnp.take_along_axis(logits_BNV, token_BN[..., None], axis=-1)[..., 0]
         return _own(token_BN, value_BN - log_z_BN, rows)
-
-    def _likely(self, logits_BNV):
-        """Sets the logits of all tokens that top_k and top_p leave out to -inf."""
-        if 0 < self.top_k < logits_BNV.shape[-1]:
-            least_BN1 = jax.lax.top_k(logits_BNV, self.top_k)[0][..., -1:]
-            logits_BNV = jnp.where(logits_BNV < least_BN1, -jnp.inf, logits_BNV)
-        if self.top_p < 1:
-            falling_BNV = jnp.flip(jnp.sort(logits_BNV, axis=-1), -1)
-            prob_BNV = jax.nn.softmax(falling_BNV, axis=-1)
-            kept_BNV = jnp.cumsum(prob_BNV, axis=-1) - prob_BNV < self.top_p  # likelier tokens do not yet reach top_p
-            least_BN1 = jnp.where(kept_BNV, falling_BNV, jnp.inf).min(-1, keepdims=True)
-            logits_BNV = jnp.where(logits_BNV < least_BN1, -jnp.inf, logits_BNV)
-        return logits_BNV
 
     def score(self, log_prob_BN, length_BN):
         return log_prob_BN / jnp.maximum(length_BN, 1)

@@ -72,9 +72,7 @@ def translate_lines(
     """
     first = 0
     for chunk in _chunks(source, decoding.batch_size, ready):
-        results = translator.translate(
-            chunk, decoding, truncate=True, trace=trace, first_number=first, progress=progress
-        )
+        results = translator.translate(chunk, decoding, truncate=True, trace=trace, progress=progress)
         for number, result in enumerate(results, first + 1):
             if result.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")

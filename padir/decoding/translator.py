@@ -27,8 +27,9 @@ from padir.models.card import ModelCard
 from padir.models.directory import load_model
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
-from padir.pretrained import DEFAULT
+from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
+from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 
 
@@ -50,14 +51,17 @@ class Translator:
         cls,
         path: str | PathLike[str] = DEFAULT,
         *,
+        step: int | None = None,
         corruption: Corruption | None = None,
         strategy: Strategy | None = None,
         sharding: Sharding | None = None,
     ) -> Translator:
-        """Loads a model directory, or a model that comes with padir (`padir.pretrained`).
+        """Loads a model directory, a model that comes with padir (`padir.pretrained`), or a training run's checkpoint.
 
         Args:
-          path: the directory, or the name of a model that comes with padir.
+          path: the directory, or the name of a model that comes with padir. The directory of a training run that has
+            not finished gives the model of its newest checkpoint; a line on stderr names the step.
+          step: the step of a training run's checkpoint.
           corruption, strategy: replacements for the model's own; required if the model was trained with a class that
             is not part of padir.
           sharding: spreads parameters and rows over all devices; None for one device.
@@ -65,7 +69,16 @@ class Translator:
         Raises:
           PadirError: the directory is missing, half-written or damaged, or that many devices cannot share the model.
         """
-        params, card, tokenizer = load_model(path, corruption=corruption, strategy=strategy)
+        folder = model_folder(path)
+        checkpoints = folder / "checkpoints"
+        if step is not None or (
+            not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())
+        ):
+            from padir.training.saved import load_step  # Orbax is slow to import
+
+            params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
+        else:
+            params, card, tokenizer = load_model(folder, corruption=corruption, strategy=strategy)
         mesh = None if sharding is None else sharding.mesh()
         if sharding is None or mesh is None or mesh.size == 1:
             return cls(jax.device_put(params), card, tokenizer)
@@ -81,11 +94,14 @@ class Translator:
         target_lengths: Sequence[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
-        first_number: int = 0,
         progress: Callable[[int], None] = lambda count: None,
         **changes: Any,
     ) -> list[Translation]:
-        """Translates sentences independently of each other, except that a batch shares a `Decoding.shortlist`.
+        """Translates sentences; a translation depends on the sentence, the model and the options alone.
+
+        So equal sentences get equal translations, in any order and beside any others, except where a batch shares a
+        `Decoding.shortlist` (or, in rare cases, with 8-bit weights) and where two tokens are equally likely but for the
+        last bits, which differ between batches of different shapes. Another `seed` gives other random drafts.
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
@@ -95,8 +111,6 @@ class Translator:
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
           trace: record the draft and every step of the best hypothesis.
-          first_number: the number of the first text, from which its random draft is made, if the texts are a part of a
-            longer input.
           progress: gets the number of texts translated since its last call, after each batch.
 
         Raises:
@@ -109,13 +123,10 @@ class Translator:
             self._check_lengths(texts, target_lengths)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
-        for batch in source_batches(
-            texts, tokens, decoding.batch_size, first_number=first_number, target_lengths=target_lengths
-        ):
-            for number, result in zip(batch.numbers, pipeline.run(batch), strict=True):
-                i = number - first_number
+        for places, batch in source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths):
+            for i, result in zip(places, pipeline.run(batch), strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
-            progress(len(batch.numbers))
+            progress(len(places))
         progress(sum(result is EMPTY_LINE for result in results))
         return results
 

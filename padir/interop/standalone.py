@@ -18,8 +18,10 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import math
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -32,9 +34,12 @@ import safetensors
 import safetensors.numpy
 import sentencepiece
 
-FORMAT = 1
+FORMAT = 2
 DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
 _PADDING, _EOS, _UNK = 0, 1, 2
+_LONGEST = 2**16  # tokens; arrays of one row have this size before any program is asked
+_MOST_DRAFTS = 4_096  # of one sentence
+_DTYPES = ("float32", "bfloat16", "int8", "int32")
 
 
 class ExportError(ValueError):
@@ -84,6 +89,8 @@ class Exported:
         self.folder, self.description, self.params, self.files = folder, description, params, files
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(vocabulary)
+        if tuple(self._processor.PieceToId(piece) for piece in ("<pad>", "</s>", "<unk>")) != (_PADDING, _EOS, _UNK):
+            raise RuntimeError("the vocabulary lacks padding, EOS or unk")
         self._programs: dict[str, Callable[..., Any]] = {}
 
     @classmethod
@@ -100,7 +107,7 @@ class Exported:
         try:
             description = json.loads((folder / DESCRIPTION).read_text())
             got = description["format"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ExportError(
                 f"{folder / DESCRIPTION} does not describe an export: make one with `padir export`"
             ) from None
@@ -108,6 +115,9 @@ class Exported:
             raise ExportError(
                 f"{folder / DESCRIPTION} has format {got!r}, this loader reads {FORMAT}: use the folder's own"
             )
+        for name, is_right in _fields(description).items():
+            if not is_right:
+                raise ExportError(f"{folder / DESCRIPTION} has no usable {name}: make the export again")
         platform = jax.export.default_export_platform()
         if platform not in description["platforms"]:
             raise ExportError(
@@ -119,9 +129,11 @@ class Exported:
             arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
             params = {name: np.asarray(value, dtypes[name]) for name, value in arrays.items()}
             vocabulary = (folder / VOCABULARY).read_bytes()
-            return cls(folder, description, jax.device_put(params), vocabulary, files)
-        except (safetensors.SafetensorError, RuntimeError, OSError, KeyError) as error:
+            exported = cls(folder, description, jax.device_put(params), vocabulary, files)
+        except (safetensors.SafetensorError, RuntimeError, OSError, LookupError, AttributeError) as error:
             raise ExportError(f"{folder} holds weights or a vocabulary that cannot be read: {error}") from error
+        exported._options({})
+        return exported
 
     def __call__(self, texts: Sequence[str], **options: Any) -> list[str]:
         """Translations of sentences, one for each ("" for an empty one). Options are those of `translate_tokens`."""
@@ -143,14 +155,13 @@ class Exported:
         return self.translate_tokens(sources, **options)
 
     def translate_tokens(
-        self, sources: Sequence[Sequence[int]], *, truncate: bool = False, first_number: int = 0, **options: Any
+        self, sources: Sequence[Sequence[int]], *, truncate: bool = False, **options: Any
     ) -> list[Translated]:
-        """Translates token ids.
+        """Translates token ids; equal sources get equal translations, in any order and beside any others.
 
         Args:
           sources: the ids of each sentence, without EOS; no ids give an empty translation.
           truncate: cut sources that are too long instead of raising.
-          first_number: number of the first sentence within a longer input; random drafts depend on these numbers.
           options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (most
             decoder passes), top_k (lengths tried), offsets (added to each length), draws (drafts of each length).
 
@@ -171,15 +182,19 @@ class Exported:
         results = [Translated()] * len(sources)
         batch = self._search if self.description["kind"] == "search" else self._refine
         for begin in range(0, len(order), chosen["batch_size"]):
-            numbers = order[begin : begin + chosen["batch_size"]]
-            count = min(chosen["batch_size"], 1 << (len(numbers) - 1).bit_length())  # few shapes, few compilations
-            length = self._bucket("source", max(len(rows[i]) for i in numbers))
+            some = order[begin : begin + chosen["batch_size"]]
+            count = min(chosen["batch_size"], 1 << (len(some) - 1).bit_length())  # few shapes, few compilations
+            length = self._bucket("source", max(len(rows[i]) for i in some))
             source_BS = np.full((count, length), _PADDING, np.int32)
-            for b, i in enumerate(numbers):
+            for b, i in enumerate(some):
                 source_BS[b, : len(rows[i])] = rows[i]
-            number_B = np.zeros(count, np.uint32)
-            number_B[: len(numbers)] = [first_number + i for i in numbers]
-            for i, result in zip(numbers, batch(source_BS, number_B, len(numbers), chosen), strict=True):
+            try:
+                written = batch(source_BS, len(some), chosen)
+            except ExportError:
+                raise
+            except (TypeError, ValueError, LookupError, RuntimeError) as error:
+                raise ExportError(f"the files of {self.folder} do not fit each other: {error}") from error
+            for i, result in zip(some, written, strict=True):
                 results[i] = result._replace(truncated=len(sources[i]) > limit)
         return results
 
@@ -200,17 +215,23 @@ class Exported:
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         defaults = self.description["options"]
-        for name, value in given.items():
+        for name in given:
             if name not in defaults:
                 raise ExportError(f"there is no option {name!r}: choose of {', '.join(defaults)}")
-            least = 0 if name == "seed" else 1
-            if name != "offsets" and (not isinstance(value, int) or not least <= value < 2**31):
-                raise ExportError(f"{name} must be a whole number of at least {least}, got {value!r}")
         chosen = {**defaults, **given}
+        for name, value in chosen.items():
+            if name == "offsets":
+                if isinstance(value, str) or not all(_is_whole(offset, -_LONGEST, _LONGEST) for offset in value):
+                    raise ExportError(f"offsets must be whole numbers of at most {_LONGEST:,}, got {value!r}")
+            elif not _is_whole(value, 0 if name == "seed" else 1):
+                raise ExportError(f"{name} must be a whole number of at least {int(name != 'seed')}, got {value!r}")
         if not len(chosen.get("offsets", [0])):
             raise ExportError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
         if chosen.get("draws", 1) > 1 and self.description["canvas_deterministic"]:
             raise ExportError(f"draws must be 1, got {chosen['draws']}: without randomness all drafts would be equal")
+        drafts = chosen.get("top_k", 1) * len(chosen.get("offsets", [0])) * chosen.get("draws", 1)
+        if drafts > _MOST_DRAFTS:
+            raise ExportError(f"top_k x offsets x draws must be at most {_MOST_DRAFTS:,} drafts, got {drafts:,}")
         return chosen
 
     def _bucket(self, side: str, length: int) -> int:
@@ -254,7 +275,7 @@ class Exported:
         tried = [[int(np.clip(k + offset, 2, most)) for offset in offsets for k in row] for row in best_BK.tolist()]
         return [list(dict.fromkeys(row)) for row in tried]
 
-    def _refine(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+    def _refine(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch by refinement: encode, choose lengths, refine every draft, keep the best."""
         length_BM, memory = self._run("encode", source_BS.shape[1], source_BS)
         log_prob_BM = np.asarray(length_BM)
@@ -267,7 +288,7 @@ class Exported:
         length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
         longest = self._bucket("target", int(length_BN.max()))
         numbers = (np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
-        refined = self._run("refine", longest, memory, number_B, length_BN, draw_BN, *numbers)
+        refined = self._run("refine", longest, memory, length_BN, draw_BN, *numbers)
         tokens_BNL, score_BN, passes_BN = jax.device_get(refined)
         results = []
         for b, row in enumerate(tried):
@@ -280,12 +301,12 @@ class Exported:
             results.append(Translated(tuple(tokens), float(scores[n]), int(passes_BN[b, n])))
         return results
 
-    def _search(self, source_BS, number_B, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
+    def _search(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch with an autoregressive model: one program encodes and searches."""
         factor, extra = self.description["length_limit"]  # most target tokens, from the number of source tokens
         limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
         limit_B[sentences:] = 2  # padding rows end at once
-        arguments = (source_BS, number_B, limit_B.astype(np.int32), np.int32(chosen["seed"]))
+        arguments = (source_BS, limit_B.astype(np.int32), np.int32(chosen["seed"]))
         written = self._run("search", source_BS.shape[1], *arguments)
         tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(written)
         best_B = score_BN.argmax(-1)[:sentences]
@@ -295,19 +316,67 @@ class Exported:
         ]
 
 
+def _is_whole(value: Any, least: int = 0, most: int = 2**31 - 1) -> bool:
+    """True for a whole number in [least, most]."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _fields(description: dict[str, Any]) -> dict[str, bool]:
+    """Tells for each field of export.json whether the loader can use it."""
+
+    def is_list(name: str, least: int, most: int, empty: bool = False) -> bool:
+        values = description.get(name)
+        return isinstance(values, list) and (empty or bool(values)) and all(_is_whole(v, least, most) for v in values)
+
+    def is_kind(name: str, *kinds: type) -> bool:
+        return type(description.get(name)) in kinds
+
+    def is_number(name: str) -> bool:
+        return is_kind(name, int, float) and math.isfinite(description[name])
+
+    platforms, dtypes = description.get("platforms"), description.get("dtypes")
+    refines = description.get("kind") == "refine"
+    options = {"batch_size", "seed"} | ({"num_steps", "top_k", "offsets", "draws"} if refines else set())
+    usable = {
+        "kind": description.get("kind") in ("refine", "search"),
+        "jax": is_kind("jax", str),
+        "platforms": isinstance(platforms, list) and all(isinstance(each, str) for each in platforms),
+        "dtypes": isinstance(dtypes, dict) and all(each in _DTYPES for each in dtypes.values()),
+        "source_buckets": is_list("source_buckets", 2, _LONGEST),
+        "source_prefix": is_list("source_prefix", 0, 2**31 - 1, empty=True),
+        "max_length": _is_whole(description.get("max_length"), 1, _LONGEST),
+        "max_source_tokens": _is_whole(description.get("max_source_tokens"), 0, _LONGEST),
+        "drop_repeats": is_kind("drop_repeats", bool),
+        "options": is_kind("options", dict) and set(description["options"]) == options,
+    }
+    if not refines:
+        return usable | {"length_limit": is_list("length_limit", 0, _LONGEST) and len(description["length_limit"]) == 2}
+    return usable | {
+        "target_buckets": is_list("target_buckets", 2, _LONGEST),
+        "length_head": is_kind("length_head", str),
+        "brevity": is_number("brevity"),
+        "length_weight": is_number("length_weight"),
+        "canvas_deterministic": is_kind("canvas_deterministic", bool),
+    }
+
+
 def _check(folder: Path) -> frozenset[str]:
     """Compares every file with the manifest and returns their names."""
     try:
+        if not (folder / MANIFEST).is_file():
+            raise OSError
         entries = json.loads((folder / MANIFEST).read_text())["files"]
         sums = {name: entry["sha256"] for name, entry in entries.items()}
     except OSError:
         raise ExportError(f"{folder} has no {MANIFEST}: it is no whole folder of `padir export`") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ExportError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
     for name, expected in sums.items():
         if not _is_inside(folder, name):
             raise ExportError(f"{folder / MANIFEST} names a file outside its folder: {name!r}")
         try:
+            if not (folder / name).is_file():  # reading a pipe would wait for ever
+                raise OSError
             digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError:
             raise ExportError(f"{folder / name} is missing: restore the folder from a copy") from None
@@ -322,7 +391,10 @@ def _check(folder: Path) -> frozenset[str]:
 def _is_inside(folder: Path, name: str) -> bool:
     """True if a file lies in the folder, or is a blob that a snapshot in a cache of Hugging Face's hub links to."""
     path, home = folder / name, folder.resolve()
-    file, repository = path.resolve(), home.parent.parent
+    try:
+        file, repository = path.resolve(), home.parent.parent
+    except (OSError, RuntimeError, ValueError):  # circular links, a name too long, NUL
+        return False
     is_snapshot = home.parent.name == "snapshots" and repository.name.startswith("models--")
     is_blob = is_snapshot and path.parent == folder and file.parent == repository / "blobs"
     return is_blob or file.is_relative_to(home)
@@ -339,11 +411,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         exported = Exported.load(options.pop("folder"))
         lines, first = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer), 0
         while chunk := list(itertools.islice(lines, 1024)):
-            results = exported.translate(chunk, truncate=True, first_number=first, **options)
+            results = exported.translate(chunk, truncate=True, **options)
             for number, result in enumerate(results, first + 1):
                 if result.truncated:
                     print(f"line {number} is longer than the programs take: its end was cut off", file=sys.stderr)
-            sys.stdout.buffer.write("".join(exported.text(r.tokens) + "\n" for r in results).encode())
+            texts = [exported.text(result.tokens) for result in results]
+            if sys.stdout.isatty():  # a terminal would obey control characters
+                texts = ["".join("\ufffd" if unicodedata.category(sign) == "Cc" else sign for sign in t) for t in texts]
+            sys.stdout.buffer.write("".join(text + "\n" for text in texts).encode())
             sys.stdout.buffer.flush()
             first += len(chunk)
     except ExportError as error:

@@ -35,35 +35,34 @@ def programs(
     b, n, s = jax.export.symbolic_shape("b, n, s")
     number = jax.ShapeDtypeStruct((), np.int32)
 
-    def ints(*shape, dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype)
+    def ints(*shape) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.int32)
 
     def encode(params, source_BS):
         encoded, cross_kv = drafts.encode(model, _tree(params), source_BS)
         log_prob_BM = log_probs(encoded.length)
         length = top_lengths(encoded.length, 1)[0] if log_prob_BM is None else log_prob_BM
-        return length, (cross_kv, encoded.segment_BS)
+        return length, (cross_kv, encoded.segment_BS, source_BS)
 
-    def search(params, source_BS, number_B, limit_B, seed):
+    def search(params, source_BS, limit_B, seed):
         (longest,) = autoregressive.length_limits([source_BS.shape[1]], model.config.max_length)
-        inputs = autoregressive.SearchInputs(source_BS, number_B, limit_B)
+        inputs = autoregressive.SearchInputs(source_BS, limit_B)
         rows, score_BN, passes_B = autoregressive.write_targets(
             model, _tree(params), inputs, search=decoding.search, max_length=longest, seed=seed
         )
         return rows.tokens_BNL, rows.length_BN, score_BN, passes_B
 
     like = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in params.items()}
-    numbers = ints(b, dtype=np.uint32)
     for length in source_lengths:
         if model.config.causal:
-            arguments = (like, ints(b, length), numbers, ints(b), number)
+            arguments = (like, ints(b, length), ints(b), number)
             yield program_file("search", length), search, arguments
         else:
             yield program_file("encode", length), encode, (like, ints(b, length))
     for length in target_lengths:
         _, some = jax.eval_shape(encode, like, ints(b, source_lengths[0]))
         memory = jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, s, *x.shape[2:]), x.dtype), some)
-        arguments = (like, memory, numbers, ints(b, n), ints(b, n), number, number)
+        arguments = (like, memory, ints(b, n), ints(b, n), number, number)
         yield program_file("refine", length), _refine(model, decoding, length), arguments
 
 
@@ -72,14 +71,12 @@ def _refine(model, decoding: Decoding, length: int) -> Callable[..., Any]:
     assert decoding.strategy is not None and decoding.canvas is not None
     options = RefineOptions(length, decoding.strategy, decoding.canvas)
 
-    def refine(params, memory, number_B, length_BN, draw_BN, num_steps, seed):
-        cross_kv, segment_BS = memory
-
+    def refine(params, memory, length_BN, draw_BN, num_steps, seed):
         def rows(rows_at_once: int | None):
             refined = drafts.refine_drafts(
                 model,
                 _tree(params),
-                DraftInputs(cross_kv, segment_BS, number_B, length_BN, draw_BN),
+                DraftInputs(*memory, length_BN, draw_BN),
                 options=dataclasses.replace(options, rows_at_once=rows_at_once),
                 num_steps=num_steps,
                 seed=seed,

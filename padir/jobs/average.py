@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 from padir import checks
@@ -10,14 +11,23 @@ from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
 from padir.models.directory import load_model, save_model
+from padir.storage.manifest import MANIFEST
+from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
 from padir.training.checkpoints import Checkpoints
+from padir.training.saved import read_run_card
 
 
 def average_run(
-    run_dir: str | Path, output_dir: str | Path, *, kind: str, count: int, dtype: str = "float32"
+    run_dir: str | Path,
+    output_dir: str | Path,
+    *,
+    kind: str,
+    count: int,
+    step: int | None = None,
+    dtype: str = "float32",
 ) -> ModelCard:
-    """Writes the mean of a finished training run's last or best checkpoints as a model directory.
+    """Writes the mean of a training run's last or best checkpoints as a model directory.
 
     The run keeps only its last checkpoints (`Intervals.keep`), and kind "best" chooses among these. For a run with a
     moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
@@ -27,24 +37,37 @@ def average_run(
       output_dir: the folder to write.
       kind: "last" or "best".
       count: number of checkpoints to average.
+      step: the last step whose checkpoint may be averaged; None for the newest.
       dtype: type of the weights in the file, "float32" or "bfloat16".
 
     Raises:
-      PadirError: the run is not finished or has fewer than `count` checkpoints, or the output folder is not empty.
+      PadirError: the run has fewer than `count` checkpoints, or the output folder is not empty.
     """
     run_dir, output_dir = Path(run_dir), Path(output_dir)
     checks.at_least(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
-    _, card, tokenizer = load_model(run_dir)
-    params, weights = mean_of_checkpoints(Checkpoints(run_dir / "checkpoints"), kind, count, card.weights.decay)
+    checkpoints = Checkpoints(run_dir / "checkpoints")
+    card, tokenizer = _described(run_dir, checkpoints, step)
+    params, weights = mean_of_checkpoints(checkpoints, kind, count, card.weights.decay, until=step)
     if len(weights.steps) < count:
         raise PadirError(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"
             f" --{kind} {count}: lower it, or train with a higher Intervals.keep"
         )
+    own = run_dir / "config.gin"
+    config = own.read_text() if own.is_file() else checkpoints.config(card.step)
     # The metrics are removed, as the run measured them with other weights.
     card = dataclasses.replace(card, weights=weights, step=weights.steps[-1], metrics={})
-    save_model(output_dir, params, card, tokenizer, (run_dir / "config.gin").read_text(), dtype=dtype)
+    save_model(output_dir, params, card, tokenizer, config, dtype=dtype)
     return card
+
+
+def _described(run_dir: Path, checkpoints: Checkpoints, step: int | None) -> tuple[ModelCard, Tokenizer]:
+    """Card and tokenizer of a run: those of its model or, as long as it has none, of its newest checkpoint."""
+    if step is None and (run_dir / MANIFEST).exists():
+        return load_model(run_dir)[1:]
+    card, tokenizer = read_run_card(checkpoints, step)
+    print(f"padir: {run_dir}: checkpoints up to step {card.step:,} are used", file=sys.stderr)
+    return card, tokenizer

@@ -37,6 +37,7 @@ from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
 from padir.jobs.progress import distill_progress
 from padir.jobs.record_files import SPLIT, RecordSources, StoredTranslations
+from padir.models.directory import load_model
 from padir.pretrained import model_folder
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST, file_sums, sha256
@@ -64,6 +65,8 @@ class Teacher:
         Raises:
           PadirError: the folder is not a model directory, is half-written or is damaged.
         """
+        if not (model_folder(folder) / MANIFEST).is_file():  # the sentences must come from one model
+            load_model(folder)
         return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MANIFEST))
 
 
@@ -147,7 +150,7 @@ def _translate(
 
     def translate(begin: int) -> list[dict[str, Any]]:
         texts = sources.read(order_N[begin : begin + size].tolist())[1]
-        results = translator.translate(texts, decoding, truncate=True, first_number=begin)
+        results = translator.translate(texts, decoding, truncate=True)
         return [{"text": each.text, "truncated": each.truncated} for each in results]
 
     with distill_progress(len(order_N), progress) as advance:

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from padir import checks
 from padir.errors import PadirError
 from padir.models.length import LENGTH_HEADS
+from padir.refinement.scores import JUDGED
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+_MOST_ACTIVATIONS = 8  # gates of an MLP, each with a kernel of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,9 @@ class ModelConfig:
       max_fertility: largest change from one target token per source token (fertility head only).
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
         token. This option sets positional_attention=False, through which a token would leak into its own output.
-      rejecter: give the decoder a head that predicts for each token that it was shown whether the token is right.
+      rejecter: give the decoder a head that learns which tokens are right.
+      rejecter_judges: the tokens that this head judges: "token" for those that the decoder was shown, or "prediction"
+        for its own argmax, as in the published implementation, whose head trains no other part of the model.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False, and length_head="oracle", because sentences end where the decoder writes EOS;
@@ -65,6 +69,7 @@ class ModelConfig:
     max_fertility: int = 2
     decontextualised: bool = False
     rejecter: bool = False
+    rejecter_judges: str = "token"
     dtype: str = "float32"
     causal: bool = False
     remat: bool = False
@@ -73,19 +78,24 @@ class ModelConfig:
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
         sizes = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
         checks.at_least(1, **checks.fields_of(self, *sizes))
-        checks.at_least(0, **checks.fields_of(self, "max_fertility"))
+        checks.within(1, 2**16, **checks.fields_of(self, "max_length"))  # no array of a causal model has this size
+        checks.within(0, 1_000, **checks.fields_of(self, "max_fertility"))
         checks.below(0, 1, **checks.fields_of(self, "dropout_rate"))
         checks.one_of(DTYPES, **checks.fields_of(self, "dtype"))
         checks.one_of(LENGTH_HEADS, **checks.fields_of(self, "length_head"))
+        checks.one_of(JUDGED, **checks.fields_of(self, "rejecter_judges"))
+        if not 1 <= len(self.mlp_activations) <= _MOST_ACTIVATIONS:
+            expected = f"1 to {_MOST_ACTIVATIONS} names"
+            raise PadirError(f"ModelConfig.mlp_activations must be {expected}, got {len(self.mlp_activations):,}")
         for activation in self.mlp_activations:
             if activation != "linear" and not hasattr(jax.nn, activation):
                 raise PadirError("ModelConfig.mlp_activations", "names from jax.nn or 'linear'", activation)
         if self.causal and (self.decontextualised or self.rejecter):
             raise PadirError("causal=True excludes decontextualised=True and rejecter=True: unset one")
-        if self.decontextualised and self.rejecter:
+        if self.decontextualised and self.rejecter and self.rejecter_judges == "token":
             raise PadirError(
                 "decontextualised=True excludes rejecter=True, which judges the very token that a decontextualised"
-                " decoder does not see: unset one"
+                ' decoder does not see: unset one, or set rejecter_judges="prediction"'
             )
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)

@@ -139,7 +139,7 @@ class Decoder(nn.Module):
 
 
 class RejecterHead(nn.Module):
-    """The learned rejecter's head: the logit of keeping the token that the decoder was shown at each position.
+    """The learned rejecter's head: the logit of keeping the token shown, or the argmax, at each position.
 
     The head has two classes, rejected and kept, as in T5X checkpoints of the published implementation. The output is
     the difference of their logits.

@@ -34,6 +34,7 @@ from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
+_STORED = ("F32", "BF16")  # safetensors' names of `DTYPES`
 
 
 def save_model(
@@ -99,15 +100,30 @@ def load_model(
         )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     check_manifest(folder, MODEL_FILES)
-    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
+    card, tokenizer = read_card(folder, corruption=corruption, strategy=strategy)
     flat = _read_weights(folder / "weights.safetensors", card)
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+
+
+def read_card(
+    folder: Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
+) -> tuple[ModelCard, Tokenizer]:
+    """Reads model.json and vocab.model of a model directory or a checkpoint.
+
+    Args:
+      corruption, strategy: instances that replace those of the card.
+
+    Raises:
+      PadirError: a file is damaged, or the vocabulary is not that of the model.
+    """
+    card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
         raise PadirError(
             f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
             " the vocabulary that the model was trained with"
         )
-    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+    return card, tokenizer
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
@@ -117,8 +133,12 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
       PadirError: the file is no safetensors file, or holds the weights of another model.
     """
     try:
+        with safetensors.safe_open(path, "numpy") as file:  # reads the header alone
+            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        if foreign := [name for name, kind in types.items() if kind not in _STORED]:
+            raise PadirError(f"{path}: {foreign[0]} must be of {' or '.join(DTYPES)}, got {types[foreign[0]]}")
         flat = safetensors.numpy.load_file(str(path))
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError) as error:
         raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
     return model_params(flat, path, card)
 
@@ -131,7 +151,7 @@ def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> di
       path: origin of the arrays, for error messages.
 
     Raises:
-      PadirError: an array is missing, or has another shape or type.
+      PadirError: an array is missing, has another shape or type, or is not finite.
     """
     shapes = {name: value.shape for name, value in flat.items()}
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
@@ -152,4 +172,6 @@ def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> di
         if flat[name].dtype not in map(np.dtype, DTYPES.values()):
             raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")
         params[name] = np.asarray(flat[name], np.float32)
+        if not np.isfinite(params[name]).all():  # every line would be translated to ""
+            raise PadirError(f"{path}: {name} must be finite, got NaN or infinity: its training run went wrong")
     return params

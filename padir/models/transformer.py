@@ -17,6 +17,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Int
 
 from padir.errors import PadirError
@@ -111,7 +112,8 @@ class Transformer(nn.Module):
         found_BL, size = None, self.ids.num_embeddings
         if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
             found_BL = best_by_block(lambda *only: self.logits(states_BLD, only), size, self.ids.special)
-        return Output(self.logits(states_BLD), self.keep_logits(states_BLD), found_BL)
+        keep_BL = self.keep_logits(states_BLD)
+        return Output(self.logits(states_BLD), keep_BL, found_BL, judges=self.config.rejecter_judges)
 
     def draft_states(
         self,
@@ -252,8 +254,10 @@ class Transformer(nn.Module):
         return self.decoder.logits_dense(states_BLD, only)
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
-        """The logit of keeping the token that the decoder was shown at each position; None without a rejecter."""
-        return self.rejecter(states_BLD) if self.config.rejecter else None
+        """The logit of keeping what `ModelConfig.rejecter_judges` names at each position; None without a rejecter."""
+        if not self.config.rejecter:
+            return None
+        return self.rejecter(stop_gradient(states_BLD) if self.config.rejecter_judges == "prediction" else states_BLD)
 
     def __call__(self, source_BS, segment_BS, tokens_BL, target_segment_BL, *, num_segments: int = 1):
         encoded = self.encode(source_BS, segment_BS, num_segments=num_segments)

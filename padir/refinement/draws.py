@@ -1,8 +1,8 @@
 """Random draws for each position of each segment, independent of batch, padding and packing.
 
-Every draw is made from (row key, segment number, position in the segment). A row therefore draws the same values in any
-batch, and a longer row draws the same values at its first positions. Sentence pairs that are corrupted and then packed
-equal pairs that are packed and then corrupted.
+In decoding, `sentence_keys` makes a row's key from the sentence. Every draw is made from (row key, segment number,
+position in the segment). A row therefore draws the same values in any batch, and a longer row draws the same values at
+its first positions. Sentence pairs that are corrupted and then packed equal pairs that are packed and then corrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,22 @@ from padir.text.ids import Ids, positions_in_segment
 
 # A row key is folded with one of these numbers, so that the draws of one corruption are independent of each other.
 CHOICE, NOISE, KIND, SHARE, VISIBLE = range(5)
+
+
+def sentence_keys(source_BS: Int[Array, "B S"], seed: int | Int[Array, ""]) -> Key[Array, " B"]:
+    """One key for each sentence, made from its ids in their order and from the seed; padding (id 0) does not count.
+
+    Each id draws 32 bits from a key for its position, and the sum of these bits is folded into the seed's key. Unsigned
+    sums wrap around and are exact, so that no key depends on the batch, on its width or on the devices that share it.
+    About one of 2**32 pairs of different sentences has the same key, which does no harm: keys need to differ only so
+    that the drafts of different sentences look independent.
+    """
+    key = jax.random.key(seed)
+    key_S = jax.vmap(lambda position: jax.random.fold_in(key, position))(jnp.arange(source_BS.shape[1]))
+    bits = jax.vmap(lambda key, piece: jax.random.bits(jax.random.fold_in(key, piece)))
+    bits_BS = jax.vmap(bits, in_axes=(None, 0))(key_S, source_BS)
+    sum_B = jnp.where(source_BS > 0, bits_BS, 0).sum(-1, dtype=jnp.uint32)
+    return jax.vmap(lambda total: jax.random.fold_in(key, total))(sum_B)
 
 
 def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:

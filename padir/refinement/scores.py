@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+JUDGED = ("token", "prediction")
+
 
 @flax.struct.dataclass
 class Output:
@@ -17,14 +19,16 @@ class Output:
 
     Attributes:
       logits_BLV: logits of every id.
-      keep_logits_BL: logit of keeping the token that each position was shown, if the model has a rejecter head.
+      keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
         block by block (`best_by_block`). If no code then reads logits_BLV, jit does not compute the logits.
+      judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
 
     logits_BLV: Float[Array, "B L V"]
     keep_logits_BL: Float[Array, "B L"] | None = None
     found_BL: tuple[Int[Array, "B L"], Float[Array, "B L"]] | None = None
+    judges: str = flax.struct.field(pytree_node=False, default="token")
 
     def best(self) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
         """The best id of each position and its log-probability (`best_tokens`)."""
@@ -91,6 +95,28 @@ def best_by_block(
     start = (jnp.full(shape, lowest), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
     (_, token_BL, sum_BL), _ = jax.lax.scan(visit, start, jnp.arange(blocks))
     return token_BL, _below_zero(-jnp.log(sum_BL))
+
+
+def likely(logits: Float[Array, "*B V"], top_k: int, top_p: float) -> Float[Array, "*B V"]:
+    """Sets the logits of improbable tokens to -inf, by top_k first, then by top_p.
+
+    Args:
+      top_k: keep the k most likely tokens; 0 for all tokens.
+      top_p: keep the fewest most likely tokens that together have at least this probability; 1 for all tokens.
+
+    >>> likely(jnp.array([0.0, 2.0, 1.0]), top_k=2, top_p=1.0).tolist()
+    [-inf, 2.0, 1.0]
+    """
+    if 0 < top_k < logits.shape[-1]:
+        least = jax.lax.top_k(logits, top_k)[0][..., -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if top_p < 1:
+        falling = jnp.flip(jnp.sort(logits, axis=-1), -1)
+        prob = jax.nn.softmax(falling, axis=-1)
+        kept = jnp.cumsum(prob, axis=-1) - prob < top_p  # likelier tokens do not yet reach top_p
+        least = jnp.where(kept, falling, jnp.inf).min(-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return logits
 
 
 def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import rich.console
 import rich.table
+import rich.text
+
+from padir.reporting.trace import printable
 
 
 def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]], words: Collection[str]) -> str:
@@ -26,6 +29,6 @@ def show(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> 
     for column in columns:
         table.add_column(column, justify="right")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*(rich.text.Text(printable(cell)) for cell in line))
     width = rich.console.Console(width=10_000).measure(table).maximum
     rich.console.Console(width=max(width, rich.console.Console().width)).print(table)

@@ -98,12 +98,12 @@ def render_text(trace: Trace) -> str:
     step 2  [The] cat sat
     output  The cat sat
     """
-    lines = [("source", _printable(trace.source))]
+    lines = [("source", printable(trace.source))]
     for step, canvas in enumerate(trace.steps):
         lines.append((f"step {step}", _bracketed(canvas.pieces, trace.changed(step))))
-    lines.append(("output", _printable(trace.output)))
+    lines.append(("output", printable(trace.output)))
     if trace.reference is not None:
-        lines.append(("reference", _printable(trace.reference)))
+        lines.append(("reference", printable(trace.reference)))
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in lines)
 
@@ -182,15 +182,19 @@ def _bracketed(pieces: Sequence[str], changed: Sequence[bool]) -> str:
             out.append(f"{space}[{bare.replace(SPACE, ' ') or SPACE}]")
         else:
             out.append(text.replace(SPACE, " "))
-    return _printable("".join(out).strip())
+    return printable("".join(out).strip())
 
 
 def _visible(piece: str) -> str:
     return f"“{piece.replace(SPACE, ' ').strip() or SPACE}”"
 
 
-def _printable(text: str) -> str:
-    """Text for a terminal: control characters, line ends and lone surrogates become U+FFFD, tabs a space."""
+def printable(text: str) -> str:
+    """Text for a terminal, which would obey control characters: those, line ends and surrogates become U+FFFD.
+
+    >>> printable("a\\tb\\x1b[2J")
+    'a b�[2J'
+    """
     return "".join(
         " " if sign == "\t" else "\ufffd" if unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") else sign
         for sign in text
@@ -198,4 +202,4 @@ def _printable(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return html.escape(_printable(text), quote=True)
+    return html.escape(printable(text), quote=True)

@@ -39,22 +39,20 @@ class QueuedSentence(NamedTuple):
 
     Attributes:
       text, source: the sentence as text, and as the encoder's tokens.
-      number: the sentence's place in its request, which random drafts depend on.
       n_best: number of candidates in its answer.
     """
 
     text: str
     source: list[int]
-    number: int
     n_best: int
 
 
 class Engine:
     """A translator with a queue, whose one thread uses the model.
 
-    A sentence gets the translation that `Translator.translate` gives for the request's list of sentences with the same
-    options, whatever other sentences share its batch; scores may differ in the last bits. With `Decoding.shortlist` the
-    translation depends on the other sentences.
+    A sentence gets the translation that `Translator.translate` gives it with the same options, at any place in any
+    request and whatever other sentences share its batch; scores may differ in the last bits. With `Decoding.shortlist`
+    the translation depends on the other sentences.
 
     The engine takes requests as soon as the commonest shapes are compiled (`padir.serve.warm_up`); it compiles the
     other shapes, one at a time, while nothing waits.
@@ -152,7 +150,7 @@ class Engine:
         jobs = [
             (
                 Key(round_up(len(sources[number]), BUCKET), request.options),
-                QueuedSentence(request.texts[number], sources[number], number, request.n_best),
+                QueuedSentence(request.texts[number], sources[number], request.n_best),
             )
             for number in full
         ]
@@ -193,8 +191,8 @@ class Engine:
         """Translates a batch."""
         began = time.perf_counter()
         pipeline = self._pipeline(key.options, max(sentence.n_best for sentence in sentences))
-        texts, tokens, numbers, _ = zip(*sentences, strict=True)
-        results = pipeline.run(SourceBatch(texts, tokens, numbers))
+        texts, tokens, _ = zip(*sentences, strict=True)
+        results = pipeline.run(SourceBatch(texts, tokens))
         self.metrics.batch_sentences.observe(len(sentences))
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))

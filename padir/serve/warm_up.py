@@ -63,7 +63,7 @@ def compile_shape(pipeline: Pipeline, shape: Shape) -> None:
     prefix = [card.ids.length] if card.config.length_token else []
     tokens = [*prefix, *[piece] * (shape.source - len(prefix) - 1), EOS]
     text = tokenizer.decode([piece] * (shape.source - 2))
-    source = SourceBatch([text] * shape.rows, [tokens] * shape.rows, range(shape.rows))
+    source = SourceBatch([text] * shape.rows, [tokens] * shape.rows)
     if isinstance(pipeline, CausalPipeline):
         pipeline.write(source)
         return

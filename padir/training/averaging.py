@@ -153,7 +153,7 @@ def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
 
 
 def mean_of_checkpoints(
-    checkpoints: Checkpoints, kind: str, count: int, decay: float | None = None
+    checkpoints: Checkpoints, kind: str, count: int, decay: float | None = None, until: int | None = None
 ) -> tuple[Any, Weights]:
     """Mean of the last or best regular checkpoints of a run, and a description of these weights.
 
@@ -162,12 +162,13 @@ def mean_of_checkpoints(
       count: maximum number of checkpoints to average; all are averaged if the run has fewer.
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
         average, so kind "best" averages the moving averages; kind "last" averages the parameters.
+      until: the last step whose checkpoint may be averaged; None for the last of all.
 
     Raises:
       PadirError: the run has no checkpoint or none with a measured BLEU, or a checkpoint is damaged or lacks the moving
         average.
     """
-    steps: Sequence[int] = checkpoints.regular_steps()
+    steps: Sequence[int] = [step for step in checkpoints.regular_steps() if until is None or step <= until]
     if kind == "best":
         log = checkpoints.folder.parent / "metrics.jsonl"
         steps = best_steps((row for row in read_rows(log) if row["step"] in steps), count)

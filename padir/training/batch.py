@@ -26,8 +26,9 @@ class Sums:
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: loss of the length head, and number of lengths whose argmax is right.
       tokens, segments: number of real target tokens and of sentence pairs.
-      rejecter_loss, rejecter_correct: loss and number of right decisions of the rejecter in the last stage, over the
-        tokens - segments free positions; None without a rejecter.
+      rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions and of all
+        its decisions; None without a rejecter. A rejecter that judges the tokens shown decides on the free positions of
+        the last stage, one that judges predictions on the positions that count in the loss of any stage.
       not_finite: number of steps whose loss or gradient was not finite; None in the sums that an objective returns.
     """
 
@@ -41,4 +42,5 @@ class Sums:
     segments: Float[Array, ""]
     rejecter_loss: Float[Array, ""] | None = None
     rejecter_correct: Float[Array, ""] | None = None
+    rejecter_judged: Float[Array, ""] | None = None
     not_finite: Float[Array, ""] | None = None

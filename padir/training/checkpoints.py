@@ -1,7 +1,8 @@
 """Training checkpoints: Orbax arrays with a manifest of sha256 sums.
 
-A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the operative
-`config.gin`, an empty file `extra` if the checkpoint is an extra one, and `manifest.json`. A background thread writes
+A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the files
+that the run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty file `extra` if the checkpoint
+is an extra one, and `manifest.json`. A background thread writes
 the folder under another name and renames the folder once every file is on disk, so that a folder named after a step is
 always complete.
 """
@@ -12,7 +13,9 @@ import concurrent.futures
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -94,12 +97,18 @@ class Checkpoints:
         return path.read_text() if path.exists() else ""
 
     def save(
-        self, step: int, state: Any, loader_state: dict[str, Any], *, config: str = "", extra: bool = False
+        self,
+        step: int,
+        state: Any,
+        loader_state: dict[str, Any],
+        *,
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        extra: bool = False,
     ) -> None:
         """Copies the state to the host and writes it in the background, after waiting for an earlier save.
 
         Args:
-          config: the text of the operative configuration.
+          files: contents of further files by name.
           extra: True for an extra checkpoint, False for a regular one.
 
         Raises:
@@ -107,7 +116,7 @@ class Checkpoints:
         """
         self.wait()
         host_state = jax.tree.map(np.asarray, jax.device_get(state))
-        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state), config, extra)
+        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state), files, extra)
 
     def wait(self) -> None:
         """Returns when the last save is on disk; raises the error of the save."""
@@ -116,13 +125,16 @@ class Checkpoints:
             pending, self._pending = self._pending, None
             pending.result()
 
-    def _write(self, step: int, state: Any, loader_state: dict[str, Any], config: str, extra: bool) -> None:
+    def _write(
+        self, step: int, state: Any, loader_state: dict[str, Any], files: Mapping[str, bytes], extra: bool
+    ) -> None:
         try:
             with atomic_folder(self.folder / str(step)) as unfinished:
                 with _orbax() as checkpointer:
                     checkpointer.save(unfinished.absolute() / "state", state)
                 (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
-                (unfinished / "config.gin").write_text(config)
+                for name, content in files.items():
+                    (unfinished / name).write_bytes(content)
                 if extra:
                     (unfinished / EXTRA).touch()
                 write_manifest(unfinished)

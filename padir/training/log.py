@@ -16,6 +16,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[re
 
 from padir.storage.files import write_errors, write_text
 
+AVERAGED = "averaged_"  # prefix of the metrics of averaged weights, which are logged when the model is written
+
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Rows of a metrics.jsonl, except a last row that a killed process left incomplete; [] if there is no file."""
@@ -81,7 +83,8 @@ class TrainingLog:
     Args:
       folder: the model directory; None writes and shows nothing, since another process logs.
       num_steps: total number of optimizer steps.
-      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as the run logs them again.
+      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as the run logs them again,
+        and so are metrics of averaged weights if only the model is left to write.
       parameters: number of the model's parameters.
 
     Raises:
@@ -95,6 +98,8 @@ class TrainingLog:
         if folder is not None:
             history = folder / "metrics.jsonl"
             self._rows = [row for row in read_rows(history) if row["step"] <= start]
+            if start == num_steps:  # the averaged weights are measured again when the model is written
+                self._rows = [row for row in self._rows if not any(name.startswith(AVERAGED) for name in row)]
             write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
             self._files = _Files(folder, start)
         self.began = time.time()

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing and z-loss, the length loss and the rejecter loss."""
+"""Cross-entropy with label smoothing and z-loss, the length loss, the rejecter loss, and the positions that count."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from padir import checks
 from padir.models.length import LengthOutput
 from padir.refinement.scores import best_tokens
+
+STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 
 def cross_entropy(
@@ -100,13 +102,34 @@ def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[
 
 
 def rejecter_loss(
-    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], free_BL: Bool[Array, "B L"]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sums over free positions: binary cross-entropy of keeping the right tokens, and number of right decisions.
+    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], where_BL: Bool[Array, "B L"]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """Sums over the positions of `where_BL`: binary cross-entropy, number of right decisions, number of decisions.
 
     Args:
-      right_BL: positions where the decoder was shown the target's token.
+      right_BL: positions where the judged token, shown or predicted, is the target's.
     """
     loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
-    correct_BL = (keep_logits_BL > 0) == right_BL
-    return (loss_BL * free_BL).sum(), (correct_BL & free_BL).sum().astype(jnp.float32)
+    correct_BL = ((keep_logits_BL > 0) == right_BL) & where_BL
+    return (loss_BL * where_BL).sum(), *(each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
+
+
+def stage_weight(
+    weights: str,
+    present_BL: Bool[Array, "B L"],
+    free_BL: Bool[Array, "B L"],
+    chosen_BL: Bool[Array, "B L"],
+    masked_BL: Bool[Array, "B L"],
+) -> Bool[Array, "B L"]:
+    """The positions that count in a stage's loss; EOS, which is present and not free, counts in all but "none".
+
+    Args:
+      masked_BL: positions that began as a mask.
+    """
+    if weights == "none":
+        return jnp.zeros_like(present_BL)
+    if weights == "noised":
+        return chosen_BL | (present_BL & ~free_BL)
+    if weights == "masked":
+        return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
+    return present_BL

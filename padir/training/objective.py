@@ -24,15 +24,21 @@ from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
-from padir.refinement.scores import Output, forbid
+from padir.refinement.scores import Output, best_tokens, forbid
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
-from padir.training.losses import check_loss, length_correct, length_loss, rejecter_loss, token_sums
-
-STAGE_WEIGHTS = ("all", "noised", "masked", "none")
+from padir.training.losses import (
+    STAGE_WEIGHTS,
+    check_loss,
+    length_correct,
+    length_loss,
+    rejecter_loss,
+    stage_weight,
+    token_sums,
+)
 
 
 @flax.struct.dataclass
@@ -80,7 +86,8 @@ class Objective:
 
     Raises:
       PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
-        weight "masked" but the corruption makes no masks, or a number is out of its range.
+        weight "masked" but the corruption makes no masks, there are 3 or more stages with the remask "logits", or a
+        number is out of its range.
     """
 
     corruption: Corruption = Uniform()
@@ -101,6 +108,14 @@ class Objective:
             checks.one_of(STAGE_WEIGHTS, **{"Objective.stage_weights": weight})
         if self.stage_weights[-1] == "none":
             raise PadirError("the last stage trains nothing with weight 'none': name another, or leave the stage out")
+        if len(self.stage_weights) > 2 and isinstance(self.between, Lifted):
+            if getattr(self.between.strategy, "remask", None) == "logits":
+                raise PadirError(
+                    "Objective.stage_weights",
+                    "at most 2 stages with remask='logits', since a transition knows one stage's logits and no sum",
+                    self.stage_weights,
+                    "use remask='previous'",
+                )
         if "masked" in self.stage_weights and noise_kinds(self.corruption) == {"pieces"}:
             raise PadirError(
                 f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
@@ -217,18 +232,26 @@ class Objective:
         logits_BLV = model.bind({"params": params}).logits(states_BLD)
         present_BL = rows.canvas.segment_BL > 0
         sums = token_sums(logits_BLV, rows.target_BL, present_BL, rows.weight_BL, self.label_smoothing, self.z_loss)
+        judges = model.config.rejecter_judges
+        if rows.keep_BL is not None and judges == "prediction":
+            right_BL = best_tokens(logits_BLV)[0] == rows.target_BL
+            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL))
         if is_last:
             return sums, None
-        output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL))
+        output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
         return sums, self.between(rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress)
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""
-        stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S = map(jnp.stack, zip(*parts, strict=True))
-        keep_loss = keep_correct = None
-        if keep_BL is not None:
+        stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S, *judged = map(
+            jnp.stack, zip(*parts, strict=True)
+        )
+        keep_loss = keep_correct = keep_judged = None
+        if judged:  # in every stage, its predictions
+            keep_loss, keep_correct, keep_judged = (each_S.sum() for each_S in judged)
+        elif keep_BL is not None:
             right_BL = canvas.tokens_BL == batch.target_BL
-            keep_loss, keep_correct = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
+            keep_loss, keep_correct, keep_judged = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
         sums = Sums(
             stage_loss_S=stage_loss_S,
             stage_z_loss_S=stage_z_loss_S,
@@ -240,27 +263,7 @@ class Objective:
             segments=(length_BG > 0).sum().astype(jnp.float32),
             rejecter_loss=keep_loss,
             rejecter_correct=keep_correct,
+            rejecter_judged=keep_judged,
         )
         loss = stage_loss_S.sum() + self.length_weight * sums.length_loss
         return loss if keep_loss is None else loss + self.rejecter_weight * keep_loss, sums
-
-
-def stage_weight(
-    weights: str,
-    present_BL: Bool[Array, "B L"],
-    free_BL: Bool[Array, "B L"],
-    chosen_BL: Bool[Array, "B L"],
-    masked_BL: Bool[Array, "B L"],
-) -> Bool[Array, "B L"]:
-    """The positions that count in a stage's loss; EOS, which is present and not free, counts in all but "none".
-
-    Args:
-      masked_BL: positions that began as a mask.
-    """
-    if weights == "none":
-        return jnp.zeros_like(present_BL)
-    if weights == "noised":
-        return chosen_BL | (present_BL & ~free_BL)
-    if weights == "masked":
-        return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
-    return present_BL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,12 +24,13 @@ from padir.errors import PadirError
 from padir.models.card import ModelCard, Weights
 from padir.models.directory import save_model
 from padir.models.params import count_parameters
+from padir.reporting.patience import told
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import best_steps, mean_of_checkpoints
 from padir.training.batch import Sums
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
-from padir.training.log import TrainingLog
+from padir.training.log import AVERAGED, TrainingLog
 from padir.training.nonfinite import Watch
 from padir.training.programs import Programs
 from padir.training.resume import finished, read_state, warn_of_changes
@@ -190,7 +192,8 @@ class TrainRun:
                     self._save(extra=True)
             self._mark += time.perf_counter() - began
         if stopping:
-            from_first(self.checkpoints.wait)
+            with told(f"writing the checkpoint of step {self.at}"):
+                from_first(self.checkpoints.wait)
             raise KeyboardInterrupt(
                 f"saved step {self.at} of {num_steps} in {self.folder}; run the same command to go on"
             )
@@ -203,9 +206,10 @@ class TrainRun:
 
     def finish(self) -> dict[str, float]:
         """Writes the model directory; returns the last metrics, with validation metrics of the written weights."""
-        from_first(self.checkpoints.wait)
-        current = gathered(self._current_params())
-        return {**self.latest, **from_first(lambda: self._write_model(current))}
+        with told(f"writing {self.folder}"):
+            from_first(self.checkpoints.wait)
+            current = gathered(self._current_params())
+            return {**self.latest, **from_first(lambda: self._write_model(current))}
 
     def _check_finite(self) -> None:
         self._watch.drain()
@@ -216,8 +220,21 @@ class TrainRun:
             )
 
     def _save(self, extra: bool) -> None:
-        whole, place, text = gathered(self.state), self.loader.get_state(), self.config_text
-        from_first(lambda: self.checkpoints.save(self.at, whole, place, config=text, extra=extra))
+        whole, place = gathered(self.state), self.loader.get_state()
+        from_first(lambda: self.checkpoints.save(self.at, whole, place, files=self._described(), extra=extra))
+
+    def _described(self) -> dict[str, bytes]:
+        """The files of a checkpoint that make its model usable before the run has finished."""
+        card = dataclasses.replace(self.card, step=self.at, weights=self._current_weights())
+        return {
+            "config.gin": self.config_text.encode(),
+            "model.json": json.dumps(card.to_json(), indent=1).encode(),
+            "vocab.model": self.tokenizer.model_bytes,
+        }
+
+    def _current_weights(self) -> Weights:
+        decay = self.config.averaging.decay if self.config.averaging.kind == "ema" else None
+        return Weights("none" if decay is None else "ema", (self.at,), decay)
 
     def _current_params(self) -> Any:
         return self.config.averaging.current(self.state.params, self.state.opt_state)
@@ -238,11 +255,10 @@ class TrainRun:
         if averaging.kind in ("last", "best"):
             params, weights = mean_of_checkpoints(self.checkpoints, averaging.kind, averaging.count)
             row = self._evaluate(params)
-            self.log.write(self.at, {f"averaged_{name}": value for name, value in row.items()})
+            self.log.write(self.at, {f"{AVERAGED}{name}": value for name, value in row.items()})
             metrics |= row
         else:
-            params = current
-            weights = Weights(averaging.kind, (self.at,), averaging.decay if averaging.kind == "ema" else None)
+            params, weights = current, self._current_weights()
         for of_the_run in ("tokens_per_second", "skipped"):
             metrics.pop(of_the_run, None)
         card = dataclasses.replace(self.card, step=self.at, metrics=metrics, weights=weights)

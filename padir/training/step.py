@@ -91,9 +91,9 @@ def step_metrics(sums: Sums, objective: Objective | TeacherForcing, seconds: flo
     for stage, (loss, weight, correct) in enumerate(per_stage, 1):
         row[f"stage_{stage}_loss"] = float(loss) / max(float(weight), 1.0)  # a stage of weight "none" has no loss
         row[f"stage_{stage}_accuracy"] = float(correct) / tokens
-    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
-        free = max(tokens - segments, 1.0)  # EOS is not judged
-        row["rejecter_loss"] = float(sums.rejecter_loss) / free
-        row["rejecter_accuracy"] = float(sums.rejecter_correct) / free
+    if sums.rejecter_loss is not None and sums.rejecter_correct is not None and sums.rejecter_judged is not None:
+        judged = max(float(sums.rejecter_judged), 1.0)
+        row["rejecter_loss"] = float(sums.rejecter_loss) / judged
+        row["rejecter_accuracy"] = float(sums.rejecter_correct) / judged
     row["tokens_per_second"] = tokens / seconds
     return {**row, **skipped}

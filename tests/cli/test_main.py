@@ -65,7 +65,13 @@ class TestOptionsInMessages:
 
 def test_no_option_loses_its_name():
     """Words that no option names are few: an option whose name another parser takes away would be read as one."""
-    known = {"tables": ["files"], "ising": ["subject"], "analyse": ["subject"], "t5x": ["action"]}
+    known = {
+        "translate": ["texts"],
+        "tables": ["files"],
+        "ising": ["subject"],
+        "analyse": ["subject"],
+        "t5x": ["action"],
+    }
     (commands,) = (action for action in build_parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]

@@ -26,6 +26,14 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
     model = json.loads((tmp_path / "model" / "model.json").read_text())
     assert model["weights"] == {"kind": "ema", "steps": [2], "decay": 0.999}
 
+    split = ["--split", "validation"]
+    for words in (["translate", "eins"], ["score", "--source", built / "train.de", "--target", built / "train.en"]):
+        status, _, errors = run(capsys, *words, "--model", tmp_path / "model", "--step", 1, "--num_steps", 1)
+        assert status == 0 and "the checkpoint of step 1 is used" in errors, errors
+    assert "has no checkpoint of step 7: it has those of 1, 2" in refused(
+        capsys, "evaluate", "--model", tmp_path / "model", "--step", 7, "--data", built / "data", *split
+    )
+
     command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean"]
     found, _ = results(capsys, path, *command)
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}
@@ -51,7 +59,16 @@ def test_train_refuses_missing_folders(built, capsys):
     assert "no data: give --data DIR, or --gin.DATASET=DIR" in refused(capsys, "train")
     assert "no model_dir" in refused(capsys, "train", "--data", built / "data")
     command = ["train", "--data", built / "data", built / "data", "--weights", 1, "--model_dir", built / "never"]
-    assert "2 folders need as many weights, got 1" in refused(capsys, *command)
+    assert "2 folders need as many weights, got 1" in refused(capsys, *command, "--yes")
+
+
+def test_train_wants_a_configuration_and_no_num_steps(built, tmp_path, capsys):
+    command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model"]
+    for given in ([], [f"--gin.MODEL_DIR={tmp_path}/other"]):
+        assert "there is no configuration: give one, such as --gin_file=" in refused(capsys, *command, *given)
+    errors = refused(capsys, *command, *TINY_GIN, "--num_steps", 1_000)
+    assert "give --gin.train.num_steps=N for the former, --gin.Decoding.num_steps=N for the latter" in errors
+    assert not (tmp_path / "model").exists()
 
 
 def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):

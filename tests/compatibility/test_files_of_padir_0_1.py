@@ -6,11 +6,14 @@ run, stopped after 200 steps, 130 prepared pairs of the corpus toy_de_en, a shor
 """
 
 import hashlib
+import importlib.util
 import json
 import shutil
 from pathlib import Path
 
 import flax.traverse_util
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -19,11 +22,13 @@ from padir.cli import main
 from padir.data.loader import make_loader
 from padir.data.plan import Batching
 from padir.data.prepared import load_manifest
+from padir.decoding import refine_batch
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
+from padir.decoding.pipeline import PROGRAMS
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
-from padir.interop.standalone import Exported
+from padir.interop.standalone import Exported, ExportError
 from padir.jobs.average import average_run
 from padir.models.directory import load_model
 
@@ -43,6 +48,21 @@ def translator():
     return Translator.load(FILES / "run")
 
 
+@pytest.fixture
+def drafts_by_line(translator, monkeypatch):
+    """Draws drafts from line numbers in place of sentences, as the padir that wrote the files did."""
+    tokens, _ = translator.loaded.source_tokens(EXPECTED["sentences"], truncate=False)
+    number_B = jnp.array(sorted(range(len(tokens)), key=lambda i: len(tokens[i])))  # the order within the batch
+
+    def keys(source_BS, seed):
+        return jax.vmap(lambda number: jax.random.fold_in(jax.random.key(seed), number))(number_B)
+
+    monkeypatch.setattr(refine_batch, "sentence_keys", keys)
+    PROGRAMS.drop()
+    yield
+    PROGRAMS.drop()
+
+
 def digest(params):
     total = hashlib.sha256()
     for name, value in sorted(flax.traverse_util.flatten_dict(params, sep="/").items()):
@@ -50,7 +70,7 @@ def digest(params):
     return total.hexdigest()
 
 
-def test_a_model_directory_translates_as_before(translator):
+def test_a_model_directory_translates_as_before(translator, drafts_by_line):
     assert digest(translator.params) == EXPECTED["params"]
     assert translator.card.step == 200 and translator.card.task == "toy_de_en"
     results = translator.translate(EXPECTED["sentences"], TWO_LENGTHS)
@@ -83,7 +103,7 @@ def test_checkpoints_are_averaged(run_dir, tmp_path):
     assert digest(params) == EXPECTED["averaged"]
 
 
-def test_a_shortlist_restricts_the_same_ids(translator):
+def test_a_shortlist_restricts_the_same_ids(translator, drafts_by_line):
     shortlist = Shortlist.load(FILES / "shortlist.npz")
     shortlist.check(translator.tokenizer)
     source_ids = np.asarray(translator.tokenizer.encode(EXPECTED["sentences"][0]))
@@ -93,6 +113,11 @@ def test_a_shortlist_restricts_the_same_ids(translator):
     assert [result.text for result in results] == EXPECTED["with_shortlist"]
 
 
-def test_exported_programs_run():
-    results = Exported.load(FILES / "export").translate(EXPECTED["sentences"], num_steps=3, top_k=2)
+def test_exported_programs_run_with_their_own_loader_only():
+    spec = importlib.util.spec_from_file_location("exported", FILES / "export" / "exported.py")
+    own = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(own)
+    results = own.Exported.load(FILES / "export").translate(EXPECTED["sentences"], num_steps=3, top_k=2)
     assert [list(result.tokens) for result in results] == EXPECTED["exported"]
+    with pytest.raises(ExportError, match="has format 1, this loader reads 2: use the folder's own"):
+        Exported.load(FILES / "export")

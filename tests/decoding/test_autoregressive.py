@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, keys
+from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.decoding.autoregressive import SearchInputs, generate, length_limits, score_targets, write_targets
@@ -16,6 +16,7 @@ from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.layers import RelativePositionBias, relative_position_bucket
 from padir.models.transformer import Transformer
+from padir.refinement.draws import sentence_keys
 from padir.text.ids import EOS
 
 SEARCHES = [Greedy(), Beam(3), Sampling(size=2)]
@@ -54,11 +55,12 @@ class TestCache:
             logits_RLV = bound.teacher_force(tokens_RL, jnp.ones_like(tokens_RL), cross_kv, source_segment_BS)
             return logits_RLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
 
-        number_B = jnp.arange(4, dtype=jnp.uint32)
         with_cache, score_BN, passes_B = write_targets(
-            model, params, SearchInputs(SOURCES.source_BS, number_B, LIMITS), search=search, max_length=16, seed=0
+            model, params, SearchInputs(SOURCES.source_BS, LIMITS), search=search, max_length=16, seed=0
         )
-        without, passes_without_B = generate(keys(4), uncached, (), LIMITS, search, max_length=16, ids=IDS)
+        without, passes_without_B = generate(
+            sentence_keys(SOURCES.source_BS, 0), uncached, (), LIMITS, search, max_length=16, ids=IDS
+        )
         np.testing.assert_array_equal(with_cache.tokens_BNL, without.tokens_BNL)
         np.testing.assert_array_equal(passes_B, passes_without_B)
         np.testing.assert_allclose(with_cache.log_prob_BN, without.log_prob_BN, rtol=1e-4)
@@ -68,7 +70,7 @@ class TestCache:
     def test_of_bfloat16_is_close(self, causal):
         model, params = causal
         half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
-        inputs = SearchInputs(SOURCES.source_BS, jnp.arange(4, dtype=jnp.uint32), LIMITS)
+        inputs = SearchInputs(SOURCES.source_BS, LIMITS)
         rows, _, _ = write_targets(half, params, inputs, search=Greedy(), max_length=16, seed=0)
         present = np.asarray(rows.tokens_BNL[:, 0]) > 0
         log_prob_BL = score_targets(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
@@ -88,7 +90,7 @@ class TestHypotheses:
     def test_have_the_log_probability_that_scoring_gives_them(self, search, causal):
         model, params = causal
         rows, score_BN, _ = write_targets(
-            model, params, SearchInputs(SOURCES.source_BS, jnp.arange(4), LIMITS), search=search, max_length=16, seed=1
+            model, params, SearchInputs(SOURCES.source_BS, LIMITS), search=search, max_length=16, seed=1
         )
         log_prob_RL = score_targets(model, params, SOURCES.source_BS, rows.tokens_BNL.reshape(-1, 16))
         log_prob_BN = log_prob_RL.sum(-1).reshape(rows.done_BN.shape)
@@ -101,9 +103,7 @@ class TestHypotheses:
         model, params = causal
 
         def run(source_BS, numbers, max_length):
-            limits = LIMITS[jnp.asarray(numbers)]
-            number_B = jnp.asarray(numbers, jnp.uint32)
-            inputs = SearchInputs(source_BS, number_B, limits)
+            inputs = SearchInputs(source_BS, LIMITS[jnp.asarray(numbers)])
             return write_targets(model, params, inputs, search=search, max_length=max_length, seed=0)
 
         together, _, passes_B = run(SOURCES.source_BS, range(4), 16)

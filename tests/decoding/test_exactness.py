@@ -27,11 +27,11 @@ LENGTHS = (9, 14)  # tried for every sentence: few shapes to compile
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "strategy", "corruption"))
-def plainly(model, params, source_BS, number_B, length, strategy, corruption):
+def plainly(model, params, source_BS, length, strategy, corruption):
     """One sentence and one length, nothing padded: the loop over whole logits; and the logits of all that it saw."""
     encoded, cross_kv = drafts.encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
-    tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, number_B, one, draw)
+    tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw)
     key_R, canvas, _ = drafts.lay_out(
         model, params, tried, max_target_length=length, corruption=corruption, seed=Decoding().seed
     )
@@ -57,7 +57,7 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     decoding = translator.resolved(Decoding(num_steps=STEPS, strategy=Padir(), batch_size=len(texts)))
     pipeline = translator.pipeline(decoding, trace=True)
     sources, _ = translator.loaded.source_tokens(texts, truncate=False)
-    batch = pipeline.encode(SourceBatch(texts, sources, range(len(texts))))
+    batch = pipeline.encode(SourceBatch(texts, sources))
     tried = CandidateBatch(batch, [[Candidate(length, 0) for length in LENGTHS]] * len(sources))
     tokens_TRL = np.asarray(pipeline.refine(tried).drafts.trace_TRL[0])
     ties = 0
@@ -66,7 +66,6 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
             translator.model,
             translator.params,
             np.array([sources[number]], np.int32),
-            np.array([number], np.uint32),
             length=length,
             strategy=decoding.strategy,
             corruption=decoding.canvas,

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import padir
 from padir import benchmark
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import ProgramCache, mappings
@@ -78,3 +79,34 @@ def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
     monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 10))
     for batch in batches:  # one after the other they fit: those of the first do not count for the second
         assert benchmark.measure(systems, [batch], repeats=1)
+
+
+class TestCompileCache:
+    @pytest.fixture(autouse=True)
+    def settings(self, monkeypatch):
+        names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+        before = {name: getattr(jax.config, name) for name in names}
+        monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)  # the default of JAX
+        yield
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+    def test_a_named_folder_keeps_quick_programs_too(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+        assert padir.compile_cache() == tmp_path
+        assert jax.config.jax_persistent_cache_min_compile_time_secs == 0.0
+        assert padir.compile_cache(tmp_path / "other") == tmp_path / "other"
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "other")
+
+    def test_a_time_that_the_user_sets_stays(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
+        padir.compile_cache(tmp_path)
+        assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
+
+    def test_the_folder_without_a_name(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert padir.compile_cache() == tmp_path / "padir" / "jax"
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+        assert padir.compile_cache() is None

@@ -59,12 +59,11 @@ def test_the_first_stage_is_the_products_of_the_model_on_its_noise(translator):
     (result,) = score_pairs(translator, SOURCES[:1], TARGETS[:1], Decoding(num_steps=1))
     target = np.array([[*translator.tokenizer.encode(TARGETS[0]), EOS] + [0] * 6])
     target_BL = target[:, :8]
-    encoded, cross_kv = encode(
-        translator.model, translator.params, padded(translator.loaded.source_tokens(SOURCES[:1], False)[0], 1)
-    )
+    source_BS = jnp.asarray(padded(translator.loaded.source_tokens(SOURCES[:1], False)[0], 1))
+    encoded, cross_kv = encode(translator.model, translator.params, source_BS)
     _, canvas, logits_fn = lay_out(
         *(translator.model, translator.params),
-        DraftInputs(cross_kv, encoded.segment_BS, jnp.zeros(1, jnp.uint32), jnp.array([[2]]), jnp.array([[0]])),
+        DraftInputs(cross_kv, encoded.segment_BS, source_BS, jnp.array([[2]]), jnp.array([[0]])),
         max_target_length=8,
         corruption=translator.card.corruption.full(),
         seed=0,
@@ -80,7 +79,7 @@ def test_batches_do_not_matter_and_stages_add_up(translator):
     for result in together:
         assert len(result.stages) == 3 and result.log_prob == result.stages[-1] < 0
         assert result.mean == pytest.approx(result.log_prob / result.tokens)
-    alone = score_pairs(translator, SOURCES[2:], TARGETS[2:], Decoding(num_steps=3), first_number=2)
+    alone = score_pairs(translator, SOURCES[2:], TARGETS[2:], Decoding(num_steps=3))
     assert alone[0].stages == pytest.approx(together[2].stages, rel=1e-4)
     elsewhere = score_pairs(translator, SOURCES, TARGETS, Decoding(num_steps=3, seed=1))
     assert elsewhere[0].stages[0] != pytest.approx(together[0].stages[0], rel=1e-4)

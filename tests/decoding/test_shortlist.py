@@ -316,7 +316,7 @@ def everything(shortlist, monkeypatch):
 def written(translator, decoding):
     """The ids that may be written for `TEXTS`, and those that are."""
     sources, _ = translator.loaded.source_tokens(TEXTS, truncate=False)
-    pipeline, batch = translator.pipeline(decoding), SourceBatch(TEXTS, sources, range(len(TEXTS)))
+    pipeline, batch = translator.pipeline(decoding), SourceBatch(TEXTS, sources)
     listed = decoding.shortlist and decoding.shortlist.restrict(padded(sources, 8), translator.card.ids)
     kept_v = None if listed is None else set(listed.tolist())
     if translator.card.config.causal:

@@ -75,11 +75,17 @@ class TestSentences:
     def test_each_has_its_translation_in_its_place(self, translator):
         together = translator.translate(TEXTS)
         for i in (0, 1, 4):
-            same(translator.translate(TEXTS[i : i + 1], first_number=i), together[i : i + 1])
+            same(translator.translate(TEXTS[i : i + 1]), together[i : i + 1])
         assert len({result.text for result in together}) > 1
 
     def test_do_not_depend_on_the_batch(self, translator):
         same(translator.translate(TEXTS, batch_size=3), translator.translate(TEXTS))
+
+    def test_do_not_depend_on_their_places(self, translator):
+        """Lines in another order, repeated, and one inserted, in batches of other shapes."""
+        moved = ["null eins", *TEXTS[::-1], TEXTS[3], *TEXTS[1:3]]
+        first = dict(zip(TEXTS, translator.translate(TEXTS), strict=True))
+        same(translator.translate(moved, batch_size=4)[1:], [first[text] for text in moved[1:]])
 
     def test_do_not_depend_on_their_neighbours(self, translator):
         others = ["null"] * 2 + TEXTS[2:3] + ["eins zwei drei vier fünf sechs sieben"] * 4
@@ -170,7 +176,6 @@ class TestLongText:
         longest = " ".join(["eins"] * 7)
         cut, whole = translator.translate([longest + " zwei" * 9, longest], truncate=True)
         assert cut.truncated and not whole.truncated
-        # The same number is the same draft.
         same(translator.translate([longest]), [dataclasses.replace(cut, truncated=False)])
 
 

@@ -63,7 +63,9 @@ class TestSentences:
     def test_do_not_depend_on_the_batch(self, translator, search):
         together = translator.translate(TEXTS, search=search)
         same(translator.translate(TEXTS, search=search, batch_size=2), together)
-        same(translator.translate(TEXTS[2:3], search=search, first_number=2), together[2:3])
+        same(translator.translate(TEXTS[2:3], search=search), together[2:3])
+        again = translator.translate([*TEXTS[::-1], *TEXTS[1:3]], search=search)
+        same(again, [*together[::-1], *together[1:3]])
         assert len({result.text for result in together}) > 2 and len({r.length for r in together}) > 1
 
     def test_say_what_the_search_did(self, translator):

@@ -107,6 +107,23 @@ def test_eight_devices_go_on_on_another_mesh(data, one, eight, tmp_path):
     assert_same_losses(folder, one, 6)
 
 
+def test_two_devices_make_the_same_keys():
+    code = """
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from padir.distributed.sharding import Sharding
+from padir.refinement.draws import sentence_keys
+source_BS = np.random.RandomState(0).randint(0, 9, (4, 16)).astype(np.int32)
+mesh = Sharding().mesh()
+assert mesh.shape["data"] == 2
+expected = jax.random.key_data(sentence_keys(jax.numpy.asarray(source_BS), 3))
+for axes in (PartitionSpec("data"), PartitionSpec(None, "data")):
+    shared_BS = jax.device_put(source_BS, NamedSharding(mesh, axes))
+    np.testing.assert_array_equal(jax.random.key_data(jax.jit(sentence_keys)(shared_BS, 3)), expected)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment_with(devices=2))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [False, True])

@@ -27,7 +27,9 @@ from padir.models.config import ModelConfig
 from padir.models.params import init_params, param_axes
 from padir.models.transformer import Transformer
 from padir.training.averaging import Averaging
+from padir.training.batch import Batch, Sums
 from padir.training.optimizer import Adafactor, Adam
+from padir.training.placement import Placement, TrainState
 
 MESH = AbstractMesh((2, 4), (DATA, MODEL))
 BOTH = Sharding(model_parallel=4, shard_parameters=True)
@@ -192,3 +194,22 @@ def test_devices_of_a_process_go_together(monkeypatch):
     chips = [types.SimpleNamespace(id=number, process_index=number % 2) for number in range(4)]
     monkeypatch.setattr(jax, "devices", lambda: chips)
     assert [chip.id for chip in all_devices()] == [0, 2, 1, 3]
+
+
+def test_a_step_says_where_every_array_of_its_state_lies():
+    """Left to itself, the compiler would choose, and another version of it might choose otherwise."""
+    model = Transformer(TINY, IDS)
+    optimizer = Adam().transformation(1)
+
+    def initial():
+        params = init_params(model, 0)
+        return TrainState(jnp.int32(0), params, optimizer.init(params))
+
+    placement = Placement.of(BOTH, jax.make_mesh((1, 1), (DATA, MODEL)), model, initial)
+    arrays = {field.name: jnp.ones((1, 4), int) for field in dataclasses.fields(Batch)}
+    sums = Sums(*[jnp.zeros(1)] * 4, *[jnp.float32(0)] * 4)
+    traced = jax.make_jaxpr(placement.step(lambda state, batch: (state, sums)))(placement.like, arrays)
+    (inner,) = (equation.params["jaxpr"] for equation in traced.eqns)
+    said = [e.params["sharding"] for e in inner.eqns if e.primitive.name == "sharding_constraint"]
+    expected = jax.tree.leaves(placement.state)
+    assert len(expected) > 50 and said[: len(expected)] == expected

@@ -1,6 +1,7 @@
 """Rows as JSON, CSV and Markdown, and the paper's layout."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -34,7 +35,7 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 def test_json_says_how_it_was_decoded():
     described = row(lengths=LengthSearch(top_k=5, offsets=(0, 1)), rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
-    assert described["strategy"] == {"name": "padir", "remask": "previous"}
+    assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"top_k": 5, "offsets": [0, 1], "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert expected.items() <= described.items()

@@ -11,6 +11,7 @@ import jax
 import jax.export
 import numpy as np
 import pytest
+import safetensors.numpy
 from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
@@ -96,11 +97,16 @@ class TestTranslates:
         assert loaded(texts[:3], **options, **lengths) == [e.text for e in expected[:3]]
 
     def test_tokens_into_tokens(self, folder, translator):
-        loaded, numbers = Exported.load(folder), [7, 8]
-        sources = translator.tokenizer.encode_batch([TEXTS[i] for i in numbers])
-        results = loaded.translate_tokens([*sources, []], first_number=7)
-        texts = [translator.translate([TEXTS[i]], first_number=i, drop_repeats=False)[0].text for i in numbers]
+        loaded = Exported.load(folder)
+        results = loaded.translate_tokens([*translator.tokenizer.encode_batch(TEXTS[7:9]), []])
+        texts = [result.text for result in translator.translate(TEXTS[7:9], drop_repeats=False)]
         assert [translator.tokenizer.decode(r.tokens).replace("\r", " ") for r in results] == [*texts, ""]
+
+    def test_wherever_a_sentence_stands(self, folder):
+        loaded = Exported.load(folder)
+        first = dict(zip(TEXTS, loaded(TEXTS), strict=True))
+        moved = ["neun null", *TEXTS[::-1], *TEXTS[3:6]]
+        assert loaded(moved, batch_size=8)[1:] == [first[text] for text in moved[1:]]
 
     def test_cuts_what_is_too_long_only_if_told_to(self, folder):
         with pytest.raises(ExportError, match=r"text 1 has 30 tokens, the programs take 23: split it"):
@@ -295,7 +301,7 @@ class TestRefuses:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"format": 9}, "has format 9, this loader reads 1"),
+            ({"format": 9}, "has format 9, this loader reads 2"),
             ({"platforms": ["tpu"]}, "the programs are for tpu, and JAX runs on cpu here"),
         ],
     )
@@ -384,6 +390,98 @@ class TestRefuses:
         export_model(translator, copy, lengths=ONE, overwrite=True)
         assert len(list(copy.glob("*.jax_export"))) == 2
         assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+class TestForged:
+    """Folders that somebody made up, with manifests that agree."""
+
+    def change(self, copy, change):
+        description = json.loads((copy / "export.json").read_text())
+        place = description
+        *parents, last = change[0]
+        for parent in parents:
+            place = place[parent]
+        if change[1] is ...:
+            del place[last]
+        else:
+            place[last] = change[1]
+        (copy / "export.json").write_text(json.dumps(description))
+        write_manifest(copy)
+
+    FIELDS = (
+        *("kind", "jax", "platforms", "source_buckets", "target_buckets", "max_length", "max_source_tokens"),
+        *("source_prefix", "dtypes", "options", "drop_repeats", "length_head", "brevity", "length_weight"),
+        "canvas_deterministic",
+    )
+
+    @pytest.mark.parametrize("value", [..., None, {"a": 1}, [[]], [10**12], -1], ids=str)
+    @pytest.mark.parametrize("field", FIELDS)
+    def test_fields_are_refused_on_loading(self, copy, field, value):
+        if field in ("brevity", "length_weight") and value == -1:
+            return  # a number like any other
+        self.change(copy, ((field,), value))
+        with pytest.raises(ExportError, match=f"has no usable {field}"):
+            Exported.load(copy)
+
+    @pytest.mark.parametrize("value", [..., None, -1, 0.5, "1", [1], 2**31, True], ids=str)
+    @pytest.mark.parametrize("option", ["batch_size", "seed", "num_steps", "top_k", "draws"])
+    def test_options_are_refused_on_loading(self, copy, option, value):
+        self.change(copy, (("options", option), value))
+        with pytest.raises(ExportError, match=f"{option} must be a whole number|has no usable options"):
+            Exported.load(copy)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ((("options", "offsets"), ["a"]), "offsets must be whole numbers"),
+            ((("options", "offsets"), [10**9]), "offsets must be whole numbers"),
+            ((("options", "offsets"), [0] * 10_000), "must be at most 4,096 drafts, got 10,000"),
+            ((("options", "draws"), 10**6), "must be at most 4,096 drafts, got 1,000,000"),
+            ((("dtypes", "length_predictor/length_embed/embedding"), "V100000000"), "no usable dtypes"),
+            ((("dtypes", "length_predictor/length_embed/embedding"), ...), "cannot be read"),
+            ((("brevity",), float("nan")), "no usable brevity"),
+        ],
+    )
+    def test_values_are_refused_on_loading(self, copy, change, message):
+        self.change(copy, change)
+        with pytest.raises(ExportError, match=message):
+            Exported.load(copy)
+
+    @pytest.mark.parametrize("name", ["export.json", "manifest.json", "vocab.model", "weights.safetensors"])
+    @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"{}", b"[]", b"\xff"])
+    def test_files_are_refused_on_loading(self, copy, name, content):
+        (copy / name).write_bytes(content)
+        if name != "manifest.json":
+            write_manifest(copy)
+        with pytest.raises(ExportError):
+            Exported.load(copy)
+
+    @pytest.mark.parametrize("name", ["manifest.json", "vocab.model", "a\0b", "x" * 5_000, "circle"])
+    def test_what_is_no_file_is_refused(self, copy, name):
+        if name.endswith((".json", ".model")):
+            (copy / name).unlink()
+            os.mkfifo(copy / name)  # whoever opens it waits for ever
+        else:
+            (copy / "circle").symlink_to("circle")
+            manifest = json.loads((copy / "manifest.json").read_text())
+            manifest["files"][name] = manifest["files"]["export.json"]
+            (copy / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(ExportError):
+            Exported.load(copy)
+
+    def test_programs_that_fit_nothing_are_refused(self, copy):
+        program = jax.export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((1,), np.int32))
+        for path in copy.glob("encode_*.jax_export"):
+            path.write_bytes(program.serialize())
+        write_manifest(copy)
+        with pytest.raises(ExportError, match="do not fit each other"):
+            Exported.load(copy)(["eins"])
+        weights = safetensors.numpy.load_file(copy / "weights.safetensors")
+        weights.pop("length_predictor/length_embed/embedding")
+        (copy / "weights.safetensors").write_bytes(safetensors.numpy.save(weights))
+        write_manifest(copy)
+        with pytest.raises(ExportError, match="do not fit each other"):
+            Exported.load(copy)(["eins"])
 
 
 def test_the_command(translator, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """T5X's format, read and written without T5X; the files here are made as T5X makes them, and not by padir."""
 
 import json
+import os
 import shutil
 
 import flax.serialization
@@ -186,6 +187,65 @@ def test_no_address_in_a_checkpoint_is_followed(tmp_path):
     contents = {"version": 3, "optimizer": {"target": {"scale": spec}, "state": {"step": np.int32(1)}}}
     (folder / "checkpoint").write_bytes(flax.serialization.msgpack_serialize(contents))
     np.testing.assert_array_equal(read(folder).params["scale"], SCALE)
+
+
+def rewrite_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+class TestHostile:
+    """Files that somebody made up: refused before memory is taken, and without waiting for ever."""
+
+    ARRAY = "target.encoder.layers_0.mlp.wi.kernel"
+
+    @pytest.mark.parametrize("shape", [[10**13, 4], [2**40], [10**5, 10**5, 10**5]])
+    def test_arrays_of_terabytes_are_not_read(self, tmp_path, shape):
+        rewrite_json(own_kind(tmp_path) / self.ARRAY / ".zarray", shape=shape, chunks=[1] * len(shape))
+        seen = {}
+
+        def wanted(name, shape):
+            seen[name] = shape
+            return EXPECTED[name].shape == shape
+
+        name = "encoder/layers_0/mlp/wi/kernel"
+        params = read(tmp_path, wanted=wanted).params
+        assert seen[name] == params[name].shape == tuple(shape) and not isinstance(params[name], np.ndarray)
+        assert_expected({**params, name: KERNEL})
+
+    def test_chunks_of_terabytes_are_refused(self, tmp_path):
+        rewrite_json(own_kind(tmp_path) / self.ARRAY / ".zarray", chunks=[10**12, 4])
+        with pytest.raises(PadirError, match=r"chunks of .*wi.kernel must be at most its shape \(6, 4\)"):
+            read(tmp_path)
+
+    def test_orbax_arrays_that_are_not_wanted_are_not_read(self, tmp_path):
+        orbax_kind(tmp_path)
+        params = read(tmp_path, wanted=lambda name, shape: shape != TABLE.shape).params
+        name = "token_embedder/embedding"
+        assert params[name].shape == TABLE.shape and not isinstance(params[name], np.ndarray)
+        assert_expected({**params, name: EXPECTED[name]})
+        assert read(tmp_path, wanted=lambda name, shape: False).params.keys() == EXPECTED.keys()
+
+    @pytest.mark.parametrize("name", ["target.encoder.layers_0.mlp.wi.kernel/1.0", "target.length/.zarray", "any"])
+    def test_a_pipe_is_refused(self, kind, tmp_path, name):
+        path = kind(tmp_path) / name
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)  # whoever opens it waits for ever
+        with pytest.raises(PadirError, match="is no file of a checkpoint: do not use"):
+            read(tmp_path)
+
+    @pytest.mark.parametrize("target", ["/dev/zero", "/etc", "link", "/etc/hostname"])
+    def test_a_link_out_of_the_checkpoint_is_refused(self, kind, tmp_path, target):
+        (kind(tmp_path) / "link").symlink_to(target)
+        with pytest.raises(PadirError, match="link is no file of a checkpoint"):
+            read(tmp_path)
+
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "[]", "null"])
+    def test_a_description_that_is_none_is_refused(self, tmp_path, text):
+        folder = orbax_kind(tmp_path)
+        (folder / "state" / "_METADATA").write_text(text)
+        with pytest.raises(PadirError, match="is no checkpoint of T5X, or damaged"):
+            read(folder)
 
 
 def test_integers_are_no_parameters(tmp_path):

@@ -86,6 +86,21 @@ def test_without_a_description_the_arguments_give_it(model_dir, tmp_path, capsys
     assert "holds a model already" in capsys.readouterr().err
 
 
+def test_a_head_that_judges_something_else_is_refused(tmp_path):
+    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+    translator = random_translator(tokenizer, rejecter=True)
+    write(tmp_path / "run", translator.params, 40)
+    for partial in (False, True):
+        with pytest.raises(PadirError, match="rejecter_judges must be 'prediction' for .* without padir.json"):
+            import_model(tmp_path / "run", tmp_path / "model", translator.card, tokenizer, partial=partial)
+    published = random_translator(tokenizer, rejecter=True, rejecter_judges="prediction").card
+    import_model(tmp_path / "run", tmp_path / "published", published, tokenizer)
+    assert load_model(tmp_path / "published")[1].config.rejecter_judges == "prediction"
+    write_description(tmp_path / "run", translator.card, tokenizer)  # a run with padir's adapter
+    import_model(tmp_path / "run", tmp_path / "own", translator.card, tokenizer)
+    assert load_model(tmp_path / "own")[1].config.rejecter_judges == "token"
+
+
 def test_a_padded_table_comes_back_with_its_rows(tmp_path):
     tokenizer = small_tokenizer(tmp_path / "vocab.model")
     card = random_translator(tokenizer).card

@@ -64,9 +64,9 @@ class Dictionary(Translator):
     def resolved(self, decoding):
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
 
-    def translate(self, texts, decoding, *, target_lengths=None, truncate=False, first_number=0):
+    def translate(self, texts, decoding, *, target_lengths=None, truncate=False):
         assert truncate
-        self.calls.append((first_number, list(texts)))
+        self.calls.append(list(texts))
         if len(self.calls) == self.stop_at:
             raise KeyboardInterrupt
         return [
@@ -163,9 +163,10 @@ def test_the_longest_come_first_in_chunks_of_whole_batches(numbers, tmp_path, to
     one = teacher(tokenizer)
     run(one, numbers, tmp_path / "out", Decoding(batch_size=2))
     validation, *chunks = one.translator.calls
-    assert len(validation[1]) == 20
-    assert [first for first, _ in chunks] == list(range(0, 300, 2 * CHUNK_BATCHES))
-    lengths = [len(text.split()) for _, texts in chunks for text in texts]
+    assert len(validation) == 20
+    whole, rest = divmod(300, 2 * CHUNK_BATCHES)
+    assert [len(texts) for texts in chunks] == [2 * CHUNK_BATCHES] * whole + [rest]
+    lengths = [len(text.split()) for texts in chunks for text in texts]
     assert len(lengths) == 300 and lengths == sorted(lengths, reverse=True)
 
 

@@ -126,6 +126,7 @@ def test_the_config_has_no_positional_attention_and_no_rejecter():
     assert not ModelConfig(decontextualised=True, positional_attention=True).positional_attention
     with pytest.raises(PadirError, match="decontextualised=True excludes rejecter=True"):
         ModelConfig(decontextualised=True, rejecter=True)
+    assert ModelConfig(decontextualised=True, rejecter=True, rejecter_judges="prediction").rejecter
 
 
 def test_visibility_is_refused_by_an_ordinary_decoder():

@@ -175,7 +175,11 @@ class TestModelDirectory:
             (("config", "width"), 32, r"must have the shape \(.*32.*\), got \(.*16"),
             (("config", "encoder_layers"), 10**9, "must have 1000000000 layers in its encoder, got 1"),
             (("config", "decoder_layers"), 2, "must have 2 layers in its decoder, got 1"),
-            (("config", "max_length"), 10**6, "must have the shape"),
+            (("config", "max_length"), 10**4, "must have the shape"),
+            (("config", "max_length"), 10**9, r"max_length must be in \[1, 65536\]"),
+            (("config", "max_fertility"), 10**9, r"max_fertility must be in \[0, 1000\]"),
+            (("config", "mlp_activations"), ["relu"] * 100_000, "mlp_activations must be 1 to 8 names, got 100,000"),
+            (("config", "mlp_activations"), [], "mlp_activations must be 1 to 8 names"),
             (("config", "mlp_activations"), ["one_hot"], "no model has these sizes"),
             (("config", "mlp_activations"), [3], "ModelConfig.mlp_activations must be of type"),
             (("config", "dropout_rate"), float("nan"), "dropout_rate must be in"),
@@ -228,13 +232,44 @@ class TestModelDirectory:
             ),
             (
                 safetensors.numpy.save(weights | {name: weights[name].astype(np.int32)}),
-                "must be of float32 or bfloat16",
+                "must be of float32 or bfloat16, got I32",
             ),
             (whole[:8] + whole[8 : 8 + header].replace(b"F32", b"I32") + whole[8 + header :], "must be of float32"),
         ):
             self.rewrite(model_dir, "weights.safetensors", content)
             with pytest.raises(PadirError, match=message):
                 load_model(model_dir)
+
+    @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "F16", "F64", "F4", "BOOL", "C64", "X9"])
+    def test_weights_of_other_types_are_refused(self, model_dir, kind):
+        whole = (model_dir / "weights.safetensors").read_bytes()
+        size = int.from_bytes(whole[:8], "little")
+        header = whole[8 : 8 + size].replace(b'"F32"', f'"{kind}"'.encode())
+        self.rewrite(model_dir, "weights.safetensors", len(header).to_bytes(8, "little") + header + whole[8 + size :])
+        with pytest.raises(PadirError, match=r"weights\.safetensors.* of float"):
+            load_model(model_dir)
+        array = b'{"length_predictor/length_embed/embedding":{"dtype":"%s","shape":[0],"data_offsets":[0,0]}}'
+        array %= kind.encode()
+        self.rewrite(model_dir, "weights.safetensors", len(array).to_bytes(8, "little") + array)
+        with pytest.raises(PadirError, match=r"weights\.safetensors.* of float"):
+            load_model(model_dir)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("name", ["encoder/layers_0/mlp/wi/kernel", "length_predictor/length_embed/embedding"])
+    def test_weights_that_are_not_finite_are_refused(self, model_dir, name, value):
+        weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")
+        weights[name][-1, -1] = value
+        self.rewrite(model_dir, "weights.safetensors", safetensors.numpy.save(weights))
+        with pytest.raises(PadirError, match=f"{name} must be finite, got NaN or infinity"):
+            load_model(model_dir)
+
+    def test_a_causal_model_of_a_huge_length_is_refused(self, tmp_path):
+        folder = random_model_dir(tmp_path, causal=True)
+        card = json.loads((folder / "model.json").read_text())
+        card["config"]["max_length"] = 10**9  # no array of the model has this size
+        self.rewrite(folder, "model.json", json.dumps(card).encode())
+        with pytest.raises(PadirError, match="max_length must be in"):
+            load_model(folder)
 
     def test_arrays_of_no_part_of_the_model_are_left_out(self, model_dir):
         weights = safetensors.numpy.load_file(model_dir / "weights.safetensors")

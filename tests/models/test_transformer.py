@@ -138,6 +138,7 @@ def test_the_paper_size_has_67_million_parameters():
         (dict(dtype="float16"), "float32, bfloat16"),
         (dict(mlp_activations=("rleu",)), "'rleu'"),
         (dict(length_head="toekn"), "token, affine, fertility, oracle"),
+        (dict(rejecter_judges="argmax"), "one of token, prediction, got 'argmax'"),
     ],
 )
 def test_wrong_configurations(wrong, message):

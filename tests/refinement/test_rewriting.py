@@ -1,7 +1,8 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, canvas, keys, moody, oracle, output
+from support.fakes import IDS, canvas, judging, keys, moody, oracle, output
 
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
@@ -35,6 +36,72 @@ class TestPadir:
         second, _ = strategy.step(keys(1), first, weak, memory, step=1, num_steps=4)
         assert second.tokens_BL.tolist() == [[20, 21, 23, EOS]]  # 9 for 21 so far beats 5 for 20
 
+    def test_without_remasking_stutter_stays(self):
+        after, memory = self.step(Padir(remask="none"), canvas([10, 11, 12, 13]), [20, 20, 20, 23])
+        assert after.tokens_BL.tolist() == [[20, 20, 20, 23, EOS]] and memory.summed_BLV is None
+
+    @pytest.mark.parametrize(("remask", "token"), [("previous", 21), ("logits", 21), ("none", 20)])
+    def test_stutter_of_the_last_step_may_be_taken_back(self, remask, token):
+        strategy = Padir(remask, remask_last=remask != "none")
+        first, memory = self.step(strategy, canvas([10, 11, 12]), [20, 21, 22])
+        weak = output([20, 20, 23], [9.0, 5.0, 9.0])
+        last, _ = strategy.step(keys(1), first, weak, memory, step=3, num_steps=4)
+        assert last.tokens_BL.tolist() == [[20, token, 23, EOS]]
+
+    def test_of_a_single_step_there_is_no_token_to_take_back(self):
+        after, _ = self.step(Padir(remask_last=True), canvas([10, 11, 12]), [20, 20, 22], step=3)
+        assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]  # and not the 11 of the draft
+
+    def test_samples_follow_temperature_top_k_and_top_p(self):
+        start = draft(keys(4_000), jnp.full(4_000, 2), 2, Uniform(), IDS)
+        logits_V = (
+            jnp.full(IDS.vocab_size, -jnp.inf).at[jnp.array([20, 21, 22])].set(jnp.log(jnp.array([6.0, 3.0, 1.0])))
+        )
+        step = jax.jit(refine, static_argnames=("logits_fn", "strategy", "num_steps"))
+
+        def shares(**options):
+            refined = step(
+                keys(4_000),
+                start,
+                lambda tokens_BL: jnp.broadcast_to(logits_V, (*tokens_BL.shape, 64)),
+                Padir(**options),
+                num_steps=1,
+            )
+            drawn_B = np.asarray(refined.tokens_BL[:, 0])
+            scores = {int(t): float(s) for t, s in zip(drawn_B, refined.canvas.score_BL[:, 0], strict=True)}
+            for token, score in scores.items():  # of the model's own distribution
+                assert score == pytest.approx(np.log([0.6, 0.3, 0.1])[token - 20], abs=1e-4)
+            return np.bincount(drawn_B, minlength=23)[20:] / 4_000
+
+        tolerance = 4 * 0.5 / np.sqrt(4_000)
+        np.testing.assert_allclose(shares(temperature=1.0), [0.6, 0.3, 0.1], atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=0.5), np.array([36, 9, 1]) / 46, atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=1.0, top_k=2), [2 / 3, 1 / 3, 0], atol=tolerance)
+        np.testing.assert_allclose(shares(temperature=1.0, top_p=0.5), [1, 0, 0], atol=0)
+        np.testing.assert_allclose(shares(top_k=2), [1, 0, 0], atol=0)
+
+    def test_sampling_takes_all_steps(self):
+        start = draft(keys(1), jnp.array([6]), 6, Uniform(), IDS)
+        answer_BL = jnp.where(start.free_BL, 20 + jnp.arange(6), start.tokens_BL)
+        passes = [
+            refine(keys(1), start, oracle(answer_BL), Padir(temperature=t), num_steps=5).passes_B.tolist()
+            for t in (0.0, 0.1)
+        ]
+        assert passes == [[2], [5]]
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"temperature": -1.0}, "Padir.temperature must be in"),
+            ({"top_p": 0.0}, r"Padir.top_p must be in \(0, 1\], got 0.0"),
+            ({"top_k": -1}, "Padir.top_k must be at least 0"),
+            ({"remask": "start", "remask_last": True}, "one of previous, logits, got 'start': unset remask_last"),
+        ],
+    )
+    def test_options_that_make_no_sense(self, wrong, message):
+        with pytest.raises(PadirError, match=message):
+            Padir(**wrong)
+
     def test_the_last_step_rewrites_nothing(self):
         after, _ = self.step(Padir(), canvas([10, 11, 12]), [20, 20, 22], step=3)
         assert after.tokens_BL.tolist() == [[20, 20, 22, EOS]]
@@ -61,7 +128,7 @@ class TestPadir:
         assert after.done_B.tolist() == [False]
 
     def test_unknown_remask(self):
-        with pytest.raises(PadirError, match="previous, start, logits"):
+        with pytest.raises(PadirError, match="previous, start, logits, none"):
             Padir(remask="mask")
 
 
@@ -193,9 +260,9 @@ class TestConstant:
 
 
 class TestRejecter:
-    def step(self, strategy, before, tokens, keep, step):
+    def step(self, strategy, before, tokens, keep, step, judges="token"):
         out = output(tokens)
-        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, 9.0]]))
+        out = Output(out.logits_BLV, None if keep is None else jnp.array([[*keep, -9.0]]), judges=judges)
         return strategy.step(keys(1), before, out, strategy.init(keys(1), before), step=step, num_steps=4)[0]
 
     def test_the_first_step_writes_everything(self):
@@ -212,6 +279,32 @@ class TestRejecter:
     def test_done_when_nothing_is_rejected_or_the_argmax_is_the_same(self):
         after = self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 12], [5.0, 5.0, -5.0], 1)
         assert after.tokens_BL.tolist() == [[10, 11, 12, EOS]] and after.done_B.tolist() == [True]
+
+    @pytest.mark.parametrize("step", [0, 1])
+    def test_rejected_predictions_are_hidden_again(self, step):
+        before = canvas([10, 11, 12], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [0.5, 0.0, -0.5], step, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 9, EOS]] and after.done_B.tolist() == [False]
+        assert (after.score_BL < 0).tolist() == [[True, True, False, False]]
+
+    def test_the_last_step_keeps_every_prediction(self):
+        before = canvas([10, 11, 12], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [-5.0, -5.0, -5.0], 3, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]]
+
+    def test_done_when_the_same_predictions_are_rejected_again(self):
+        before = canvas([20, 21, 9], start=[7, 8, 9])
+        after = self.step(Rejecter(), before, [20, 21, 22], [0.5, 0.0, -0.5], 1, "prediction")
+        assert after.tokens_BL.tolist() == [[20, 21, 22, EOS]] and after.done_B.tolist() == [True]
+
+    def test_halting_gives_what_all_steps_with_the_same_judge_give(self):
+        start = draft(keys(6), jnp.array([3, 4, 5, 6, 7, 9]), 9, Uniform(), IDS)
+        decoder = judging(moody(start.segment_BL), judges="prediction")
+        refined = jax.jit(lambda steps: refine(keys(6), start, decoder, Rejecter(), num_steps=steps))
+        few, many = refined(30), refined(60)
+        halted_B = np.asarray(few.passes_B) < 30
+        assert halted_B.any()
+        np.testing.assert_array_equal(few.tokens_BL[halted_B], many.tokens_BL[halted_B])
 
     def test_a_decoder_without_the_head_is_refused(self):
         with pytest.raises(PadirError, match="needs keep logits"):

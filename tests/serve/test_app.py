@@ -92,6 +92,13 @@ class TestAnswers:
         assert len({result.text for result in expected}) > 3
         same(ask(client, TEXTS, **fields), expected)
 
+    def test_do_not_depend_on_the_place_in_a_request(self, client):
+        first = dict(zip(TEXTS, ask(client, TEXTS), strict=True))
+        for texts in (["null eins", *TEXTS[::-1]], [TEXTS[4], TEXTS[1], TEXTS[1]], [TEXTS[6]]):
+            answers = ask(client, texts)
+            known = [(answer, first[text]) for answer, text in zip(answers, texts, strict=True) if text in first]
+            assert [answer["text"] for answer, _ in known] == [expected["text"] for _, expected in known]
+
     def test_one_sentence_is_a_list_of_one(self, client, translator):
         same(ask(client, TEXTS[1]), translator.translate([TEXTS[1]]))
         assert ask(client, []) == [] and [a["text"] for a in ask(client, "")] == [""]

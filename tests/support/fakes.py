@@ -65,11 +65,17 @@ def moody(segment_BL, seed=0, tables=None):
     return logits_fn
 
 
-def judging(logits_fn):
-    """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest."""
+def judging(logits_fn, judges="token"):
+    """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest.
+
+    One that judges predictions keeps those that are well ahead of the second.
+    """
 
     def output_fn(tokens_BL, *visible_BLL, **rows):
         logits_BLV = logits_fn(tokens_BL, *visible_BLL, **rows)
+        if judges == "prediction":
+            best_BL2 = jax.lax.top_k(logits_BLV, 2)[0]
+            return Output(logits_BLV, best_BL2[..., 0] - best_BL2[..., 1] - 0.5, judges=judges)
         at_token_BL = jnp.take_along_axis(logits_BLV, tokens_BL[..., None], axis=-1)[..., 0]
         return Output(logits_BLV, at_token_BL - logits_BLV.max(-1) + 2.0)
 

@@ -24,6 +24,7 @@ from padir.training.averaging import Averaging, best_steps, mean, mean_of_checkp
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import Intervals
 from padir.training.objective import Objective
+from padir.training.saved import load_step
 
 SETTINGS = {
     "objective": Objective(stage_weights=("all",)),
@@ -242,6 +243,22 @@ class TestTraining:
         average_run(tmp_path / "run", tmp_path / "mean", kind="last", count=3)
         assert_same(load_model(tmp_path / "mean")[0], params)
 
+    @pytest.mark.parametrize("kind", ["last", "best"])
+    def test_a_kill_before_the_manifest_changes_no_metrics(self, data, tmp_path, kind):
+        settings = SETTINGS | {"averaging": Averaging(kind, count=2), "evaluate_fn": evaluate_fn(), "num_steps": 2}
+
+        def left():
+            rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+            return [row | {"time": 0} for row in rows], (tmp_path / "run" / "model.json").read_text()
+
+        train_tiny(data, tmp_path / "run", **settings)
+        undisturbed = left()
+        assert sum("averaged_validation_bleu" in row for row in undisturbed[0]) == 1
+        for _ in range(2):
+            (tmp_path / "run" / "manifest.json").unlink()
+            train_tiny(data, tmp_path / "run", **settings)
+            assert left() == undisturbed
+
     def test_an_average_is_not_the_last_weights(self, plain, tmp_path):
         params, card, _ = load_model(plain)
         assert card.weights == Weights("none", (6,))
@@ -263,6 +280,13 @@ class TestTraining:
         raw, weights = mean_of_checkpoints(Checkpoints(folder / "checkpoints"), "last", 1, decay=0.5)
         assert_same(raw, Checkpoints(folder / "checkpoints").params(6))
         assert weights == Weights("last", (6,))
+
+    def test_a_checkpoint_gives_what_the_run_validates_with(self, moving):
+        folder, seen = moving
+        for step in (3, 6):
+            params, card, _ = load_step(folder, step)
+            assert_same(params, jax.device_get(seen[step]))
+            assert card.step == step and str(card.weights) == f"moving average (decay 0.5) up to step {step}"
 
     def test_a_run_without_a_moving_average_does_not_go_on_with_one(self, data, plain, tmp_path):
         folder = shutil.copytree(plain, tmp_path / "model")
@@ -319,7 +343,7 @@ class TestAverageRun:
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
         (run / "manifest.json").unlink()
-        with pytest.raises(PadirError, match="its training run has not finished"):
+        with pytest.raises(PadirError, match="checkpoints/30 does not describe its model, as an earlier version"):
             average_run(run, tmp_path / "out", kind="last", count=1)
         assert not (tmp_path / "out").exists()
 

@@ -61,7 +61,7 @@ class TestCheckpoints:
 
     def test_the_configuration_is_part_of_it(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
-        checkpoints.save(1, state_at(1), {}, config="train.seed = 3\n")
+        checkpoints.save(1, state_at(1), {}, files={"config.gin": b"train.seed = 3\n"})
         checkpoints.wait()
         assert checkpoints.config(1) == "train.seed = 3\n" and checkpoints.config(2) == ""
 

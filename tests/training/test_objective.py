@@ -15,10 +15,10 @@ from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, hide
 from padir.refinement.corruption import Mask, Mixed, RandomVisible, Uniform
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import MaskPredict, Padir
+from padir.refinement.strategies import Constant, MaskPredict, Padir
 from padir.refinement.transitions import Lifted
-from padir.training.losses import cross_entropy, length_loss, rejecter_loss
-from padir.training.objective import STAGE_WEIGHTS, Objective, stage_weight
+from padir.training.losses import STAGE_WEIGHTS, cross_entropy, length_loss, rejecter_loss, stage_weight
+from padir.training.objective import Objective
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
 APART = rows_of([[pair] for pair in PAIRS], 8, 8)
@@ -206,6 +206,12 @@ class TestStages:
         if "masked" in weights:
             assert Objective(Mixed(), stage_weights=weights)  # some of its noise is a mask
 
+    @pytest.mark.parametrize("strategy", [Padir("logits"), Constant(remask="logits")])
+    def test_summed_logits_are_refused_beyond_the_stages_that_sum_them(self, strategy):
+        assert Objective(between=Lifted(strategy)).strategy == strategy
+        with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
+            Objective(between=Lifted(strategy), stage_weights=("all",) * 3)
+
     def test_each_stages_positions_are_counted(self):
         model, params = one_layer_model()
         _, sums = run(model, params, APART, Objective(Mask(0.0), stage_weights=("masked", "all")))
@@ -274,9 +280,9 @@ class TestRejecter:
         keep_BL = jnp.log(jnp.array([[3.0, 3.0, 1 / 3, 1 / 3, 9.0]]))  # kept with 3/4, 3/4, 1/4, 1/4
         right_BL = jnp.array([[True, False, True, False, True]])
         free_BL = jnp.array([[True, True, True, True, False]])
-        loss, correct = rejecter_loss(keep_BL, right_BL, free_BL)
+        loss, correct, judged = rejecter_loss(keep_BL, right_BL, free_BL)
         np.testing.assert_allclose(loss, -2 * np.log(3 / 4) - 2 * np.log(1 / 4), rtol=1e-6)
-        assert correct == 2
+        assert (correct, judged) == (2, 4)
 
     @pytest.mark.parametrize("rate, sign", [(0.0, -1.0), (1.0, 1.0)])
     def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
@@ -299,6 +305,42 @@ class TestRejecter:
         assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[free_BL].sum()
         parts = sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss
         np.testing.assert_allclose(loss, parts, rtol=1e-6)
+
+    @pytest.mark.parametrize("weights", [("all", "all"), ("none", "noised")])
+    def test_the_published_head_judges_the_predictions_of_every_stage(self, weights):
+        model, params = one_layer_model(rejecter=True, rejecter_judges="prediction")
+        objective = Objective(Mask(0.5), unchanged, weights, rejecter_weight=0.5)
+        loss, sums = run(model, params, APART, objective, num_segments=1)
+        canvas, chosen_BL = objective.first_canvas(
+            jax.random.split(jax.random.split(jax.random.key(0), 3)[0], 3), APART, model
+        )
+
+        @jax.jit
+        def decoded(params):
+            bound = model.bind({"params": params})
+            encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+            kv = bound.cross_kv(encoded.memory_BSD)
+            return bound.decode(canvas.tokens_BL, canvas.segment_BL, kv, encoded.segment_BS)
+
+        output = decoded(params)
+        right_BL = output.logits_BLV.argmax(-1) == APART.target_BL
+        per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
+        counts_BL = chosen_BL | (APART.target_BL == IDS.eos) if "noised" in weights else APART.target_BL > 0
+        stages = sum(weight != "none" for weight in weights)
+        np.testing.assert_allclose(sums.rejecter_loss, stages * per_BL[counts_BL].sum(), rtol=1e-5)
+        assert sums.rejecter_judged == stages * counts_BL.sum() == sums.stage_weight_S.sum()
+        assert sums.rejecter_correct == stages * ((output.keep_logits_BL > 0) == right_BL)[counts_BL].sum()
+        np.testing.assert_allclose(
+            loss, sums.stage_loss_S.sum() + sums.length_loss + 0.5 * sums.rejecter_loss, rtol=1e-6
+        )
+
+    @pytest.mark.parametrize(("judges", "alone"), [("prediction", True), ("token", False)])
+    def test_the_published_head_trains_nothing_but_itself(self, judges, alone):
+        model, params = one_layer_model(rejecter=True, rejecter_judges=judges)
+        objective = Objective(Mask(0.5), stage_weights=("all",))
+        grads = jax.grad(lambda params: run(model, params, APART, objective, num_segments=1)[1].rejecter_loss)(params)
+        moved = {name for name, part in grads.items() if any(leaf.any() for leaf in jax.tree.leaves(part))}
+        assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
         model, params = one_layer_model()

@@ -24,13 +24,13 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
+from padir.interop.t5x.arrays import AGAIN, Wanted, check_chunks, check_files, read_arrays, spec_of
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 TENSORFLOW = b"model_checkpoint_path"  # first bytes of a TensorFlow checkpoint's index file, which has the same name
 _VERSIONS = (2, 3)
 _CHUNK_BYTES = 2**26
-_AGAIN = "copy the checkpoint again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,12 @@ class T5XCheckpoint:
     Attributes:
       path: the checkpoint's folder.
       step: number of optimizer steps taken.
-      params: parameters by name ("encoder/encoder_norm/scale"), float32.
+      params: parameters by name ("encoder/encoder_norm/scale"), float32; of those that were not wanted, shape and type.
     """
 
     path: Path
     step: int
-    params: dict[str, np.ndarray]
+    params: dict[str, Any]
 
 
 def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
@@ -77,20 +77,24 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
     return found[wanted]
 
 
-def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint:
+def read(
+    path: str | os.PathLike[str], step: int | None = None, *, wanted: Wanted = lambda name, shape: True
+) -> T5XCheckpoint:
     """Reads the parameters of a checkpoint of either kind.
 
     Args:
       path, step: as in `find`.
+      wanted: called with the name and shape of each parameter before memory is taken for it; False leaves it unread.
 
     Raises:
       PadirError: there is no checkpoint, or it has another format or is damaged.
     """
     folder = find(path, step)
+    check_files(folder)
     if (folder / "checkpoint").is_file():
-        tree = _read_own(folder)
+        tree = _read_own(folder, wanted)
     elif (folder / "state").is_dir():
-        tree = _read_orbax(folder / "state")
+        tree = _read_orbax(folder / "state", wanted)
     else:
         raise PadirError(f"{folder} holds neither a file `checkpoint` nor a folder `state`: it is no T5X checkpoint")
     params = {name: _float32(name, value) for name, value in tree["target"].items()}
@@ -99,14 +103,16 @@ def read(path: str | os.PathLike[str], step: int | None = None) -> T5XCheckpoint
     return T5XCheckpoint(folder, int(steps), params)
 
 
-def _float32(name: str, value: Any) -> np.ndarray:
+def _float32(name: str, value: Any) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
     array = np.asarray(value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise PadirError(f"parameters must be floating-point numbers, got {name} of {array.dtype}")
     return array.astype(np.float32)
 
 
-def _read_own(folder: Path) -> dict[str, Any]:
+def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
     data = (folder / "checkpoint").read_bytes()
     if data.startswith(TENSORFLOW):
         raise PadirError(f"{folder} is a TensorFlow checkpoint: convert it with T5X's convert_tf_checkpoint.py first")
@@ -120,84 +126,36 @@ def _read_own(folder: Path) -> dict[str, Any]:
         )
     except Exception as error:  # damaged files make msgpack raise errors of many types
         raise PadirError(
-            f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {_AGAIN}"
+            f"{folder / 'checkpoint'} is not T5X's msgpack file, or damaged ({type(error).__name__}): {AGAIN}"
         ) from None
     if version not in _VERSIONS:
         raise PadirError(f"{folder} has version {version} of T5X's format, this padir reads {_VERSIONS}")
-    return {"target": _read_arrays(folder, leaves), "step": step}
+    return {"target": read_arrays(folder, leaves, wanted), "step": step}
 
 
-def _read_arrays(folder: Path, leaves: dict[str, Any]) -> dict[str, Any]:
-    """The leaves, with each named zarr array read from its folder, all in parallel."""
-    import tensorstore  # comes with Orbax; slow to import
-
-    opened = {}
-    for name, leaf in leaves.items():
-        if isinstance(leaf, dict):
-            where = _inside(folder, name, leaf)
-            # Only the folder's name is taken from the leaf, which could name any store and address.
-            opened[name] = where, tensorstore.open(_spec(where, fill_missing_data_reads=False), open=True, read=True)
-    reading = {}
-    for name, (where, future) in opened.items():
-        try:
-            reading[name] = where, future.result().read()
-        except ValueError as error:
-            raise PadirError(f"{where} holds no readable zarr array: {_AGAIN} ({first_line(error)})") from None
-    arrays = dict(leaves)
-    for name, (where, future) in reading.items():
-        try:
-            arrays[name] = future.result()
-        except ValueError as error:
-            zeros = _zeros(where) if "missing" in str(error) else None
-            if zeros is None:
-                raise PadirError(f"{where} is damaged: {_AGAIN} ({first_line(error)})") from None
-            arrays[name] = zeros
-    return arrays
-
-
-def _spec(where: Path, **options: Any) -> dict[str, Any]:
-    return {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{where}/"}, **options}
-
-
-def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
-    """The folder of the array that a leaf names, checked to lie within the checkpoint."""
-    kvstore = leaf["kvstore"]
-    path = kvstore.get("path", leaf.get("path")) if isinstance(kvstore, dict) else None  # an old form has it outside
-    where = folder / str(path)
-    try:
-        lies_here = where.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # circular links, a path too long, a NUL
-        lies_here = False
-    if leaf.get("driver") != "zarr" or not path or not lies_here:
-        raise PadirError(
-            f"{folder} says that {name} lies at {path!r}, where no array of a checkpoint lies: do not use it"
-        )
-    return where
-
-
-def _zeros(where: Path) -> np.ndarray | None:
-    """Zeros for a scalar or vector without chunks (zarr omits chunks of zeros); None for other arrays."""
-    import tensorstore
-
-    shape = tensorstore.open(_spec(where), open=True, read=True).result().shape
-    chunks = [path for path in where.iterdir() if not path.name.startswith(".")]
-    return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
-
-
-def _read_orbax(state: Path) -> dict[str, Any]:
+def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
-            wanted = {"target": tree["target"], "state": {"step": tree["state"]["step"]}}
+            arrays = flax.traverse_util.flatten_dict(tree["target"], sep="/")
+            for name, array in arrays.items():
+                check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
+            chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
+            part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
+            if chosen:  # Orbax takes an empty tree for another structure
+                part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
             # NumPy arrays, whatever devices the checkpoint was saved from.
-            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-            arguments = ocp.args.PyTreeRestore(wanted, restore_args=how, partial_restore=True)
+            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
+            arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
             restored = checkpointer.restore(state.absolute(), args=arguments)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {_AGAIN} ({first_line(error)})") from None
-    target = flax.traverse_util.flatten_dict(restored["target"], sep="/")
+        except PadirError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+            raise PadirError(f"{state} is no checkpoint of T5X, or damaged: {AGAIN} ({first_line(error)})") from None
+    target = {name: jax.ShapeDtypeStruct(array.shape, np.float32) for name, array in arrays.items()}
+    target |= flax.traverse_util.flatten_dict(restored.get("target", {}), sep="/")
     return {"target": target, "step": np.asarray(restored["state"]["step"])}
 
 
@@ -249,7 +207,7 @@ def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
             },
         }
         specs[name] = spec
-        here = {**spec, **_spec(folder / spec["kvstore"]["path"])}
+        here = {**spec, **spec_of(folder / spec["kvstore"]["path"])}
         pending.append(tensorstore.open(here, create=True).result().write(array))
     try:
         for future in pending:

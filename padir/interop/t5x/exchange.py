@@ -66,7 +66,7 @@ def _flat(tree: Any) -> dict[str, Any]:
     return dict(flax.traverse_util.flatten_dict(tree, sep="/"))
 
 
-def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: bool) -> tuple[dict[str, Any], Report]:
+def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -> tuple[dict[str, Any], Report]:
     """Replaces a model's parameters by those of a checkpoint where names and shapes agree.
 
     T5X adds up to 128 rows to an embedding table for sharding; the first rows are taken. The position bias of a causal
@@ -74,7 +74,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: 
 
     Args:
       fresh: all parameters of the model, by name.
-      found: the checkpoint's parameters, by name.
+      found: the checkpoint's parameters, by name; those that cannot agree may be shapes alone.
       causal: True if the model's decoder is causal.
 
     Raises:
@@ -92,7 +92,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: 
         if name == "token_embedder/embedding" and 0 < more <= _MOST_PADDING and array.shape[1:] == value.shape[1:]:
             note = f"the first {value.shape[0]:,} of its {array.shape[0]:,} rows"
             array = array[: value.shape[0]]
-        elif name == "decoder/logits_dense/kernel" and array.shape[0] == value.shape[0]:
+        elif name == "decoder/logits_dense/kernel" and array.ndim == 2 and array.shape[0] == value.shape[0]:
             more = array.shape[1] - value.shape[1]
             if 0 < more <= _MOST_PADDING:
                 note = f"the first {value.shape[1]:,} of its {array.shape[1]:,} columns"
@@ -113,7 +113,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, np.ndarray], *, causal: 
     return params, Report(taken, anew, unused, numbers)
 
 
-def check_fits(params: dict[str, np.ndarray], model: Transformer, path: Path) -> None:
+def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
     """Checks that a checkpoint holds all parameters of a model and no others.
 
     Raises:
@@ -179,13 +179,21 @@ def import_model(
       dtype: dtype of the weights in the file, "float32" or "bfloat16".
 
     Raises:
-      PadirError: the checkpoint cannot be read or is of another model, or the output exists already.
+      PadirError: the checkpoint cannot be read or is of another model, its rejecter head judges other tokens than the
+        card says, or the output exists already.
     """
     if (Path(output) / "manifest.json").exists():
         raise PadirError(f"{output} holds a model already: give another folder, or remove it")
-    checkpoint = read(path, step)
-    rows = checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape[0]
-    if not partial and rows > card.ids.num_embeddings:  # padded for sharding
+    expected = param_shapes(card.config, card.ids)
+
+    def can_agree(name: str, shape: tuple[int, ...]) -> bool:
+        sizes = expected.get(name, ())
+        return len(shape) == len(sizes) and all(s <= e + _MOST_PADDING for s, e in zip(shape, sizes, strict=True))
+
+    checkpoint = read(path, step, wanted=can_agree)
+    _check_rejecter(checkpoint, card)
+    rows = next(iter(checkpoint.params.get("token_embedder/embedding", np.empty(0)).shape), 0)
+    if not partial and 0 < rows - card.ids.num_embeddings <= _MOST_PADDING:  # padded for sharding
         card = dataclasses.replace(card, ids=dataclasses.replace(card.ids, num_embeddings=rows))
     model = Transformer(card.config, card.ids)
     if partial:
@@ -201,6 +209,20 @@ def import_model(
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
     save_model(Path(output), tree, card, tokenizer, f"# from {_where(checkpoint)}\n", dtype=dtype)
     return report
+
+
+def _check_rejecter(checkpoint: T5XCheckpoint, card: ModelCard) -> None:
+    """Refuses a rejecter head of the published implementation as one that judges the tokens shown."""
+    head = any(name.startswith("rejecter/") for name in checkpoint.params)
+    if head and card.config.rejecter and card.config.rejecter_judges == "token":
+        if not (checkpoint.path.absolute().parent / CARD).is_file():  # no run with padir's adapter
+            raise PadirError(
+                "ModelConfig.rejecter_judges",
+                "'prediction' for the rejecter head of a checkpoint without padir.json, as the published head judges"
+                " what the model predicts",
+                "token",
+                "set it, or restore padir.json beside the checkpoint",
+            )
 
 
 def _where(checkpoint: T5XCheckpoint) -> str:

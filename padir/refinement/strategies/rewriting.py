@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, hide, repeats, restore, write
-from padir.refinement.scores import Output, best_tokens
+from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, worst
+from padir.refinement.strategies.sampling import sample_tokens
 
 _REMASK = ("previous", "start", "logits")
 
@@ -55,38 +57,69 @@ class Padir:
 
     After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
     leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
-    included. With the remask "previous" or "start" this loses nothing: more steps would give the same tokens.
+    included. With the remask "previous", "start" or "none", all remaining steps would give the same tokens.
 
     Attributes:
       remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
         ("start"), or the argmax of the logits summed over the steps so far ("logits", which keeps B·L·V numbers between
-        steps).
+        steps); "none" takes nothing back.
+      remask_last: take stutter back after the last step, too, where a step before has written a token.
+      temperature: temperature of the draws that replace the argmax; 0 for the argmax. At other temperatures all steps
+        are taken.
+      top_k, top_p: tokens among which to draw, as in `padir.decoding.search.Sampling`.
+
+    Raises:
+      PadirError: a number is out of its range, or remask_last is set with a remask that would leave noise or takes
+        nothing back.
     """
 
     remask: str = "previous"
+    remask_last: bool = False
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
 
     def __post_init__(self):
-        checks.one_of(_REMASK, **checks.fields_of(self, "remask"))
+        checks.one_of((*_REMASK, "none"), **checks.fields_of(self, "remask"))
+        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
+        checks.at_least(0, **checks.fields_of(self, "top_k"))
+        if not 0 < self.top_p <= 1:
+            raise PadirError("Padir.top_p", "in (0, 1]", self.top_p)
+        if self.remask_last:
+            checks.one_of(("previous", "logits"), "unset remask_last", **checks.fields_of(self, "remask"))
 
     def init(self, key_B, canvas: Canvas) -> PadirMemory:
         del key_B
         return PadirMemory(jnp.zeros_like(canvas.free_BL), _no_logits(self.remask, canvas))
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps):
-        del key_B
-        token_BL, score_BL = output.best()
-        argmax = write(canvas, ~memory.ended_BL, token_BL, score_BL)
-        stutter_BL = repeats(argmax.tokens_BL, canvas) & ~memory.ended_BL
+        written = write(canvas, ~memory.ended_BL, *self._tokens(key_B, output, canvas))
         summed_BLV = memory.summed_BLV
         if summed_BLV is not None:
             summed_BLV = summed_BLV + output.logits_BLV
-        rewritten = _take_back(self.remask, stutter_BL, argmax, canvas, summed_BLV)
-        changed_BL = rewritten.tokens_BL != canvas.tokens_BL
-        ended_BL = memory.ended_BL | (count_in_segment(changed_BL, canvas.segment_BL) == 0)
+        rewritten = written
+        if self.remask != "none":
+            stutter_BL = repeats(written.tokens_BL, canvas) & ~memory.ended_BL
+            rewritten = _take_back(self.remask, stutter_BL, written, canvas, summed_BLV)
+        ended_BL = memory.ended_BL
+        if self.temperature == 0:
+            changed_BL = rewritten.tokens_BL != canvas.tokens_BL
+            ended_BL |= count_in_segment(changed_BL, canvas.segment_BL) == 0
         final_BL = ended_BL | (step == num_steps - 1)
-        after = restore(rewritten, final_BL, argmax)
+        if self.remask_last:
+            final_BL &= canvas.score_BL == 0  # nothing has been written there that could be put back
+        after = restore(rewritten, final_BL, written)
         done_B = canvas.done_B | ended_BL.all(-1)
         return dataclasses.replace(after, done_B=done_B), PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
+
+    def _tokens(self, key_B, output: Output, canvas: Canvas) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        """The tokens that a step writes, and their log-probabilities."""
+        if self.temperature == 0:
+            return output.best()
+        logits_BLV = output.logits_BLV
+        among_BLV = likely(logits_BLV / self.temperature, self.top_k, self.top_p)
+        token_BL, _ = sample_tokens(key_B, among_BLV, canvas.segment_BL, 1.0)
+        return token_BL, token_scores(logits_BLV, token_BL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,13 +210,20 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Rejecter:
-    """The learned rejecter: tokens that the model's rejecter head would not keep are replaced by the argmax.
+    """The learned rejecter: tokens that the model's rejecter head would not keep are not kept.
 
-    `Output.keep_logits_BL` judges the tokens that the decoder was shown in this pass. The first step writes every
-    position, because the draft is noise. A row is done when a pass changes none of its tokens.
+    The model knows what its head judges (`ModelConfig.rejecter_judges`):
+
+    - "token": the tokens that the decoder was shown in this pass. The argmax replaces those that are rejected. The
+      first step writes every position, because the draft is noise.
+    - "prediction": the argmax of this pass, as in the published implementation. Every pass writes the argmax at every
+      position, and every pass but the last hides the rejected positions again.
+
+    A row is done when a pass changes none of its tokens; with "prediction" the result is then the argmax of this pass,
+    as all remaining passes would show the decoder the same tokens.
 
     Attributes:
-      threshold: tokens with a lower probability of being kept are rewritten; 0 keeps all tokens, above 1 none.
+      threshold: smallest probability of keeping a token at which the token stays; 0 keeps all, above 1 keeps none.
 
     Raises:
       PadirError (at the first step): the model has no rejecter head.
@@ -200,13 +240,18 @@ class Rejecter:
         return ()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
-        del key_B, num_steps
+        del key_B
         if output.keep_logits_BL is None:
             raise PadirError(
                 "the rejecter strategy needs keep logits, which this decoder lacks: train a model with a rejecter head,"
                 " or choose another strategy"
             )
-        rejected_BL = (jax.nn.sigmoid(output.keep_logits_BL) < self.threshold) | (step == 0)
-        written = write(canvas, rejected_BL, *output.best())
-        unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1)
-        return dataclasses.replace(written, done_B=canvas.done_B | unchanged_B), memory
+        rejected_BL = jax.nn.sigmoid(output.keep_logits_BL) < self.threshold
+        if output.judges == "prediction":
+            written = write(canvas, canvas.free_BL, *output.best())
+            after = hide(written, rejected_BL)
+        else:
+            written = after = write(canvas, rejected_BL | (step == 0), *output.best())
+        ended_BL = count_in_segment(after.tokens_BL != canvas.tokens_BL, canvas.segment_BL) == 0
+        after = restore(after, ended_BL | (step == num_steps - 1), written)
+        return dataclasses.replace(after, done_B=canvas.done_B | ended_BL.all(-1)), memory

@@ -14,9 +14,6 @@ _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
 class RefinementFeatureConverter(seqio.FeatureConverter):
     """Feature converter that puts the [LENGTH] token in front of every source, then packs or pads.
 
-    Without packing, each example also gets its number in the data set, or in its shard where T5X reads a shard. Random
-    drafts are drawn from this number and a seed, so that a translation does not depend on its batch.
-
     Args:
       length_id: id of the [LENGTH] token; None for a model whose length head needs no such token.
       pack, use_custom_packing_ops: as T5X gives them.
@@ -25,14 +22,12 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
     """
 
     TASK_FEATURES = {"inputs": _IDS, "targets": _IDS}
-    MODEL_FEATURES = {"encoder_input_tokens": _IDS, "decoder_target_tokens": _IDS, "sentence_number": _IDS}
+    MODEL_FEATURES = {"encoder_input_tokens": _IDS, "decoder_target_tokens": _IDS}
     PACKING_FEATURE_DTYPES = {"encoder_segment_ids": tf.int32, "decoder_segment_ids": tf.int32}
 
     def __init__(self, length_id: int | None, pack: bool = True, use_custom_packing_ops: bool = False):
         super().__init__(pack=pack, use_custom_packing_ops=use_custom_packing_ops)
         self.length_id = length_id
-        if pack:  # packed rows are for training, which draws no drafts from sentence numbers
-            self.MODEL_FEATURES = {k: v for k, v in self.MODEL_FEATURES.items() if k != "sentence_number"}
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
         prefix = [] if self.length_id is None else [self.length_id]
@@ -53,11 +48,10 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
                 },
                 num_parallel_calls=tf.data.AUTOTUNE,
             )
-        return ds.enumerate().map(
-            lambda number, padded: {
+        return ds.map(
+            lambda padded: {
                 "encoder_input_tokens": padded["inputs"],
                 "decoder_target_tokens": padded["targets"],
-                "sentence_number": tf.cast(number, tf.int32)[None],
             },
             num_parallel_calls=tf.data.AUTOTUNE,
         )
@@ -69,4 +63,4 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
         lengths = {"encoder_input_tokens": source, "decoder_target_tokens": target}
         if self.pack:
             return {**lengths, "encoder_segment_ids": source, "decoder_segment_ids": target}
-        return {**lengths, "sentence_number": 1}
+        return lengths

@@ -121,18 +121,18 @@ class RefinementModel(BaseTransformerModel):
 
     def predict_batch_with_aux(self, params: Any, batch: Mapping[str, Any], rng: Any = None) -> tuple[Any, Any]:
         """Translations [B, L] that end with EOS, and their scores, lengths and decoder passes, [B] each."""
-        del rng  # drafts are drawn from the decoding's seed and the sentences' numbers
+        del rng  # drafts are drawn from the decoding's seed and the sources
         decoding, module = self.decoding, self.module
         assert decoding.strategy is not None and decoding.canvas is not None
         most = min(batch["decoder_target_tokens"].shape[1], module.config.max_length)
-        encoded, cross_kv = encode(module, params, batch["encoder_input_tokens"])
+        source_BS = batch["encoder_input_tokens"]
+        encoded, cross_kv = encode(module, params, source_BS)
         length_BK, _ = top_lengths(encoded.length, decoding.lengths.top_k)
         length_BN, draw_BN = candidate_rows(length_BK, decoding.lengths, most)
-        number_B = batch["sentence_number"][:, 0].astype(jnp.uint32)
         drafts = refine_drafts(
             module,
             params,
-            DraftInputs(cross_kv, encoded.segment_BS, number_B, length_BN, draw_BN),
+            DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_BN, draw_BN),
             options=RefineOptions(most, decoding.strategy, decoding.canvas, decoding.prune, rows_together(most)),
             num_steps=decoding.num_steps,
             seed=decoding.seed,
@@ -220,8 +220,7 @@ def metrics(loss: jax.Array, sums: Sums, batch: Batch) -> dict[str, Any]:
     for s in stages:
         found[f"stage_{s + 1}_loss"] = average(total=sums.stage_loss_S[s], count=sums.stage_weight_S[s])
         found[f"stage_{s + 1}_accuracy"] = average(total=sums.stage_correct_S[s], count=sums.tokens)
-    if sums.rejecter_loss is not None and sums.rejecter_correct is not None:
-        free = sums.tokens - sums.segments
-        found["rejecter_loss"] = average(total=sums.rejecter_loss, count=free)
-        found["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=free)
+    if sums.rejecter_loss is not None and sums.rejecter_judged is not None:
+        found["rejecter_loss"] = average(total=sums.rejecter_loss, count=sums.rejecter_judged)
+        found["rejecter_accuracy"] = average(total=sums.rejecter_correct, count=sums.rejecter_judged)
     return found

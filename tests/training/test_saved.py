@@ -1,0 +1,77 @@
+"""Models of runs that have not finished, and of earlier steps."""
+
+import shutil
+
+import pytest
+from support.training import assert_equal
+
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.jobs.average import average_run
+from padir.jobs.distillation import Teacher
+from padir.models.directory import load_model
+from padir.training.saved import load_step
+
+
+@pytest.fixture
+def unfinished(finished):
+    """A run of six steps, with checkpoints of 4 and 6, that was stopped before it wrote its model."""
+    for name in ("manifest.json", "model.json", "vocab.model", "weights.safetensors", "config.gin"):
+        (finished / name).unlink()
+    return finished
+
+
+def test_a_checkpoint_gives_the_model_that_the_run_writes(straight, capsys):
+    params, card, tokenizer = load_step(straight[0])
+    expected, written, vocabulary = load_model(straight[0])
+    assert_equal(params, expected)
+    assert (card.step, card.weights, card.config) == (written.step, written.weights, written.config)
+    assert tokenizer.sha256 == vocabulary.sha256
+    assert capsys.readouterr().err == f"padir: {straight[0]}: the checkpoint of step 6 is used\n"
+
+
+def test_the_newest_checkpoint_of_an_unfinished_run_is_used(straight, unfinished, capsys):
+    translator = Translator.load(unfinished)
+    assert_equal(translator.params, load_model(straight[0])[0])
+    assert "the checkpoint of step 6 is used; the training run has not finished" in capsys.readouterr().err
+    assert Translator.load(unfinished, step=4).card.step == 4
+    assert translator.translate(["eins"], num_steps=1)
+
+
+def test_a_step_of_a_finished_run_has_its_own_parameters(straight):
+    (early, card, _), (late, _, _) = load_step(straight[0], 4), load_step(straight[0], 6)
+    assert card.step == 4
+    with pytest.raises(AssertionError):
+        assert_equal(early, late)
+
+
+def test_steps_that_are_not_there(unfinished, tmp_path):
+    with pytest.raises(PadirError, match="has no checkpoint of step 5: it has those of 4, 6"):
+        Translator.load(unfinished, step=5)
+    with pytest.raises(PadirError, match="has no checkpoint of step 5: give the folder of a training run"):
+        Translator.load("de_en", step=5)
+    weights = next(path for path in (unfinished / "checkpoints" / "6" / "state").rglob("*") if path.stat().st_size > 99)
+    weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    with pytest.raises(PadirError, match="was changed or damaged"):
+        Translator.load(unfinished)
+    for step in (4, 6):
+        (unfinished / "checkpoints" / str(step) / "model.json").unlink()
+    with pytest.raises(PadirError, match="does not describe its model, as an earlier version"):
+        Translator.load(unfinished)
+    shutil.rmtree(unfinished / "checkpoints")
+    with pytest.raises(PadirError, match="has no manifest.json"):
+        Translator.load(unfinished)
+
+
+def test_checkpoints_up_to_a_step_are_averaged(straight, unfinished, tmp_path, capsys):
+    card = average_run(unfinished, tmp_path / "four", kind="last", count=1, step=4)
+    assert card.weights.steps == (4,)
+    assert_equal(load_model(tmp_path / "four")[0], load_step(straight[0], 4)[0])
+    assert "checkpoints up to step 4 are used" in capsys.readouterr().err
+    assert average_run(unfinished, tmp_path / "both", kind="last", count=2).weights.steps == (4, 6)
+    assert (tmp_path / "both" / "config.gin").read_text() == "train.seed = 3\n"
+
+
+def test_a_teacher_has_finished(unfinished):
+    with pytest.raises(PadirError, match="its training run has not finished"):
+        Teacher.load(unfinished)
