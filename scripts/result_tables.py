@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from padir.evaluation.columns import SYSTEM
+
+REPEATS = "repeats dropped"
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
@@ -28,17 +31,21 @@ def evaluation(name: str) -> str:
     for row in rows:
         scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
         beam = (row.get("search") or {}).get("size")
-        setting = [_number(row["num_steps"]), f"beam {beam}" if beam else str(row["top_k"])]
+        setting = [
+            _number(row["num_steps"]),
+            f"beam {beam}" if beam else str(row["top_k"]),
+            SYSTEM["drop_repeats"](row),
+        ]
         lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
-    return table(["model"] * several + ["steps", "lengths", *columns.values()], lines, text=several)
+    return table(["model"] * several + ["steps", "lengths", REPEATS, *columns.values()], lines, text=several)
 
 
 def by_steps(name: str) -> str:
     """BLEU of each model of results/NAME.json after 1, 4 and 10 steps, and other scores of the last."""
-    settings: dict[tuple[str, str], dict[int | None, Any]] = {}
+    settings: dict[tuple[str, ...], dict[int | None, Any]] = {}
     for row in load(name):
         beam = (row["search"] or {}).get("size")
-        key = (f"`{row['model']}`", f"beam {beam}" if beam else str(row["top_k"]))
+        key = (f"`{row['model']}`", f"beam {beam}" if beam else str(row["top_k"]), SYSTEM["drop_repeats"](row))
         settings.setdefault(key, {})[row["num_steps"]] = {each: score["value"] for each, score in row["scores"].items()}
     lines = []
     for key, steps in sorted(settings.items(), key=lambda item: "beam" in item[0][1]):
@@ -47,7 +54,7 @@ def by_steps(name: str) -> str:
         if None in steps:
             bleu[-1] = f"{steps[None]['bleu']:.1f}"
         lines.append([*key, *bleu, *(f"{shown[each]:.2f}" for each in ("stutter", "length_ratio", "passes"))])
-    head = ["objective", "lengths", "1 step", "4 steps", "10 steps", "stutter", "length ratio", "passes"]
+    head = ["objective", "lengths", REPEATS, "1 step", "4 steps", "10 steps", "stutter", "length ratio", "passes"]
     return table(head, lines, text=True)
 
 
@@ -84,8 +91,11 @@ def toy_objectives() -> str:
         cells = [f"{float(cell):.1f}" if cell != "-" else "" for cell in right[:4]]
         cells[3] = f"{float(right[last]):.1f}"
         option = option if last == 4 else f"`{option}`"
-        lines.append([f"`{model}`", option, *cells, f"{float(mixed[last]):.1f}", passes[last]])
-    return table(["objective", "decoded by", "1", "2", "4", "10", "mixed at 10", "passes at 10"], lines, text=True)
+        dropped = "yes" if strategy == "padir" else "no"
+        lines.append([f"`{model}`", option, dropped, *cells, f"{float(mixed[last]):.1f}", passes[last]])
+    return table(
+        ["objective", "decoded by", REPEATS, "1", "2", "4", "10", "mixed at 10", "passes at 10"], lines, text=True
+    )
 
 
 def readme() -> str:

@@ -34,6 +34,7 @@ GROUPS = {
     "use": (
         Command("translate", "translating", "Translate sentences or the lines of a file, one line out for each."),
         Command("score", "translating", "Compute log-probabilities of given translations."),
+        Command("list", "listing", "List the configurations, models, strategies and corpora that come with padir."),
         Command("serve", "serving", "Serve a model over HTTP, with a page that shows the refinement steps."),
     ),
     "measure": (
@@ -61,6 +62,7 @@ EXAMPLES = {
     "distill": "--model runs/teacher --data data/toy --output data/toy_distilled",
     "translate": '--top_k 5 "Wo ist der Bahnhof?"',
     "score": "--model runs/toy --source de.txt --target en.txt",
+    "list": "strategies",
     "serve": "--port 8000",
     "evaluate": "--model runs/toy --data data/toy --num_steps 1 4 --output results/toy",
     "tables": "results/toy.json",

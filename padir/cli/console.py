@@ -45,14 +45,16 @@ def read_lines(path: str) -> list[str]:
 def print_splits(title: str, manifest: PreparedManifest) -> None:
     """Print the size of every split of a prepared folder."""
     rows = [
-        [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _counts(info.dropped)]
+        [split, f"{info.read:,}", f"{info.written:,}", f"{info.target_tokens:,}", _dropped(split, info.dropped)]
         for split, info in manifest.splits.items()
     ]
     tables.show(title, ["split", "pairs read", "written", "target tokens", "dropped"], rows)
 
 
-def _counts(dropped: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count) or "none"
+def _dropped(split: str, dropped: dict[str, int]) -> str:
+    """Number of dropped pairs by reason; test sets drop them from the records only."""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
+    return (counts if split == "train" else f"none ({counts} in the text only)") if counts else "none"
 
 
 @contextlib.contextmanager

@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from padir.cli.commands import build_parser
-from padir.cli.console import own_words, without_controls
+from padir.cli.console import own_words, tell, without_controls
 from padir.decoding.program_cache import compile_cache
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_writable, write_json
 
@@ -58,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 141
+    except (MemoryError, RuntimeError) as error:  # XLA's error for too little memory is a RuntimeError
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"out of memory ({first_line(error)}): use smaller batches, or shorter rows")
     except OSError as error:
         _discard_output()
         return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
@@ -82,10 +87,17 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
         for name in ("output", "json", "html", "hypotheses"):
             if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
                 check_writable(path, file=name != "output")
+                if name != "output" or args.command == "translate":
+                    _tell_of_new_folder(Path(path).absolute().parent)
     results = args.run(args)
     if args.json and results is not None and _is_first(args):  # else a command or another process has written them
         write_json(args.json, results)
     _flush()
+
+
+def _tell_of_new_folder(folder: Path) -> None:
+    if not folder.exists():
+        tell(f"padir: {folder} does not exist, and will be made")
 
 
 def _join(args: argparse.Namespace) -> None:

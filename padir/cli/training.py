@@ -33,6 +33,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     setting(parser, LengthSearch, "top_k", "number of most likely lengths to try in validation")
     parser.add_argument("--num_steps", type=int, help=argparse.SUPPRESS)  # would be the decoder passes of validation
     parser.add_argument("--yes", action="store_true", help="train without a configuration, with every default")
+    parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
     hosts = parser.add_argument_group("several processes, each running this command (docs/devices.md)")
     hosts.add_argument(
         "--coordinator",
@@ -46,13 +47,15 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_train)
 
 
-def _train(args: argparse.Namespace) -> dict[str, Any]:
+def _train(args: argparse.Namespace) -> dict[str, Any] | None:
     folders = folders_of(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:
         raise PadirError("no model_dir: give --model_dir DIR, or --gin.MODEL_DIR=DIR")
     _check_configured(args)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
+    if not weights and args.data and len(folders) == 1:
+        weights = {"weights": ()}  # those of a gin file belong to its own folders
 
     def validation() -> tuple[Any, TrainConfig, Any]:
         """Decoding options of the validation, the settings, and the validation function; raises if one is wrong."""
@@ -66,6 +69,9 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
 
     _, settings, evaluate_fn = agreed("the options of the validation", validation, lambda made: repr(made[0]))
     mixture = config.configured(Mixture)(folders=folders, **weights)
+    if args.print_config:
+        print(config.operative())
+        return None
     return train(mixture, model_dir, settings, evaluate_fn=evaluate_fn, config_text=config.operative())
 
 

@@ -49,6 +49,7 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated",
     )
+    parser.add_argument("--split", action="store_true", help="translate each sentence of a line by itself")
     setting(parser, Decoding, "n_best", "--json, --jsonl: list this number of candidates, best first")
     steps_options(parser)
     parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
@@ -77,16 +78,18 @@ def _translate(args: argparse.Namespace) -> None:
             ready=ready,
             progress=stack.enter_context(counter("translate", shown=not on_terminal)),
             trace=bool(args.trace or args.html),
+            split=args.split,
         )
         number = passes = 0
         for chunk in chunks:
-            for text, result in chunk:
-                _show_steps(args, text, result, traces)
+            for line in chunk:
+                for text, result in line.sentences:
+                    _show_steps(args, text, result, traces)
                 if add is not None:
-                    add(text, result)
-                row = json.dumps(translation_row(text, result), ensure_ascii=False) if args.jsonl else result.text
+                    add(line)
+                row = json.dumps(translation_row(line), ensure_ascii=False) if args.jsonl else line.translation.text
                 out.write((without_controls(row) if on_terminal else row) + "\n")
-                number, passes = number + 1, passes + result.passes
+                number, passes = number + 1, passes + line.translation.passes
             out.flush()
         results |= {"lines": number, "passes": passes / max(1, number)}
     if args.html:

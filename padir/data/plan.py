@@ -21,6 +21,7 @@ BUCKET_STEP = 8  # lengths are rounded up to a multiple of this number
 
 # Rows that wait for more pairs while packing: more rows waste fewer positions and take longer to search.
 _OPEN_ROWS = 64
+_MOST_POSITIONS = 2**26  # of a batch, whose arrays of numbers alone then take about 2 GB
 
 Shape = tuple[int, int, int]  # B, S, L
 Rows = list[list[int]]  # the record numbers of each row, in segment order
@@ -83,6 +84,9 @@ class Layout:
             checks.at_least(1, **{name: getattr(self, name)})
         if self.rows % self.row_multiple:
             raise PadirError("rows", f"a multiple of row_multiple, {self.row_multiple}", self.rows)
+        positions = self.rows * max(self.row_length, self.source_row_length)
+        if positions > _MOST_POSITIONS:
+            raise PadirError("a batch", f"of at most {_MOST_POSITIONS:,} positions", positions, "lower Batching.rows")
 
     def shapes(self) -> tuple[Shape, ...]:
         """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same in all.

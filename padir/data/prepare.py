@@ -32,7 +32,7 @@ from padir.data.manifest import (
     VocabularyInfo,
     text_names,
 )
-from padir.data.prepared import is_prepared, load_manifest
+from padir.data.prepared import check_replaceable, is_prepared, load_manifest
 from padir.data.records import SplitWriter, pair_bytes
 from padir.data.sources import PathLike, Source
 from padir.errors import PadirError
@@ -89,8 +89,11 @@ def prepare(
             writer = SplitWriter(partial, split, limits, records_per_shard)
             splits[split] = _write_split(source, split, tokenizer, writer, progress)
         if "train" in splits and not splits["train"].written:
-            dropped = ", ".join(f"{count} {reason}" for reason, count in splits["train"].dropped.items())
-            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy="raise the limits")
+            counts = {reason: count for reason, count in splits["train"].dropped.items() if count}
+            dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+            blank = all(reason.startswith("empty") for reason in counts)
+            remedy = "give files whose lines have text on both sides" if blank else "raise the limits"
+            raise PadirError(f"{source.name}: every training pair was dropped ({dropped})", remedy=remedy)
         manifest = PreparedManifest(file_sums(partial), splits=splits, **inputs)
         manifest.write(partial)
     return manifest
@@ -109,6 +112,7 @@ def _check_output(
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds files that `padir prepare` did not make", remedy="give another folder")
     if overwrite:
+        check_replaceable(output_dir)
         return None
     manifest = load_manifest(output_dir, verify=True)
     same = all(getattr(manifest, name) == value for name, value in inputs.items())

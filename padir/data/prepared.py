@@ -31,12 +31,27 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManif
 
 
 def is_prepared(directory: Path) -> bool:
-    """True if `padir prepare` or `padir distill` made the folder, so that the folder may be replaced."""
+    """True if `padir prepare` or `padir distill` made the folder."""
     try:
         contents = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        return contents["format"] == PreparedManifest.HEADER["format"]
+        return contents["format"] == PreparedManifest.HEADER["format"] and isinstance(contents["files"], dict)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def check_replaceable(directory: Path) -> None:
+    """Checks that padir made every file of a prepared folder, as all are deleted when the folder is replaced.
+
+    Raises:
+      PadirError: the folder holds a file that its manifest does not name.
+    """
+    ours = {MANIFEST, *json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]}
+    names = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    if foreign := sorted(name for name in names if name not in ours):
+        raise PadirError(
+            f"{directory} holds files that padir did not make, such as {foreign[0]}",
+            remedy="move them away, or give another folder",
+        )
 
 
 def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:

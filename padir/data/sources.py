@@ -70,7 +70,7 @@ class ParallelText:
             raise PadirError(f"{self.name} has no files", remedy="give train, validation or test files")
         for split in self.splits:
             for path in self._paths(split):
-                if not path.is_file():
+                if not path.exists() or path.is_dir():  # a pipe or /dev/stdin is read, too
                     raise PadirError(f"{self.name} {split}: no file {path}", remedy="check the path")
 
     @property

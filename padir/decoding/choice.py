@@ -14,7 +14,6 @@ from padir.decoding.text import one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.distributed.sharding import on_host
 from padir.models.length import log_probs
-from padir.refinement.strategies import Padir
 
 
 def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> list[Translation]:
@@ -38,6 +37,7 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
                 length=int(drafts.length_R[best]),
                 passes=int(drafts.passes_R[best]),
                 hypotheses=len(refined.tried.candidates[b]),
+                whole_text=_whole_text(loaded, drafts.tokens_RL[best], drafts.free_RL[best]),
                 trace=_trace(loaded, decoding, drafts, best),
                 candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
                 candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
@@ -84,11 +84,14 @@ def draft_text(
     free_L: Bool[np.ndarray, " L"],
 ) -> str:
     """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
-    drop = decoding.drop_repeats
-    if drop is None:
-        drop = isinstance(decoding.strategy, Padir)
-    tokens = without_repeats(tokens_L, free_L, loaded.tokenizer.copied) if drop else tokens_L[free_L].tolist()
-    return one_line(loaded.tokenizer.decode(tokens))
+    if not decoding.drops_repeats:
+        return _whole_text(loaded, tokens_L, free_L)
+    return one_line(loaded.tokenizer.decode(without_repeats(tokens_L, free_L, loaded.tokenizer.copied)))
+
+
+def _whole_text(loaded: LoadedModel, tokens_L: Int[np.ndarray, " L"], free_L: Bool[np.ndarray, " L"]) -> str:
+    """The text of a draft's free tokens, repeated ones included."""
+    return one_line(loaded.tokenizer.decode(tokens_L[free_L].tolist()))
 
 
 def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):

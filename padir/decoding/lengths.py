@@ -21,6 +21,9 @@ class Candidate(NamedTuple):
     draw: int
 
 
+_MOST_DRAFTS = 4_096  # of one sentence: all are in memory at once
+
+
 @dataclasses.dataclass(frozen=True)
 class LengthSearch:
     """The lengths that decoding tries for a sentence: top-k lengths × offsets × parallel draws, duplicates removed.
@@ -31,7 +34,7 @@ class LengthSearch:
       draws: number of drafts of each length; a number above 1 needs a random canvas.
 
     Raises:
-      PadirError: top_k or draws is below 1, or offsets is empty.
+      PadirError: top_k or draws is below 1, offsets is empty, or a sentence would have more than 4,096 drafts.
     """
 
     top_k: int = 1
@@ -47,6 +50,10 @@ class LengthSearch:
         checks.at_least(1, top_k=self.top_k, draws=self.draws)
         if not self.offsets:
             raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
+        drafts = self.top_k * len(self.offsets) * self.draws
+        if drafts > _MOST_DRAFTS:
+            what = f"draws ({self.draws:,}) x top_k ({self.top_k:,}) x offsets ({len(self.offsets):,})"
+            raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
 
 
 def candidate_rows(

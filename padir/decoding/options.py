@@ -13,7 +13,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies import check_strategy, parse_strategy
+from padir.refinement.strategies import Padir, check_strategy, parse_strategy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +119,11 @@ class Decoding:
         if isinstance(lengths.get("offsets"), list):
             lengths["offsets"] = tuple(lengths["offsets"])
         return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, **lengths))
+
+    @property
+    def drops_repeats(self) -> bool:
+        """True if repeated tokens are removed: as `drop_repeats` says, or for None with the strategy "padir" alone."""
+        return isinstance(self.strategy, Padir) if self.drop_repeats is None else self.drop_repeats
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
         """Replaces a canvas or strategy of None by the model's own corruption or strategy."""

@@ -8,18 +8,21 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 from padir.decoding.options import Decoding
+from padir.decoding.text import one_line
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
+from padir.text.sentences import Paragraph
 
 _CHUNK_BATCHES = 16  # batches in a chunk of lines at most; several, so that sorting by length saves padding
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
@@ -52,6 +55,14 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
         yield line
 
 
+class TranslatedLine(NamedTuple):
+    """A line, its translation, and the line's sentences with their translations: one, unless lines are split."""
+
+    source: str
+    translation: Translation
+    sentences: tuple[tuple[str, Translation], ...]
+
+
 def translate_lines(
     translator: Translator,
     source: Iterable[str],
@@ -61,23 +72,51 @@ def translate_lines(
     ready: Callable[[], bool] = lambda: True,
     progress: Callable[[int], None] = lambda count: None,
     trace: bool = False,
-) -> Iterator[list[tuple[str, Translation]]]:
-    """Translates lines chunk by chunk, and yields the lines of each chunk with their translations.
+    split: bool = False,
+) -> Iterator[list[TranslatedLine]]:
+    """Translates lines chunk by chunk.
 
     Args:
       warn: gets a message for each line that was cut.
       ready: tells whether the next line is there; if not, the lines that were read are translated first.
-      progress: gets the number of lines translated since its last call.
+      progress: gets the number of lines, or of their sentences, translated since its last call.
       trace: record the steps of each translation.
+      split: translate each sentence of a line by itself.
     """
-    first = 0
+    done_before = 0
+    source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
-        results = translator.translate(chunk, decoding, truncate=True, trace=trace, progress=progress)
-        for number, result in enumerate(results, first + 1):
-            if result.truncated:
+        paragraphs = [
+            Paragraph.split(line, source_language) if split else Paragraph((line,), ("", "")) for line in chunk
+        ]
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        results = translator.translate(sentences, decoding, truncate=True, trace=trace, progress=progress)
+        rest = iter(zip(sentences, results, strict=True))
+        done = []
+        for number, (line, paragraph) in enumerate(zip(chunk, paragraphs, strict=True), done_before + 1):
+            parts = tuple(itertools.islice(rest, len(paragraph.sentences)))
+            if any(result.truncated for _, result in parts):
                 warn(f"line {number} is longer than the model takes: its end was not translated")
-        yield list(zip(chunk, results, strict=True))
-        first += len(chunk)
+            done.append(TranslatedLine(line, _together(paragraph, parts, target_language), parts))
+        yield done
+        done_before += len(chunk)
+
+
+def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
+    """The translation of a line from those of its sentences; the score is their mean by length."""
+    results = [result for _, result in parts]
+    if len(results) == 1 and not any(paragraph.gaps):
+        return results[0]
+    text = one_line(paragraph.joined([result.text for result in results], target_language))
+    length = sum(result.length for result in results)
+    return Translation(
+        text=text,
+        score=sum(result.score * result.length for result in results) / max(1, length),
+        length=length,
+        passes=sum(result.passes for result in results),
+        hypotheses=sum(result.hypotheses for result in results),
+        truncated=any(result.truncated for result in results),
+    )
 
 
 def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
@@ -98,8 +137,9 @@ def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda
         yield chunk
 
 
-def translation_row(source: str, translation: Translation) -> dict[str, Any]:
-    """A translation with its source as JSON; with candidates, best first, if the translation has some."""
+def translation_row(line: TranslatedLine) -> dict[str, Any]:
+    """A translated line as JSON; with candidates, best first, or with its sentences, if there are some."""
+    source, translation, sentences = line
     fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
     row = {"source": source, "score": _finite(translation.score), **fields}
     if translation.candidates:
@@ -107,6 +147,8 @@ def translation_row(source: str, translation: Translation) -> dict[str, Any]:
         row["candidates"] = [
             {"text": text, "score": _finite(score), "length": length} for (text, score), length in listed
         ]
+    if sentences[1:]:
+        row["sentences"] = [translation_row(TranslatedLine(*pair, ())) for pair in sentences]
     return row
 
 
@@ -115,18 +157,18 @@ def _finite(score: float) -> float | None:
 
 
 @contextlib.contextmanager
-def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[str, Translation], None], dict[str, Any]]]:
+def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[TranslatedLine], None], dict[str, Any]]]:
     """Writes translations as JSON one by one: {"translations": [{...}, ...], "lines": ...}.
 
-    Yields a function that adds a translation, and a dictionary for the metrics after the translations. The file appears
-    once it is complete, or not at all.
+    Yields a function that adds a translated line, and a dictionary for the metrics after the translations. The file
+    appears once it is complete, or not at all.
     """
     metrics: dict[str, Any] = {}
     count = 0
 
-    def add(source: str, translation: Translation) -> None:
+    def add(line: TranslatedLine) -> None:
         nonlocal count
-        row = translation_row(source, translation)
+        row = translation_row(line)
         file.write((",\n  " if count else "\n  ") + json.dumps(row, ensure_ascii=False))
         count += 1
 

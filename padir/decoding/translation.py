@@ -24,6 +24,7 @@ class Translation:
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the target lengths of the candidates.
+      whole_text: the text before repeated tokens were dropped; None if nothing drops any, as for a causal model.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Translation:
     truncated: bool = False
     candidates: tuple[tuple[str, float], ...] = ()
     candidate_lengths: tuple[int, ...] = ()
+    whole_text: str | None = None
 
     def _repr_html_(self) -> str:
         """HTML of the translation for notebooks: every step if the translation has a trace, otherwise its text."""

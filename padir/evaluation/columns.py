@@ -39,7 +39,10 @@ def _canvas(row: RowDict) -> str:
 
 
 def _drop_repeats(row: RowDict) -> str:
-    return {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")]
+    drop, strategy = row.get("drop_repeats"), (row.get("strategy") or {}).get("name")
+    if drop is None and (strategy or row.get("causal")):  # of an older version: the default of the strategy
+        drop = strategy == "padir"
+    return {True: "yes", False: "no", None: "-"}[drop]
 
 
 def _with_settings(description: dict[str, Any]) -> str:
@@ -100,11 +103,11 @@ def system_columns(rows: Rows) -> list[str]:
     def differ(name: str, some: Rows) -> bool:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
-    between = [name for name in ("strategy", "rerank", "lengths") if differ(name, rows)]
+    between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
     if len({_shortlist(row) for row in rows}) > 1:  # a row with and a row without a shortlist differ, too
         between.append("shortlist")
     # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
-    within = [n for n in ("canvas", "drop_repeats", "batch", "seed") if any(differ(n, some) for some in models)]
+    within = [n for n in ("canvas", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
 
 

@@ -12,7 +12,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.evaluation.test_set import TestSet
-from padir.metrics.scores import Score, score_all
+from padir.metrics.scores import Score, score_all, stutter
 from padir.models.card import ModelCard
 from padir.text.tokenizer import Tokenizer
 
@@ -26,7 +26,8 @@ class Evaluation:
     """Scores and hypotheses of one model with one set of decoding options.
 
     Attributes:
-      scores: metrics by name, with signatures. "passes" is the mean number of decoder passes per sentence, "truncated"
+      scores: metrics by name, with signatures. "stutter_before" is the stutter before repeated tokens were dropped, for
+        models that refine drafts. "passes" is the mean number of decoder passes per sentence, "truncated"
         the number of truncated sentences, "seconds" the time of translating from text to text; the signature of
         "seconds" says whether compilation is included.
       hypotheses: one line a sentence.
@@ -77,6 +78,10 @@ def evaluate(
         test_set.task,
     )
     scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
+    if not translator.card.config.causal:
+        whole = [result.text if result.whole_text is None else result.whole_text for result in results]
+        before = stutter(whole, test_set.references, test_set.target_language)
+        scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
     scores |= _counts(results, cut)
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses, [result.passes for result in results])

@@ -74,8 +74,10 @@ def _table(rows: Rows, grid: Grid, system: Sequence[str], columns: Sequence[str]
         values = [cell(by_column[name], metric) if name in by_column else "-" for name in columns]
         lines.append(["" if key[0] == named else key[0], *key[1:], *values])
         named = key[0]
-    heads = [_HEADS.get(c, c.capitalize()) for c in system]
+    heads = [_HEADS.get(c, c.capitalize().replace("_", " ")) for c in system]
     words = [head for head in heads if head not in _HEADS.values()]
     heads += [f"{name} step{'s' * (name != '1')}" for name in columns] if across == "steps" else columns
     computed = "".join(f"{line}\n" for line in signatures(rows) if line.startswith(f"{metric}: "))
+    if "drop_repeats" not in system:  # all rows agree
+        computed += f"drop_repeats: {SYSTEM['drop_repeats'](rows[0])}\n"
     return f"**{TITLES.get(metric, metric)}**\n\n{markdown(heads, lines, words)}\n{computed}"

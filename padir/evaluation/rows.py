@@ -48,9 +48,9 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
-    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "prune", "drop_repeats", "rerank")
+    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "prune", "rerank", "oracle_lengths")
     if row.causal:
-        return dict.fromkeys((*names, "oracle_lengths"))
+        return {**dict.fromkeys(names), "drop_repeats": False}
     decoding, lengths = row.decoding, row.decoding.lengths
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
@@ -61,7 +61,7 @@ def _refinement(row: Row) -> dict[str, Any]:
         "offsets": list(lengths.offsets),
         "draws": lengths.draws,
         "prune": decoding.prune and dataclasses.asdict(decoding.prune),
-        "drop_repeats": decoding.drop_repeats,
+        "drop_repeats": decoding.drops_repeats,
         "rerank": _describe_rerank(decoding.rerank),
         "oracle_lengths": row.oracle_lengths,
     }
@@ -90,6 +90,6 @@ def read_rows(paths: Iterable[str]) -> Rows:
                 [text(rows[-1]) for text in SYSTEM.values()]
         except OSError as error:
             raise PadirError(f"cannot read {path} ({error.strerror}): give a JSON file of `padir evaluate`") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PadirError(f"{path} holds no rows: give a JSON file of `padir evaluate`") from None
     return rows

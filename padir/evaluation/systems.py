@@ -53,6 +53,8 @@ def evaluate_all(
 
     Args:
       models: (name, translator) pairs.
+      decodings: sets of decoding options. If `drop_repeats` is None in some and the defaults of their strategies
+        differ, repeated tokens are dropped for all drafts.
       oracle_lengths: add rows that are given the references' lengths.
       progress: called with each row when it is done.
 
@@ -62,10 +64,11 @@ def evaluate_all(
     """
     _check(models, test_set)
     rows: list[Row] = []
-    for name, translator in models:
+    tried = [list(ways(translator, decodings, oracle_lengths)) for _, translator in models]
+    for (name, translator), own_ways in zip(models, _alike(models, tried), strict=True):
         model = _Model(name, translator, test_set, metrics)
         own: list[Row] = []
-        for decoding, oracle in ways(translator, decodings, oracle_lengths):
+        for decoding, oracle in own_ways:
             own.append(model.row(decoding, oracle))
             progress(own[-1])
         rows += _with_gaps(own)
@@ -105,6 +108,20 @@ def ways(
         yield from dict.fromkeys((decoding, False) for decoding in decodings)
     if oracle_lengths or head_is_oracle:
         yield from dict.fromkeys((_one_length(decoding), True) for decoding in decodings)
+
+
+def _alike(
+    models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
+) -> Iterator[list[tuple[Decoding, bool]]]:
+    """Drops repeated tokens of all drafts if those of some are dropped by default, so that rows can be compared."""
+    refining = [not translator.card.config.causal for _, translator in models]
+    some = any(d.drops_repeats for own, drafts in zip(tried, refining, strict=True) if drafts for d, _ in own)
+    for own, drafts in zip(tried, refining, strict=True):
+        drop = True if some and drafts else None
+        ways = [
+            (dataclasses.replace(d, drop_repeats=drop) if d.drop_repeats is None else d, oracle) for d, oracle in own
+        ]
+        yield list(dict.fromkeys(ways))
 
 
 def _without(decoding: Decoding, names: Sequence[str]) -> Decoding:

@@ -16,6 +16,7 @@ TITLES = {
     "length_ratio": "length ratio",
     "exact_match": "exact match",
     "oracle_gap": "oracle gap",
+    "stutter_before": "stutter before clean-up",
 }
 _UNTABLED = ("hypotheses", "truncated")  # a system column shows hypotheses; truncation is a warning
 _RECALL = "length_recall_"

@@ -40,7 +40,7 @@ from padir.errors import PadirError
 from padir.interop import standalone, traced_programs
 from padir.models.card import name_and_fields
 from padir.refinement.corruption import CORRUPTIONS
-from padir.refinement.strategies import STRATEGIES, Padir
+from padir.refinement.strategies import STRATEGIES
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import write_manifest
 from padir.text.ids import round_up
@@ -210,10 +210,9 @@ def _describe(
         search = name_and_fields(decoding.search, SEARCHES)
         return described | {"drop_repeats": False, "length_limit": limit, "search": search}
     assert decoding.canvas is not None and decoding.strategy is not None and isinstance(decoding.rerank, OwnScore)
-    drop = isinstance(decoding.strategy, Padir) if decoding.drop_repeats is None else decoding.drop_repeats
     described["options"] |= {"num_steps": decoding.num_steps, **dataclasses.asdict(decoding.lengths)}
     return described | {
-        "drop_repeats": drop,
+        "drop_repeats": decoding.drops_repeats,
         "length_head": card.config.length_head,
         "brevity": decoding.rerank.brevity,
         "length_weight": decoding.rerank.length_weight,

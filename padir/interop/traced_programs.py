@@ -72,11 +72,13 @@ def _refine(model, decoding: Decoding, length: int) -> Callable[..., Any]:
     options = RefineOptions(length, decoding.strategy, decoding.canvas)
 
     def refine(params, memory, length_BN, draw_BN, num_steps, seed):
+        cross_kv, segment_BS, source_BS = memory
+
         def rows(rows_at_once: int | None):
             refined = drafts.refine_drafts(
                 model,
                 _tree(params),
-                DraftInputs(*memory, length_BN, draw_BN),
+                DraftInputs(cross_kv, segment_BS, source_BS, length_BN, draw_BN),
                 options=dataclasses.replace(options, rows_at_once=rows_at_once),
                 num_steps=num_steps,
                 seed=seed,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.data.manifest import PreparedManifest, lengths_name
-from padir.data.prepared import is_prepared, load_manifest
+from padir.data.prepared import check_replaceable, is_prepared, load_manifest
 from padir.data.records import SplitWriter
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
@@ -243,13 +243,15 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
     try:
         manifest = load_manifest(output_dir, verify=True)
     except PadirError:
-        if overwrite:
-            return None
-        raise
+        if not overwrite:
+            raise
+        check_replaceable(output_dir)
+        return None
     distilled = manifest.distilled or {}
     if {name: distilled.get(name) for name in inputs} == inputs:
         return manifest
     if overwrite:
+        check_replaceable(output_dir)
         return None
     raise PadirError(
         f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or"

@@ -47,7 +47,7 @@ def tell_of_compiling() -> None:
     """Prints a line, from now on, about each program that XLA compiles for longer than `SECONDS`."""
     running = threading.local()  # each thread compiles its own programs
 
-    def record(event: str, duration: float, **_: Any) -> None:
+    def record(event: str, duration_secs: float, **_: Any) -> None:
         if event in (_LOWERED, _COMPILED):
             if (timer := getattr(running, "timer", None)) is not None:
                 timer.cancel()
@@ -68,7 +68,8 @@ def told_of_stopping() -> Iterator[None]:
     try:
         previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     except ValueError:  # outside the main thread, which alone gets signals
-        os.close(reader), os.close(writer)
+        os.close(reader)
+        os.close(writer)
         yield
         return
     watch = threading.Thread(target=_tell_of_stopping, args=[reader], daemon=True)
@@ -79,7 +80,8 @@ def told_of_stopping() -> Iterator[None]:
         signal.set_wakeup_fd(previous)
         os.write(writer, _END)
         watch.join()
-        os.close(reader), os.close(writer)
+        os.close(reader)
+        os.close(writer)
 
 
 def _tell_of_stopping(reader: int) -> None:

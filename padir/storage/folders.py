@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -22,6 +23,9 @@ _LEFTOVER = re.compile(r"\.(.+)\.(\d{1,9})\.(partial|old)")  # see `files.beside
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes a new folder, which replaces `folder` when the `with` block ends, or is removed if the block raises.
 
+    A process that is killed leaves the old folder or the new one under the name `folder`, where the file system can
+    exchange two folders (Linux's can); elsewhere `remove_leftovers` brings the old one back.
+
     Raises:
       PadirError: the folder cannot be written (see `write_errors`).
     """
@@ -29,6 +33,8 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     old = beside(final, "old")
     with write_errors(final), partial_folder(final) as partial:
         yield partial
+        if final.exists() and _exchange(partial, final):
+            return
         try:
             if final.exists():
                 final.rename(old)
@@ -37,6 +43,13 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             if old.exists() and not final.exists():  # interrupted between the two renames
                 old.rename(final)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges two folders in one step, as renameat2 of Linux does; returns False where that cannot be done."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and not renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
 
 
 @contextlib.contextmanager

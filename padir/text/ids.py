@@ -24,6 +24,7 @@ PADDING = 0
 EOS = 1
 UNK = 2
 NUM_BYTES = 256  # SentencePiece's byte pieces follow UNK when byte fallback is on
+_MOST_SENTINELS = 2**17  # mask_range needs one for each position of the longest row, and 3 more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Ids:
             object.__setattr__(self, "num_embeddings", self.vocab_size)
         if self.num_sentinels < 3:
             raise PadirError("num_sentinels", "at least 3 (mask, BOS, length)", self.num_sentinels)
+        if self.num_sentinels > _MOST_SENTINELS:
+            raise PadirError("num_sentinels", f"at most {_MOST_SENTINELS:,}", self.num_sentinels, "100 are usual")
         if not UNK < self.first_regular < self.end_regular:
             raise PadirError(
                 f"a vocabulary of {self.vocab_size} ids with {self.num_sentinels} sentinels and regular pieces from"

@@ -166,14 +166,21 @@ def train(
         SentencePiece's range; the file cannot be written.
     """
     checks.at_least(1, size=size)
+    checks.within(1, 2**20, size=size)
     checks.above(100, max_lines=max_lines)
+    checks.within(0, 2**31 - 1, max_lines=max_lines)
     checks.within(0.98, 1, character_coverage=character_coverage)
     problems: list[PadirError] = []
 
     def lines() -> Iterator[str]:
         """Yields the texts and keeps their errors, because SentencePiece replaces every error by its own."""
+        empty = blank = True
         try:
-            yield from texts
+            for text in texts:
+                empty, blank = False, blank and not text.strip()
+                yield text
+            if blank and not empty:
+                raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
         except PadirError as error:
             problems.append(error)
             raise

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import logging
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -26,17 +28,24 @@ from padir.storage.folders import atomic_folder, remove_leftovers
 from padir.storage.manifest import check_manifest, write_manifest
 
 EXTRA = "extra"
+_STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is none, as it would become 115
 
 
 def _orbax() -> Any:
     """Makes an Orbax checkpointer that does not wait for other processes, as only the first one has the checkpoints."""
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
+    logging.getLogger("absl").addFilter(_is_no_raised_error)
     if jax.process_count() == 1:
         return ocp.StandardCheckpointer()
     here = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
     return ocp.StandardCheckpointer(multiprocessing_options=alone)
+
+
+def _is_no_raised_error(record: logging.LogRecord) -> bool:
+    """False for the tracebacks that Orbax logs of errors which it raises, too."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
 def _empty(leaf: Any) -> np.ndarray:
@@ -85,7 +94,8 @@ class Checkpoints:
         """Steps that have a checkpoint, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
+        names = (path.name for path in self.folder.iterdir() if path.is_dir())
+        return sorted(int(name) for name in names if _STEP.fullmatch(name))
 
     def regular_steps(self) -> list[int]:
         """Steps that have a regular checkpoint, oldest first."""

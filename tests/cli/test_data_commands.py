@@ -7,6 +7,7 @@ import pytest
 from support.commands import corpus, refused, results
 
 from padir import config
+from padir.cli.console import _dropped
 from padir.cli.corpora import folders_of
 
 
@@ -21,6 +22,9 @@ def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
     found, out = results(capsys, tmp_path / "results.json", *command, "--output", tmp_path / "data")
     assert "train" in out and "300" in out
     assert found["splits"]["train"]["written"] == 300
+    limits = {"train": {"source too long": 2}, "test": {"source too long": 3, "empty": 0}, "validation": {}}
+    shown = [_dropped(split, dropped) for split, dropped in limits.items()]
+    assert shown == ["2 source too long", "none (3 source too long in the text only)", "none"]
     assert json.loads((tmp_path / "data" / "manifest.json").read_text())["splits"].keys() == {"train", "validation"}
 
 

@@ -4,11 +4,13 @@ import os
 import shlex
 
 import pytest
-from support.commands import refused
+from support.commands import refused, results, run
 
 import padir
 from padir.cli import build_parser, main
 from padir.cli.commands import EXAMPLES, GROUPS
+from padir.pretrained import PRETRAINED
+from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import check_writable, write_text
 
 
@@ -71,6 +73,7 @@ def test_no_option_loses_its_name():
         "ising": ["subject"],
         "analyse": ["subject"],
         "t5x": ["action"],
+        "list": ["kind"],
     }
     (commands,) = (action for action in build_parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
@@ -139,3 +142,22 @@ def test_help_of_a_command_begins_with_its_sentence(capsys, name):
     out = " ".join(capsys.readouterr().out.split())
     assert sentence in out and f"example: padir {name} " in out
     assert "--gin.NAME=VALUE bind" in out or name == "t5x"
+
+
+def test_a_folder_that_will_be_made_is_named(tmp_path, capsys):
+    new = tmp_path / "new"
+    errors = refused(capsys, "translate", "eins", "--model", "no_such_model", "--output", new / "out.txt")
+    assert f"padir: {new} does not exist, and will be made" in errors
+    assert "will be made" not in refused(
+        capsys, "translate", "x", "--model", "no_such_model", "--output", tmp_path / "x"
+    )
+
+
+def test_what_comes_with_padir_is_listed(tmp_path, capsys):
+    found, out = results(capsys, tmp_path / "list.json", "list")
+    assert set(found) == {"configs", "models", "strategies", "tasks"}
+    assert set(found["strategies"]) == set(STRATEGIES) and set(found["models"]) == set(PRETRAINED)
+    assert "configs/run/toy_cpu.gin" in found["configs"] and found["tasks"]["toy_de_en"] == "built in"
+    for kind, lines in found.items():
+        assert f"{kind}:\n" in out and all(name in out and line in out and line for name, line in lines.items())
+    assert run(capsys, "list", "models")[1].startswith("models:\n  de_en ")

@@ -71,6 +71,17 @@ def test_train_wants_a_configuration_and_no_num_steps(built, tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
+def test_the_weights_of_a_gin_file_belong_to_its_own_folders(built, tmp_path, capsys):
+    (tmp_path / "two.gin").write_text("DATASET = ('a', 'b')\nMixture.weights = (1.0, 2.0)\n")
+    command = ["train", "--gin_file", tmp_path / "two.gin", *TINY_GIN, "--model_dir", tmp_path / "model"]
+    status, out, errors = run(capsys, *command, "--data", built / "data", "--print_config")
+    assert status == 0 and "Mixture" not in errors, errors
+    assert "train.num_steps = 2" in out and "ModelConfig.width = 16" in out and not (tmp_path / "model").exists()
+    assert "2 folders need as many weights" not in errors
+    two = ["--data", built / "data", built / "data", built / "data"]
+    assert "3 folders need as many weights, got 2" in refused(capsys, *command, *two)
+
+
 def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
     command = ["train", "--data", built / "data", "--model_dir", tmp_path / "model", *TINY_GIN]
     assert "rejecter needs a rejecter head" in refused(capsys, *command, "--strategy", "rejecter")

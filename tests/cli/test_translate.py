@@ -136,6 +136,20 @@ class TestTranslate:
             scores = [candidate["score"] for candidate in row["candidates"]]
             assert scores == sorted(scores, reverse=True)
 
+    def test_lines_are_split_into_sentences_and_joined(self, built, tmp_path, capsys):
+        content = b"Eins zwei.  Dr. Acht drei? Vier\n \nvier\n"
+        status, lines, errors = translate(built, tmp_path, capsys, content, "--split", "--trace")
+        assert status == 0 and len(lines) == 3 and lines[1] == " "
+        assert errors.count("Dr. Acht drei?") == 1
+        rows = [json.loads(row) for row in translate(built, tmp_path, capsys, content, "--split", "--jsonl")[1]]
+        parts = rows[0]["sentences"]
+        assert [part["source"] for part in parts] == ["Eins zwei.", "Dr. Acht drei?", "Vier"]
+        texts = [part["text"] for part in parts]
+        assert rows[0]["text"] == f"{texts[0]}  {texts[1]} {texts[2]}" and "sentences" not in rows[2]
+        assert rows[0]["passes"] == sum(part["passes"] for part in parts) and rows[1]["length"] == 0
+        mean = sum(part["score"] * part["length"] for part in parts) / rows[0]["length"]
+        assert rows[0]["score"] == pytest.approx(mean)
+
     def test_the_page_shows_the_first_translations(self, built, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr("padir.cli.translating._SHOWN", 2)
         content = b"eins\nzwei\ndrei\n"

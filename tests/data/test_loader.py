@@ -220,7 +220,7 @@ def test_default_source_length():
             {},
             "row_length must be at least 13 for the longest target of train, got 12: raise gin.s Batching",
         ),
-        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*--max_source_tokens=12"),
+        ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*max_source_tokens=12"),
         ({}, {"split": "test"}, "has the splits train, validation, got 'test'"),
         ({"mode": "sort"}, {}, "mode must be one of pack, bucket, got 'sort'"),
         ({"rows": 0}, {}, "rows must be at least 1"),
@@ -252,3 +252,9 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
     assert pairs == 29_000
     source, target = tokens / positions
     assert target >= 0.95 and source >= 0.85  # measured: 0.978 and 0.887
+
+
+@pytest.mark.parametrize("sizes", [{"rows": 10**9}, {"row_length": 10**9}, {"source_row_length": 10**9}])
+def test_a_batch_of_more_positions_than_memory_is_refused(sizes):
+    with pytest.raises(PadirError, match="a batch must be of at most 67,108,864 positions, got"):
+        Layout(**{"rows": 32, "row_length": 128, "source_row_length": 128} | sizes)

@@ -141,6 +141,17 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path, tokenizer):
     assert prepare(Numbers(), tokenizer, tmp_path / "empty", progress=False).splits["train"].read == 300
 
 
+@pytest.mark.parametrize("name", ["letter.txt", "letters/dear.txt", ".hidden"])
+def test_overwriting_deletes_nothing_that_padir_did_not_make(tmp_path, tokenizer, name):
+    before = prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "out" / name).write_text("dear")
+    with pytest.raises(PadirError, match=f"padir did not make, such as {name}: move them away"):
+        prepare(Numbers(num_train=9), tokenizer, tmp_path / "out", overwrite=True, progress=False)
+    assert (tmp_path / "out" / name).read_text() == "dear"
+    assert prepare(Numbers(), tokenizer, tmp_path / "out", progress=False) == before  # kept, with the file
+
+
 class Breaks(Numbers):
     """A source that fails after some pairs, as a lost disk or Ctrl-C would."""
 
@@ -179,8 +190,11 @@ def test_a_failed_overwrite_leaves_the_old_folder(tmp_path, tokenizer):
 
 
 def test_every_pair_dropped(tmp_path, tokenizer):
-    with pytest.raises(PadirError, match=r"every training pair was dropped \(2 empty source\): raise the limits"):
-        prepare(Listed((("", "a"), ("", "b"))), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(PadirError, match=r"pair was dropped \(1 empty source, 1 empty target\): give files whose"):
+        prepare(Listed((("", "a"), ("b", " "))), tokenizer, tmp_path / "out", progress=False)
+    with pytest.raises(PadirError, match=r"pair was dropped \(1 source too long\): raise the limits"):
+        limits = LengthLimits(max_source_tokens=2)
+        prepare(Listed((("eins zwei", "a"),)), tokenizer, tmp_path / "out", limits, progress=False)
 
 
 def test_a_newline_in_a_sentence(tmp_path, tokenizer):

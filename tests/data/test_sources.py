@@ -1,4 +1,6 @@
 import gzip
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,16 @@ def test_wrong_columns(tmp_path):
     source = ParallelText("mine", "de", "en", train=write(tmp_path / "t.tsv", b"a\tb\na\tb\tc\n"))
     with pytest.raises(PadirError, match="t.tsv, line 2: expected 2 columns separated by a tab, got 3"):
         list(source.pairs("train"))
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "t.en").write_text("one\ntwo\n")
+    source = ParallelText("mine", "de", "en", train=(tmp_path / "pipe", tmp_path / "t.en"))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("eins\nzwei\n",))
+    writer.start()
+    assert list(source.pairs("train")) == [("eins", "one"), ("zwei", "two")]
+    writer.join()
 
 
 def test_damaged_gzip(tmp_path):

@@ -31,3 +31,9 @@ def test_candidates(search, expected):
 def test_wrong_searches(wrong, message):
     with pytest.raises(PadirError, match=message):
         LengthSearch(**wrong)
+
+
+@pytest.mark.parametrize("many", [{"draws": 10**6}, {"top_k": 5_000}, {"draws": 100, "top_k": 50}])
+def test_more_drafts_than_memory_are_refused(many):
+    with pytest.raises(PadirError, match="must be at most 4,096 drafts of a sentence, got .*: lower one of them"):
+        LengthSearch(**many)

@@ -293,6 +293,13 @@ class TestChoosing:
         for text, result in zip(TEXTS, results, strict=True):
             assert result.text in asked[text] and result.score == max(map(len, asked[text])) == len(result.text)
 
+    def test_the_whole_text_has_the_repeats_that_were_dropped(self, translator, monkeypatch):
+        kept = translator.translate(TEXTS[:2], drop_repeats=False, num_steps=2)
+        monkeypatch.setattr("padir.decoding.choice.without_repeats", lambda tokens_L, free_L, copied: [])
+        dropped = translator.translate(TEXTS[:2], num_steps=2)  # every token counts as a repetition
+        assert [result.whole_text for result in dropped] == [result.text for result in kept]
+        assert [result.text for result in dropped] == ["", ""] and kept[0].text == kept[0].whole_text != ""
+
     def test_own_scores_are_the_sums_over_a_power_of_the_length(self, translator):
         mean, total = (
             translator.translate(TEXTS, target_lengths=[6] * len(TEXTS), rerank=OwnScore(brevity))

@@ -11,7 +11,7 @@ from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation import TestSet, length_recall
+from padir.evaluation import TestSet, describe_row, length_recall
 from padir.evaluation.systems import evaluate_all
 from padir.metrics.scores import Score
 from padir.models.card import Weights
@@ -46,9 +46,8 @@ class Fake(Translator):
         results = []
         for i, reference in enumerate(TEST_SET.references):
             words = reference.split()[: target_lengths[i] - 1 if target_lengths else decoding.num_steps]
-            results.append(
-                Translation(" ".join(words), -1.0, len(words) + 1, decoding.num_steps, decoding.lengths.top_k)
-            )
+            numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.lengths.top_k
+            results.append(Translation(" ".join(words), *numbers, whole_text=" ".join(w for w in words for _ in "ab")))
         return results
 
     def predict_lengths(self, texts, k=1, batch_size=32):
@@ -140,3 +139,24 @@ def test_no_sentences():
     empty = dataclasses.replace(TEST_SET, sources=[], references=[])
     with pytest.raises(PadirError, match="expected at least one sentence"):
         evaluate_all([("a", Fake())], empty, [Decoding()])
+
+
+def test_repeats_are_dropped_for_all_drafts_of_a_comparison_or_for_none():
+    models = [("refining", Fake()), ("causal", Fake(causal=True))]
+
+    def dropped(*strategies, **options):
+        decodings = [Decoding(num_steps=1, strategy=strategy, **options) for strategy in strategies]
+        rows = evaluate_all(models, TEST_SET, decodings)
+        return [describe_row(row, TEST_SET)["drop_repeats"] for row in rows]
+
+    assert dropped(MaskPredict()) == [False, False]
+    assert dropped(Padir()) == [True, False]
+    assert dropped(Padir(), MaskPredict()) == [True, True, False]
+    assert dropped(Padir(), MaskPredict(), drop_repeats=False) == [False, False, False]
+
+
+def test_stutter_is_counted_before_and_after_the_clean_up():
+    refining, causal = evaluate_all([("a", Fake()), ("b", Fake(causal=True))], TEST_SET, [Decoding(num_steps=4)])
+    assert refining.evaluation.metrics["stutter"] == 0
+    assert refining.evaluation.metrics["stutter_before"] == 500  # every word twice
+    assert "stutter_before" not in causal.evaluation.metrics

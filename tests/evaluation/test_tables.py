@@ -54,6 +54,18 @@ def test_only_columns_that_differ_are_shown():
     assert lines == [["m", "1", "4", "30.00", "1.50"], ["m", "1", "10", "30.00", "1.50"]]
 
 
+def test_every_table_says_whether_repeats_were_dropped():
+    padir, mask_predict = row(), row(strategy=MaskPredict())
+    assert "- drop_repeats: yes" in to_markdown([padir]) and "- drop_repeats: no" in to_markdown([mask_predict])
+    assert "drop_repeats: yes" in paper_tables([padir])
+    for rows in ([padir, mask_predict], [padir, row("ar", causal=True)]):
+        columns, lines = cells(rows)
+        assert [line[columns.index("drop_repeats")] for line in lines] == ["yes", "no"]
+        assert "drop_repeats:" not in paper_tables(rows)
+    old = [{**each, "drop_repeats": None} for each in (padir, mask_predict)]  # their default by the strategy's name
+    assert cells(old) == cells([padir, mask_predict])
+
+
 def test_settings_that_are_not_the_default_are_named():
     rows = [row(), row(strategy=Padir(remask="start")), row(strategy=MaskPredict())]
     assert [line[1] for line in cells(rows)[1]] == ["padir", "padir(remask=start)", "mask_predict"]
@@ -102,10 +114,10 @@ def test_the_papers_layout_joins_test_sets():
     lines = text.splitlines()
     assert lines[0] == "**BLEU**" and "**stutter**" in lines and "BLEURT" not in text
     table = [line.split(" | ") for line in lines[2:7]]
-    assert table[0] == ["| Model", "Strategy", "# Hyp.", "Steps", "toy", "wmt |"]
-    assert table[2] == ["| AR", "beam", "5", "N", "33.50", "29.54 |"]
-    assert table[3] == ["| PaDIR", "padir", "1", "4", "33.49", "28.61 |"]
-    assert table[4] == ["| ", "padir", "1", "10", "33.63", "- |"]
+    assert table[0] == ["| Model", "Strategy", "Drop repeats", "# Hyp.", "Steps", "toy", "wmt |"]
+    assert table[2] == ["| AR", "beam", "no", "5", "N", "33.50", "29.54 |"]
+    assert table[3] == ["| PaDIR", "padir", "yes", "1", "4", "33.49", "28.61 |"]
+    assert table[4] == ["| ", "padir", "yes", "1", "10", "33.63", "- |"]
     with pytest.raises(PadirError, match="no row has any of bleurt"):
         paper_tables(rows, ["bleurt"])
 
@@ -128,7 +140,7 @@ def test_no_row_is_lost_where_two_have_the_same_place():
     lengths = LengthSearch(top_k=3), LengthSearch(draws=3)
     several = [row(lengths=lengths[0]), row(lengths=lengths[1]), row(seed=1), row(canvas=Uniform())]
     lines = paper_tables(several, ["bleu"]).splitlines()
-    assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 10
+    assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 11
 
 
 def test_splits_of_a_corpus_are_test_sets_of_their_own():
@@ -149,6 +161,10 @@ def test_files_are_read_older_ones_too(tmp_path):
     rows = read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
     assert [r["model"] for r in rows] == ["old", "m"]
     assert "| old | 5 | 1 | 22.00 | - |" in paper_tables(rows, ["bleu"])
+    for bad in ("[" * 100_000, '{"a":' * 100_000):
+        (tmp_path / "bad.json").write_text(bad)
+        with pytest.raises(PadirError, match="holds no rows"):
+            read_rows([str(tmp_path / "bad.json")])
     (tmp_path / "bad.json").write_text('{"a": 1}')
     with pytest.raises(PadirError, match="holds no rows"):
         read_rows([str(tmp_path / "bad.json")])

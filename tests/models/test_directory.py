@@ -186,7 +186,7 @@ class TestModelDirectory:
             (("config", "tied"), False, "got no such array"),
             (("config", "rejecter"), True, "rejecter.* got no such array"),
             (("config",), [1], "does not describe a model"),
-            (("ids", "num_sentinels"), 10**12, "has no regular piece"),
+            (("ids", "num_sentinels"), 10**12, "num_sentinels must be at most 131,072"),
             (("ids", "num_embeddings"), 10**9, "must have the shape"),
             (("ids", "vocab_size"), 401.0, "Ids.vocab_size must be of type"),
             (("strategy",), "padir", "does not describe a model"),

@@ -43,6 +43,23 @@ def test_a_folder_is_replaced_only_by_a_complete_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("function", ["pathlib.Path.rename", "shutil.rmtree"])
+def test_a_kill_while_a_folder_is_replaced_leaves_the_old_or_the_new(tmp_path, function):
+    """The process ends right after the first renaming, or before the old files are deleted."""
+    write(tmp_path / "out", "old")
+    module, name = function.rsplit(".", 1)
+    code = f"""if True:
+        import os, pathlib, shutil
+        from padir.storage.folders import atomic_folder
+        before = {function}
+        with atomic_folder({str(tmp_path / "out")!r}) as partial:
+            (partial / "file").write_text("new")
+            {module}.{name} = lambda *a, **b: (before(*a) if {name!r} == "rename" else None, os._exit(9))
+    """
+    subprocess.run([sys.executable, "-c", code])
+    assert (tmp_path / "out" / "file").read_text() in ("old", "new")
+
+
 def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path):
     write(tmp_path / "out", "old")
     with pytest.raises(PadirError, match="cannot write .*out "), atomic_folder(tmp_path / "out") as partial:

@@ -28,6 +28,7 @@ def test_ids_are_equal_and_hash_alike_when_their_numbers_are():
     [
         (lambda: Ids(vocab_size=300), "no regular piece"),
         (lambda: Ids(vocab_size=500, num_sentinels=2), "at least 3"),
+        (lambda: Ids(vocab_size=10**9 + 400, num_sentinels=10**9), "num_sentinels must be at most 131,072"),
         (lambda: Ids(vocab_size=500, num_embeddings=400), "at least 500, got 400"),
         (lambda: Ids(vocab_size=500).mask_range(98), "98 positions and 3 more, got 100"),
         (lambda: pad_rows([[1, 2, 3]], 2), "3 tokens does not fit into 2"),

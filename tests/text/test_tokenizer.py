@@ -117,6 +117,8 @@ def test_a_sample_of_a_larger_corpus(tmp_path):
         (["a b c", "hello world"], 5000, r"at most 270 pieces, got size 5000: use size 270 or"),
         (["a b c", "hello world"], 260, r"needs more than 2\d\d pieces .* got size 260: use a larger size"),
         ([], 300, "got no lines"),
+        (["", " ", "\t"], 300, "needs text to learn from, got blank lines"),
+        (["", " ", "\t"], 260, "needs text to learn from, got blank lines"),
     ],
 )
 def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
@@ -129,6 +131,9 @@ def test_a_corpus_that_does_not_fit_the_size(tmp_path, lines, size, message):
     ("wrong", "message"),
     [
         ({"size": 0}, "size must be at least 1, got 0"),
+        ({"size": 2_000_000_000}, r"size must be in \[1, 1048576\]"),
+        ({"size": 2**40}, r"size must be in \[1, 1048576\]"),
+        ({"max_lines": 2**40}, "max_lines must be in"),
         ({"max_lines": 100}, "max_lines must be above 100, got 100"),
         ({"character_coverage": 0.9}, "character_coverage must be in .0.98, 1., got 0.9"),
     ],

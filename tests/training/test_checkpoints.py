@@ -32,6 +32,15 @@ class TestCheckpoints:
     def test_none_where_nothing_was_saved(self, tmp_path):
         assert Checkpoints(tmp_path / "nothing").restore_latest(state_at(0)) is None
 
+    @pytest.mark.parametrize("name", ["0115", "115 ", "-3", "\u0663", "1" * 4_999, "115.damaged"])
+    def test_a_folder_that_is_no_step_is_no_checkpoint(self, tmp_path, name):
+        """0115 would be taken for 115, and the run could not go on."""
+        checkpoints = Checkpoints(tmp_path)
+        save_all(checkpoints, 7)
+        if len(name) < 255:
+            (tmp_path / name).mkdir()
+        assert checkpoints.steps() == [7] and checkpoints.restore_latest(state_at(0)) is not None
+
     def test_keeps_the_newest_only(self, tmp_path):
         checkpoints = Checkpoints(tmp_path, keep=2)
         save_all(checkpoints, 8, 9, 10)

@@ -151,7 +151,7 @@ def read_description(path: str | PathLike[str], step: int | None = None) -> tupl
         return None
     try:
         card = ModelCard.from_json(json.loads((folder / CARD).read_text(encoding="utf-8")))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PadirError(f"{folder / CARD} is damaged: {error}") from None
     return card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels)
 

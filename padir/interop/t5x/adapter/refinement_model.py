@@ -25,7 +25,6 @@ from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
 from padir.models.length import log_probs, top_lengths
 from padir.models.transformer import Transformer
-from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Glat
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
@@ -156,10 +155,7 @@ class RefinementModel(BaseTransformerModel):
     @functools.cached_property
     def _copied_V(self) -> np.ndarray:
         """True for ids that stay where they repeat their left neighbour; all True if decoding keeps repetitions."""
-        drop = self.decoding.drop_repeats
-        if drop is None:
-            drop = isinstance(self.decoding.strategy, Padir)
-        copied_V = np.full(self.module.ids.num_embeddings, not drop)
+        copied_V = np.full(self.module.ids.num_embeddings, not self.decoding.drops_repeats)
         copied_V[list(self.tokenizer.copied)] = True
         return copied_V
 

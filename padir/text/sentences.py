@@ -1,0 +1,64 @@
+"""Splits paragraphs into sentences, and puts the sentences' translations together as the paragraph was.
+
+The rules are those of sentencex, by the Wikimedia foundation, which knows the abbreviations of some 300 languages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+_UNSPACED = ("zh", "ja", "th")  # languages that write no space between sentences
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraph:
+    """A text as sentences and the white space around them.
+
+    Attributes:
+      sentences: the sentences, without white space around them; none if the text has only white space.
+      gaps: white space before the first sentence, between sentences, and after the last.
+
+    >>> paragraph = Paragraph.split("Guten Morgen!\\nDr. Alt ist da.", "de")
+    >>> paragraph.sentences
+    ('Guten Morgen!', 'Dr. Alt ist da.')
+    >>> paragraph.joined(["Good morning!", "Dr. Old is here."], "en")
+    'Good morning!\\nDr. Old is here.'
+    """
+
+    sentences: tuple[str, ...]
+    gaps: tuple[str, ...]
+
+    @staticmethod
+    def split(text: str, language: str) -> Paragraph:
+        """Splits a text by the rules of a language; a language without rules gets those of English.
+
+        Args:
+          language: language code, such as "de".
+        """
+        import sentencex  # translating a sentence does not need it
+
+        sentences, gaps = [], [""]
+        whole = text.encode("utf-8", "replace").decode()  # the rules take no surrogates, and models refuse them
+        for part in sentencex.segment(language, whole):
+            sentence = part.strip()
+            before, _, after = part.partition(sentence) if sentence else (part, "", "")
+            gaps[-1] += before
+            if sentence:
+                sentences.append(sentence)
+                gaps.append(after)
+        return Paragraph(tuple(sentences), tuple(gaps))
+
+    def joined(self, translations: Sequence[str], language: str) -> str:
+        """Puts translations into the places of the sentences.
+
+        Languages with and without spaces between sentences translate into each other; line ends stay.
+
+        Args:
+          translations: one for each sentence.
+          language: language code of the translations.
+        """
+        instead = {" ": ""} if language in _UNSPACED else {"": " "}
+        inner = [instead.get(gap, gap) for gap in self.gaps[1:-1]]
+        pairs = zip(translations, [*inner, self.gaps[-1]][: len(translations)], strict=True)
+        return self.gaps[0] + "".join(translation + gap for translation, gap in pairs)

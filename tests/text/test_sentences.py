@@ -1,0 +1,42 @@
+"""Paragraphs are split into sentences, and joined as they were."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from padir.text.sentences import Paragraph
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "sentences"),
+    [
+        ("de", "Guten Morgen!\nWie geht es dir?", ["Guten Morgen!", "Wie geht es dir?"]),
+        (
+            "de",
+            "Dr. Müller kommt am 3. Oktober um 10 Uhr, z. B. mit dem Zug. Gut.",
+            ["Dr. Müller kommt am 3. Oktober um 10 Uhr, z. B. mit dem Zug.", "Gut."],
+        ),
+        ("en", "Mr. Smith paid $3.50, i.e. too much. Really?", ["Mr. Smith paid $3.50, i.e. too much.", "Really?"]),
+        ("ro", "Bună ziua! Ce mai faci?", ["Bună ziua!", "Ce mai faci?"]),
+        ("zh", "你好！你好吗？我很好。", ["你好！", "你好吗？", "我很好。"]),
+        ("numbers", "One two. Three.", ["One two.", "Three."]),
+        ("de", " \t ", []),
+        ("de", "", []),
+    ],
+)
+def test_sentences_of_languages(language, text, sentences):
+    assert list(Paragraph.split(text, language).sentences) == sentences
+
+
+@given(st.text(st.sampled_from("aÄ. !?\n\t„“。！3\u2028\x00"), max_size=30), st.sampled_from(["de", "en", "ro"]))
+def test_sentences_joined_are_the_text(text, language):
+    paragraph = Paragraph.split(text, language)
+    assert len(paragraph.gaps) == len(paragraph.sentences) + 1 and not "".join(paragraph.gaps).strip()
+    assert "".join(part for pair in zip(("", *paragraph.sentences), paragraph.gaps) for part in pair) == text  # noqa: B905
+    if "" not in paragraph.gaps[1:-1]:
+        assert paragraph.joined(paragraph.sentences, "en") == text
+
+
+def test_spaces_come_and_go_with_the_language():
+    assert Paragraph.split("你好！再见。", "zh").joined(["Hello!", "Goodbye."], "en") == "Hello! Goodbye."
+    assert Paragraph.split("Hello! Bye.\nNo.", "en").joined(["你好！", "再见。", "不。"], "zh") == "你好！再见。\n不。"
