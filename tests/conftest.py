@@ -25,7 +25,7 @@ import jax
 import jaxtyping
 import pytest
 
-# Tracing makes millions of objects that live: looking for garbage as often as Python does takes a twentieth of the time.
+# Tracing makes millions of objects that live on: looking for garbage so often takes a twentieth of the time.
 gc.set_threshold(100_000, 20, 20)
 
 ROOT = Path(__file__).parents[1] / "padir"

@@ -40,7 +40,7 @@ class Paragraph:
 
         sentences, gaps = [], [""]
         whole = text.encode("utf-8", "replace").decode()  # the rules take no surrogates, and models refuse them
-        for part in sentencex.segment(language, whole):
+        for part in sentencex.segment(language, whole):  # pyright: ignore[reportAttributeAccessIssue]  # compiled
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before

@@ -228,7 +228,9 @@ class TestChosen:
         odd_L = jnp.arange(8) % 2 == 1
 
         def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            return canvas, canvas.free_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[progress]
+            return canvas, canvas.free_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[
+                progress.astype(int)
+            ]
 
         model, params = one_layer_model()
         objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
@@ -238,7 +240,7 @@ class TestChosen:
             return objective(jax.random.key(0), params, APART, model=model, dropout=False, progress=which)
 
         def second(which):
-            loss, sums = loss_of(which)
+            loss, sums = loss_of(jnp.float32(which))
             assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
             return float(loss)
 
