@@ -52,7 +52,8 @@ def draw_maps(
     panels = figure.subplots(layers, len(maps), squeeze=False, width_ratios=widths)
     for layer, (column, (name, attn_JHLX)) in itertools.product(range(layers), enumerate(maps.items())):
         axes = panels[layer][column]
-        _heat(axes, attn_JHLX[layer].mean(0), "Blues", high=None)
+        heat = _heat(axes, attn_JHLX[layer].mean(0), "Blues", high=None)
+        figure.colorbar(heat, ax=axes, shrink=0.8).ax.tick_params(labelsize=6)
         axes.set_title(f"{name}, layer {layer + 1}", fontsize=9)
         axes.set_xticks(range(len(keys[name])), _short(keys[name]), rotation=90, fontsize=7)
         axes.set_yticks(range(len(target)), _short(target) if column == 0 else [], fontsize=7)
@@ -93,6 +94,7 @@ def draw_groups(
         axes.set_xticks([1, 2], names)
         axes.set_title(title, fontsize=9)
         axes.set_ylim(bottom=0)
+    panels[0].set_ylabel("value of the measure for a pair")
     figure.supxlabel("bars: the middle half; dots: medians", fontsize=8, color="0.35")
 
 
@@ -118,7 +120,8 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
     panels = figure.subplots(1, len(matrices), squeeze=False)[0]
     for column, (axes, (title, value_LL)) in enumerate(zip(panels, matrices.items(), strict=True)):
         value_LL = np.where(np.eye(len(words), dtype=bool), np.nan, value_LL)
-        _heat(axes, value_LL, "viridis", high=None, low=float(np.nanmin(value_LL)))
+        heat = _heat(axes, value_LL, "viridis", high=None, low=float(np.nanmin(value_LL)))
+        figure.colorbar(heat, ax=axes, shrink=0.8).ax.tick_params(labelsize=6)
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(len(words)), _short(words), rotation=90, fontsize=7)
         axes.set_yticks(range(len(words)), _short(words) if column == 0 else [], fontsize=7)
@@ -230,7 +233,7 @@ def draw_outcomes(
             }
             value = [r.get(key, np.nan) for r in mine]
             axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
-        axes.set(xlabel="step" if against == "step" else "decoder passes at most", ylabel=label)
+        axes.set(xlabel="step" if against == "step" else "decoder passes at most (logarithmic)", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
         if key != "bleu":  # differences of BLEU would not be seen on an axis from 0
             axes.set_ylim(bottom=0)
@@ -241,8 +244,8 @@ def draw_outcomes(
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
 
-def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> None:
-    axes.imshow(value, cmap=colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
+def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> Any:
+    return axes.imshow(value, cmap=colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest")
 
 
 def _short(words: Sequence[str], most: int = 11) -> list[str]:

@@ -36,6 +36,7 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
                 score=score_N[ranked[0]],
                 length=int(drafts.length_R[best]),
                 passes=int(drafts.passes_R[best]),
+                oscillated=bool(drafts.oscillated_R[best]),
                 hypotheses=len(refined.tried.candidates[b]),
                 whole_text=_whole_text(loaded, drafts.tokens_RL[best], drafts.free_RL[best]),
                 trace=_trace(loaded, decoding, drafts, best),

@@ -55,6 +55,7 @@ class Drafts(NamedTuple):
       length_R: length of each row in tokens, EOS included.
       log_prob_R: sum of the row's log-probabilities.
       passes_R: number of decoder passes of the row.
+      oscillated_R: True for rows that the strategy ended because they oscillated between two canvases.
       kept_BN: numbers of the sentence's candidates that its rows hold; all candidates unless `Prune` left some out.
       trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
     """
@@ -64,6 +65,7 @@ class Drafts(NamedTuple):
     length_R: Int[np.ndarray, " R"]
     log_prob_R: Float[np.ndarray, " R"]
     passes_R: Int[np.ndarray, " R"]
+    oscillated_R: Bool[np.ndarray, " R"]
     kept_BN: Int[np.ndarray, "B N"]
     trace_TRL: tuple[Any, Any] | None
 
@@ -151,7 +153,16 @@ def refine_drafts(
     if refined.tokens_TBL is not None and refined.scores_TBL is not None:
         traced = (expand(refined.tokens_TBL, kept_v), refined.scores_TBL)
     tokens_RL = expand(refined.tokens_BL, kept_v)
-    arrays: Any = tokens_RL, canvas.free_BL, length_R, log_prob_R, passes_R, kept_BN  # NumPy arrays only on the host
+    oscillated_R = getattr(refined.memory, "oscillated_B", jnp.zeros(length_R.shape, bool))
+    arrays: Any = (
+        tokens_RL,
+        canvas.free_BL,
+        length_R,
+        log_prob_R,
+        passes_R,
+        oscillated_R,
+        kept_BN,
+    )  # NumPy arrays only on the host
     return Drafts(*arrays, trace_TRL=traced)
 
 

@@ -8,7 +8,6 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import re
@@ -86,20 +85,31 @@ def translate_lines(
     done_before = 0
     source_language, target_language = translator.card.source_language, translator.card.target_language
     for chunk in _chunks(source, decoding.batch_size, ready):
-        paragraphs = [
-            Paragraph.split(line, source_language) if split else Paragraph((line,), ("", "")) for line in chunk
-        ]
+        paragraphs = [Paragraph.split(line, source_language) if split else Paragraph.whole(line) for line in chunk]
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
         results = translator.translate(sentences, decoding, truncate=True, trace=trace, progress=progress)
-        rest = iter(zip(sentences, results, strict=True))
-        done = []
-        for number, (line, paragraph) in enumerate(zip(chunk, paragraphs, strict=True), done_before + 1):
-            parts = tuple(itertools.islice(rest, len(paragraph.sentences)))
-            if any(result.truncated for _, result in parts):
+        done = join_sentences(chunk, paragraphs, results, target_language)
+        for number, line in enumerate(done, done_before + 1):
+            if line.translation.truncated:
                 warn(f"line {number} is longer than the model takes: its end was not translated")
-            done.append(TranslatedLine(line, _together(paragraph, parts, target_language), parts))
         yield done
         done_before += len(chunk)
+
+
+def join_sentences(
+    texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
+) -> list[TranslatedLine]:
+    """Puts the translations of sentences together to those of the texts.
+
+    Args:
+      paragraphs: the sentences of each text.
+      results: the translations of all sentences, in order.
+    """
+    left, done = iter(results), []
+    for text, paragraph in zip(texts, paragraphs, strict=True):
+        parts = tuple((sentence, next(left)) for sentence in paragraph.sentences)
+        done.append(TranslatedLine(text, _together(paragraph, parts, target_language), parts))
+    return done
 
 
 def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:

@@ -24,6 +24,7 @@ class Translation:
       truncated: True if the source was cut to the length that the model takes.
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the target lengths of the candidates.
+      oscillated: True if the strategy ended the row because it oscillated between two canvases.
       whole_text: the text before repeated tokens were dropped; None if nothing drops any, as for a causal model.
     """
 
@@ -36,6 +37,7 @@ class Translation:
     truncated: bool = False
     candidates: tuple[tuple[str, float], ...] = ()
     candidate_lengths: tuple[int, ...] = ()
+    oscillated: bool = False
     whole_text: str | None = None
 
     def _repr_html_(self) -> str:

@@ -27,7 +27,8 @@ class Evaluation:
 
     Attributes:
       scores: metrics by name, with signatures. "stutter_before" is the stutter before repeated tokens were dropped, for
-        models that refine drafts. "passes" is the mean number of decoder passes per sentence, "truncated"
+        models that refine drafts. "oscillating" is their percentage of sentences that were ended because they
+        oscillated between two drafts. "passes" is the mean number of decoder passes per sentence, "truncated"
         the number of truncated sentences, "seconds" the time of translating from text to text; the signature of
         "seconds" says whether compilation is included.
       hypotheses: one line a sentence.
@@ -82,6 +83,8 @@ def evaluate(
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
         before = stutter(whole, test_set.references, test_set.target_language)
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
+        oscillating = 100 * sum(result.oscillated for result in results) / len(results)
+        scores["oscillating"] = Score("oscillating", oscillating, "")
     scores |= _counts(results, cut)
     scores["seconds"] = Score("seconds", seconds, f"what:text-to-text|compile:{'no' if compiled else 'yes'}")
     return Evaluation(scores, hypotheses, [result.passes for result in results])

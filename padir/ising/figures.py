@@ -98,8 +98,9 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
             axes.plot(_column(alone, "k"), _column(alone, "exact"), "_", color=colour, markersize=16)
             _bars(axes, alone, "k", lambda row: 1.0, color=colour)
             late = [row for row in gibbs + alone if row["mean"] is None]
-            height = budget * 2.2**number  # so that they do not hide one another
-            axes.plot(_column(late, "k"), [height] * len(late), "^", color=colour, markerfacecolor="white", ms=6)
+            aside = 0.14 * (number - (len(couplings) - 1) / 2)  # so that they do not hide one another
+            place = [k + aside for k in _column(late, "k")]
+            axes.plot(place, [budget] * len(late), "^", color=colour, markerfacecolor="white", ms=6)
         axes.axhline(budget, color="0.6", linewidth=0.8, linestyle=":")
         axes.axvline(ks[-1] + 0.75, color="0.8", linewidth=0.8)
         axes.set_xticks([*ks, parallel], [*map(str, ks), "independent\nparallel"])
@@ -110,7 +111,7 @@ def draw_sampling(figure: Any, rows: Sequence[Row], title: str) -> None:
     figure.suptitle(title)
     legend = "lines and bars: exact means; dots: simulated means with 2 standard errors"
     if any(row["mean"] is None for row in rows):
-        legend += f"; triangles: no mean, as some chains were left after {budget:,} steps (dotted)"
+        legend += f"; triangles, side by side: no mean, as some chains were left after {budget:,} steps (dotted)"
     figure.supxlabel(legend, fontsize=9, color="0.35")
 
 

@@ -46,6 +46,11 @@ def count_in_segment(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
     return (same_segment(segment_BL) & where_BL[:, None, :]).sum(-1)
 
 
+def sum_in_segment(value_BL: Float[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Float[Array, "B L"]:
+    """Sum of the values of each segment, repeated at every position of the segment."""
+    return jnp.where(same_segment(segment_BL), value_BL[:, None, :], 0.0).sum(-1)
+
+
 def share_of(share: float, where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
     """`share` times the number of True positions of each segment, rounded up, repeated at every position.
 

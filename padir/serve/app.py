@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import math
 import time
@@ -17,11 +18,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from padir.decoding.streaming import TranslatedLine, join_sentences
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
-from padir.serve.request import Refused, Request, read_request
+from padir.serve.request import Options, Refused, Request, read_request
+from padir.text.sentences import Paragraph
 
 LEFT = 499  # status in the metrics for a client that left and gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -101,7 +104,16 @@ async def answer_json(model: str, seconds: float, translations: list[dict[str, A
     return f'{{"model":{name},"translations":[{",".join(written)}],"seconds":{seconds:.6f}}}'.encode()
 
 
-def translation_json(result: Translation, asked: Request) -> dict[str, Any]:
+def translation_json(line: TranslatedLine, asked: Request) -> dict[str, Any]:
+    """A translated text as JSON; if the request asks for `split`, the sentences have candidates and traces."""
+    if not asked.split:
+        return _fields(line.translation, asked)
+    plain = Request((), Options(None, None))
+    sentences = [{"source": source, **_fields(result, asked)} for source, result in line.sentences]
+    return {**_fields(line.translation, plain), "sentences": sentences}
+
+
+def _fields(result: Translation, asked: Request) -> dict[str, Any]:
     """A translation as JSON with finite numbers, and with candidates and trace if the request asks for them."""
     found: dict[str, Any] = {
         "text": result.text,
@@ -129,7 +141,7 @@ def refusal(status: int, message: str, retry_after: int | None = None) -> JSONRe
     return JSONResponse({"error": message, "status": status}, status, headers)
 
 
-async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[Translation]]:
+async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[TranslatedLine]]:
     """Reads a request and waits for its translations, or until its time is up or its client has left.
 
     Raises:
@@ -146,14 +158,22 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
     except requests.ClientDisconnect:
         raise _Left from None
     asked = read_request(body, limits, engine.defaults)
-    futures = await asyncio.to_thread(engine.submit, asked)  # tokenising takes a while
+    card = engine.translator.card
+    paragraphs = [
+        Paragraph.split(text, card.source_language) if asked.split else Paragraph.whole(text) for text in asked.texts
+    ]
+    sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
+    if len(sentences) > limits.max_sentences:
+        raise Refused(422, f"a request takes {limits.max_sentences} sentences, got {len(sentences)}: send several")
+    request_of_sentences = dataclasses.replace(asked, texts=sentences)
+    futures = await asyncio.to_thread(engine.submit, request_of_sentences)  # tokenising takes a while
     answer = asyncio.ensure_future(_all(futures))
     left = asyncio.ensure_future(_until_left(request))
     try:
         left_over = max(0.0, deadline - time.monotonic())
         done, _ = await asyncio.wait({answer, left}, timeout=left_over, return_when=asyncio.FIRST_COMPLETED)
         if answer in done:
-            return asked, answer.result()
+            return asked, join_sentences(asked.texts, paragraphs, answer.result(), card.target_language)
         if left in done:
             raise _Left
         raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")

@@ -9,6 +9,7 @@
   let trace = [];  // the canvas at the beginning and after each step: {pieces, log_probs}
   let shown = 0;
   let timer = null;
+  let patience = null;  // the timer that says that the server works
   let asking = null;  // what aborts the request under way
 
   /** An element with text, never with markup. */
@@ -162,9 +163,38 @@
     );
   };
 
+  /** Shows the steps of one sentence. */
+  const choose = (sentences, number) => {
+    const { trace: steps, passes, candidates } = sentences[number] ?? {};
+    setPlaying(false);
+    [...$("sentences").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
+    trace = (steps ?? []).slice(0, passes + 1);  // the draft of a sentence that is done stays as it is
+    $("refinement").hidden = trace.length === 0;
+    if (trace.length === 0) return;
+    $("slider").max = trace.length - 1;
+    listSteps();
+    listCandidates(candidates);
+    reserve();
+    show(still.matches ? trace.length - 1 : 0);
+    if (!still.matches) setPlaying(true);
+  };
+
+  /** A button for each sentence of a text that has several. */
+  const listSentences = (sentences) => {
+    $("sentences").hidden = settings.causal || sentences.length < 2;
+    $("sentences").replaceChildren(
+      ...sentences.map(({ source }, i) => {
+        const button = made("button", "", source);
+        button.type = "button";
+        button.lang = settings.source;
+        button.addEventListener("click", () => choose(sentences, i));
+        return button;
+      }),
+    );
+  };
+
   const display = (answer, milliseconds) => {
     const found = answer.translations[0];
-    setPlaying(false);
     $("result").hidden = false;
     $("output").textContent = found.text || "\u2026";
     const figures = [plural(found.passes, "pass", "passes")];
@@ -172,27 +202,24 @@
     figures.push(plural(found.length, "token"));
     figures.push(`${Math.round(1000 * answer.seconds)} ms in the server, ${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");
-    trace = found.trace ?? [];
-    $("refinement").hidden = trace.length === 0;
-    if (trace.length === 0) return;
-    $("slider").max = trace.length - 1;
-    listSteps();
-    listCandidates(found.candidates);
-    reserve();
-    show(still.matches ? trace.length - 1 : 0);
-    if (!still.matches) setPlaying(true);
+    listSentences(found.sentences);
+    choose(found.sentences, 0);
   };
 
   const complain = (message) => {
     $("problem").textContent = message;
     $("problem").hidden = !message;
+    if (message) {
+      setPlaying(false);
+      $("result").hidden = true;  // it belongs to another text
+    }
   };
 
   const translate = async () => {
     if (!$("form").reportValidity()) return;
     asking?.abort();
     const mine = (asking = new AbortController());
-    const body = { text: $("text").value };
+    const body = { text: $("text").value, split: true };
     if (!settings.causal) {
       body.num_steps = $("num_steps").valueAsNumber;
       body.top_k = body.n_best = $("top_k").valueAsNumber;
@@ -201,6 +228,8 @@
     complain("");
     $("go").setAttribute("aria-busy", "true");
     const began = performance.now();
+    clearTimeout(patience);
+    patience = setTimeout(() => ($("waiting").hidden = false), 2000);
     try {
       const response = await fetch("translate", {
         method: "POST",
@@ -214,7 +243,11 @@
     } catch (error) {
       if (error.name !== "AbortError") complain("The server does not answer.");
     } finally {
-      if (asking === mine) $("go").removeAttribute("aria-busy");
+      if (asking === mine) {
+        clearTimeout(patience);
+        $("waiting").hidden = true;
+        $("go").removeAttribute("aria-busy");
+      }
     }
   };
 
@@ -223,7 +256,7 @@
     (settings.causal
       ? `The model ${settings.model} writes from left to right.`
       : `The model ${settings.model} drafts all words at once, then refines its draft.`);
-  $("text-label").textContent = `${language(settings.source)} sentence`;
+  $("text-label").textContent = `${language(settings.source)} text`;
   $("text").lang = settings.source;
   $("text").maxLength = settings.max_characters;
   $("output").lang = $("stage").lang = settings.target;

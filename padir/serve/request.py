@@ -81,21 +81,24 @@ class Request:
       texts: the sentences.
       options: decoding options of all sentences.
       n_best: number of candidates in the answer.
+      split: translate each sentence of a text by itself.
     """
 
     texts: tuple[str, ...]
     options: Options
     n_best: int = 0
+    split: bool = False
 
 
-FIELDS = ("text", "num_steps", "top_k", "n_best", "trace")
+FIELDS = ("text", "split", "num_steps", "top_k", "n_best", "trace")
 
 
 def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
     """Reads a request from JSON.
 
     Args:
-      defaults: options that the request does not set; for an autoregressive model, all fields but `text` are refused.
+      defaults: options that the request does not set; for an autoregressive model, all fields but `text` and
+        `split` are refused.
 
     Raises:
       Refused: 400 if the body is no JSON; 422 if a field is missing, unknown, of the wrong type or beyond its limit.
@@ -108,20 +111,18 @@ def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
         raise Refused(422, f'the body must be a JSON object such as {{"text": "..."}}, got {_kind(asked)}')
     if unknown := sorted(set(asked) - set(FIELDS)):
         raise Refused(422, f"unknown field {_short(unknown[0])}: known are {', '.join(FIELDS)}")
-    if defaults.num_steps is None and (foreign := [name for name in FIELDS[1:] if name in asked]):
+    if defaults.num_steps is None and (foreign := [name for name in FIELDS[2:] if name in asked]):
         raise Refused(422, f"the model is autoregressive, which has no {foreign[0]}: leave it out")
     texts = _texts(asked, limits)
     if defaults.num_steps is None or defaults.top_k is None:
-        return Request(texts, defaults)
-    trace = asked.get("trace", False)
-    if not isinstance(trace, bool):
-        raise Refused(422, f"trace must be true or false, got {_kind(trace)}")
+        return Request(texts, defaults, split=_flag(asked, "split"))
     options = Options(
         num_steps=_integer(asked, "num_steps", defaults.num_steps, 1, limits.max_steps),
         top_k=_integer(asked, "top_k", defaults.top_k, 1, limits.max_lengths),
-        trace=trace,
+        trace=_flag(asked, "trace"),
     )
-    return Request(texts, options, n_best=_integer(asked, "n_best", 0, 0, limits.max_lengths))
+    n_best = _integer(asked, "n_best", 0, 0, limits.max_lengths)
+    return Request(texts, options, n_best, split=_flag(asked, "split"))
 
 
 def _json(body: bytes) -> Any:
@@ -156,6 +157,13 @@ def _texts(asked: dict[str, Any], limits: Limits) -> tuple[str, ...]:
                 f"sentence {number} has {len(text):,} characters, the server takes {limits.max_characters:,}: split it",
             )
     return tuple(texts)
+
+
+def _flag(asked: dict[str, Any], name: str) -> bool:
+    value = asked.get(name, False)
+    if not isinstance(value, bool):
+        raise Refused(422, f"{name} must be true or false, got {_kind(value)}")
+    return value
 
 
 def _integer(asked: dict[str, Any], name: str, default: int, least: int, most: int) -> int:

@@ -31,6 +31,8 @@ class Shape(NamedTuple):
 def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> list[Shape]:
     """Shapes of usual requests, the commonest first, for every number of rows; single sentences also with a trace.
 
+    Traced sentences as long as their sources come right after the first shapes, as the page asks for these.
+
     Args:
       batch_size: maximum number of sentences in a batch.
       longest_source: maximum number of source tokens; targets are about as long as their sources.
@@ -44,7 +46,11 @@ def usual_shapes(config: ModelConfig, batch_size: int, longest_source: int) -> l
             found.append(Shape(length, target, rows))
             if rows == 1 and not config.causal:
                 found.append(Shape(length, target, rows, trace=True))
-    return sorted(found, key=lambda shape: (not shape.is_first, shape.rows, shape.trace, shape.source))
+
+    def order(shape: Shape) -> tuple[bool, int, bool, bool, int]:
+        return not shape.is_first, shape.rows, not shape.trace, shape.target != shape.source, shape.source
+
+    return sorted(found, key=order)
 
 
 def batch_shapes(batch_size: int) -> list[int]:

@@ -40,7 +40,7 @@ class Paragraph:
 
         sentences, gaps = [], [""]
         whole = text.encode("utf-8", "replace").decode()  # the rules take no surrogates, and models refuse them
-        for part in sentencex.segment(language, whole):  # pyright: ignore[reportAttributeAccessIssue]  # compiled
+        for part in sentencex.segment(language, whole):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before
@@ -48,6 +48,11 @@ class Paragraph:
                 sentences.append(sentence)
                 gaps.append(after)
         return Paragraph(tuple(sentences), tuple(gaps))
+
+    @staticmethod
+    def whole(text: str) -> Paragraph:
+        """The text as one sentence, whatever it holds."""
+        return Paragraph((text,), ("", ""))
 
     def joined(self, translations: Sequence[str], language: str) -> str:
         """Puts translations into the places of the sentences.

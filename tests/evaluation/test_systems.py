@@ -47,7 +47,11 @@ class Fake(Translator):
         for i, reference in enumerate(TEST_SET.references):
             words = reference.split()[: target_lengths[i] - 1 if target_lengths else decoding.num_steps]
             numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.lengths.top_k
-            results.append(Translation(" ".join(words), *numbers, whole_text=" ".join(w for w in words for _ in "ab")))
+            results.append(
+                Translation(
+                    " ".join(words), *numbers, whole_text=" ".join(w for w in words for _ in "ab"), oscillated=i == 0
+                )
+            )
         return results
 
     def predict_lengths(self, texts, k=1, batch_size=32):
@@ -160,3 +164,8 @@ def test_stutter_is_counted_before_and_after_the_clean_up():
     assert refining.evaluation.metrics["stutter"] == 0
     assert refining.evaluation.metrics["stutter_before"] == 500  # every word twice
     assert "stutter_before" not in causal.evaluation.metrics
+
+
+def test_sentences_that_oscillated_are_counted():
+    refining, causal = evaluate_all([("a", Fake()), ("b", Fake(causal=True))], TEST_SET, [Decoding(num_steps=4)])
+    assert refining.evaluation.metrics["oscillating"] == 50 and "oscillating" not in causal.evaluation.metrics

@@ -11,7 +11,7 @@ import pytest
 
 from padir.cli import main
 from padir.errors import PadirError
-from padir.ising import experiments, samplers, theory
+from padir.ising import experiments, figures, samplers, theory
 from padir.ising import run as commands
 from padir.ising.statement import Statement
 
@@ -142,3 +142,14 @@ def test_truths_are_flat_and_peaky():
     flat_S, peaky_S = (distribution(t) for t in (experiments.flat_truth(6), experiments.peaky_truth(6)))
     assert flat_S.max() < 0.15
     assert peaky_S[0] + peaky_S[-1] > 0.65
+
+
+def test_chains_that_did_not_arrive_stand_at_the_budget():
+    figure_class = pytest.importorskip("matplotlib.figure").Figure
+    about = {"field": 0.1, "budget": 500, "exact": 9.0, "standard_error": 1.0}
+    rows = [{**about, "k": k, "coupling": j, "mean": None if j else 9.0} for k in (1, 2, None) for j in (0.0, 1.0, 2.0)]
+    figure = figure_class()
+    figures.draw_sampling(figure, rows, "title")
+    triangles = [line for line in figure.axes[0].lines if line.get_marker() == "^" and len(line.get_xdata())]
+    assert len(triangles) == 2 and all(set(line.get_ydata()) == {500} for line in triangles)
+    assert triangles[0].get_xdata()[0] != triangles[1].get_xdata()[0]

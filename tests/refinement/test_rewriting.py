@@ -10,7 +10,8 @@ from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
 from padir.refinement.scores import Output
-from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 
 EOS = IDS.eos
 
@@ -35,6 +36,34 @@ class TestPadir:
         weak = output([20, 20, 23], [9.0, 5.0, 9.0])
         second, _ = strategy.step(keys(1), first, weak, memory, step=1, num_steps=4)
         assert second.tokens_BL.tolist() == [[20, 21, 23, EOS]]  # 9 for 21 so far beats 5 for 20
+
+    @pytest.mark.parametrize(("confidence", "kept"), [(9.0, 20), (5.0, 30)])
+    @pytest.mark.parametrize("end_cycles", [True, False])
+    def test_a_row_that_oscillates_ends_with_the_better_canvas(self, confidence, kept, end_cycles):
+        """20 gives 30 and 30 gives 20: with margin 7 for 30, and with another for 20."""
+
+        def decoder(tokens_BL):
+            first = jnp.where(tokens_BL[:, :1] == 20, 30, 20) == jnp.arange(IDS.vocab_size)
+            other = jax.nn.one_hot(jnp.array([[11, 12, EOS]]), IDS.vocab_size) * 9.0
+            margin = jnp.where(tokens_BL[:, :1] == 20, 7.0, confidence)
+            return jnp.concatenate([(first * margin)[:, None], other], axis=1)
+
+        refined = refine(keys(1), canvas([7, 8, 9]), decoder, Padir(end_cycles=end_cycles), num_steps=10)
+        if end_cycles:  # 20, 30, 20 again
+            assert refined.passes_B.tolist() == [3] and refined.tokens_BL.tolist() == [[kept, 11, 12, EOS]]
+        else:
+            assert refined.passes_B.tolist() == [10] and refined.tokens_BL.tolist() == [[30, 11, 12, EOS]]
+        assert refined.memory.oscillated_B.tolist() == [end_cycles]
+
+    @pytest.mark.parametrize("options", [{"remask": "logits"}, {"temperature": 1e-6}])
+    def test_no_cycle_where_equal_tokens_may_have_other_successors(self, options):
+
+        def decoder(tokens_BL):
+            best_BL = jnp.array([[0, EOS]]).at[:, 0].set(jnp.where(tokens_BL[:, 0] == 20, 21, 20))
+            return 9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size)
+
+        refined = refine(keys(1), canvas([7]), decoder, Padir(**options), num_steps=8)
+        assert not refined.memory.oscillated_B.any()
 
     def test_without_remasking_stutter_stays(self):
         after, memory = self.step(Padir(remask="none"), canvas([10, 11, 12, 13]), [20, 20, 20, 23])

@@ -103,6 +103,21 @@ class TestAnswers:
         same(ask(client, TEXTS[1]), translator.translate([TEXTS[1]]))
         assert ask(client, []) == [] and [a["text"] for a in ask(client, "")] == [""]
 
+    def test_a_paragraph_is_split_and_joined(self, client):
+        text = "Acht.\n\nEins!  Null"
+        (answer,) = ask(client, [text], split=True, trace=True, n_best=1)
+        parts = answer["sentences"]
+        assert [part["source"] for part in parts] == ["Acht.", "Eins!", "Null"]
+        alone = ask(client, [part["source"] for part in parts], trace=True, n_best=1)
+        assert [part["text"] for part in parts] == [each["text"] for each in alone]
+        assert answer["text"] == "{}\n\n{}  {}".format(*(each["text"] for each in alone))
+        assert "trace" not in answer and all(len(part["trace"]) > 1 and part["candidates"] for part in parts)
+        assert answer["passes"] == sum(part["passes"] for part in parts)
+        (single,) = ask(client, "eins", split=True)
+        assert single["text"] == single["sentences"][0]["text"] == ask(client, "eins")[0]["text"]
+        many = client.post("/translate", json={"text": "Ja. " * 13, "split": True})
+        assert many.status_code == 422 and "a request takes 12 sentences, got 13" in many.json()["error"]
+
     def test_with_candidates_and_every_step(self, client, translator):
         decoding = Decoding(num_steps=3, lengths=LengthSearch(2), n_best=2, batch_size=1)
         expected = translator.translate(TEXTS[:2], decoding, trace=True)
@@ -413,7 +428,8 @@ class TestHealth:
         assert shapes[:2] == [Shape(8, 8, 1), Shape(16, 16, 1)]  # before the first request
         others = [(8, 16), (16, 8)]
         traced = [Shape(*lengths, 1, trace=True) for lengths in ((8, 8), (8, 16), (16, 16), (16, 8))]
-        assert {*shapes[2:4]} == {Shape(*lengths, 1) for lengths in others} and {*shapes[4:8]} == {*traced}
+        assert shapes[2:4] == [Shape(8, 8, 1, trace=True), Shape(16, 16, 1, trace=True)]  # what the page asks for
+        assert {*shapes[2:6]} == {*traced} and {*shapes[6:8]} == {Shape(*lengths, 1) for lengths in others}
         assert {*shapes[8:]} == {Shape(*lengths, 2) for lengths in [*others, (8, 8), (16, 16)]}
 
     def test_batches_are_padded_to_these_sizes(self):

@@ -9,8 +9,9 @@ requirements   the check that a model can be decoded with a strategy
 
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.registry import STRATEGIES, get_strategy, parse_strategy
+from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.requirements import check_strategy
-from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
 
 __all__ = [

@@ -11,7 +11,8 @@ from typing import Any
 from padir.errors import PadirError
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
-from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
+from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
 from padir.storage.typecheck import fits
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -15,7 +13,7 @@ from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
-from padir.refinement.segments import count_in_segment, share_of, worst
+from padir.refinement.segments import count_in_segment, share_of, sum_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
 
 _REMASK = ("previous", "start", "logits")
@@ -45,10 +43,19 @@ class PadirMemory:
     Attributes:
       ended_BL: positions of segments that are finished; the segments of a packed row may finish at different steps.
       summed_BLV: logits summed over the steps so far, or None.
+      before_BL: the tokens that the previous step was given; -1 before the first step.
+      cycled_BL: positions of segments that oscillated between two canvases and were ended.
     """
 
     ended_BL: Bool[Array, "B L"]
     summed_BLV: Float[Array, "B L V"] | None
+    before_BL: Int[Array, "B L"]
+    cycled_BL: Bool[Array, "B L"]
+
+    @property
+    def oscillated_B(self) -> Bool[Array, " B"]:
+        """True for rows with a segment that oscillated."""
+        return self.cycled_BL.any(-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +66,9 @@ class Padir:
     leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
     included. With the remask "previous", "start" or "none", all remaining steps would give the same tokens.
 
+    A row that comes back to its tokens of two steps before would oscillate between two canvases until the last step. It
+    is done, too, with the canvas whose tokens have the higher log-probability.
+
     Attributes:
       remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
         ("start"), or the argmax of the logits summed over the steps so far ("logits", which keeps B·L·V numbers between
@@ -67,6 +77,8 @@ class Padir:
       temperature: temperature of the draws that replace the argmax; 0 for the argmax. At other temperatures all steps
         are taken.
       top_k, top_p: tokens among which to draw, as in `padir.decoding.search.Sampling`.
+      end_cycles: end rows that oscillate, if the argmax is written and the remask is not "logits"; otherwise equal
+        tokens may be followed by others.
 
     Raises:
       PadirError: a number is out of its range, or remask_last is set with a remask that would leave noise or takes
@@ -78,6 +90,7 @@ class Padir:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    end_cycles: bool = True
 
     def __post_init__(self):
         checks.one_of((*_REMASK, "none"), **checks.fields_of(self, "remask"))
@@ -90,7 +103,9 @@ class Padir:
 
     def init(self, key_B, canvas: Canvas) -> PadirMemory:
         del key_B
-        return PadirMemory(jnp.zeros_like(canvas.free_BL), _no_logits(self.remask, canvas))
+        nowhere_BL = jnp.zeros_like(canvas.free_BL)
+        never_BL = jnp.full_like(canvas.tokens_BL, -1)
+        return PadirMemory(nowhere_BL, _no_logits(self.remask, canvas), never_BL, nowhere_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: PadirMemory, *, step, num_steps):
         written = write(canvas, ~memory.ended_BL, *self._tokens(key_B, output, canvas))
@@ -109,8 +124,15 @@ class Padir:
         if self.remask_last:
             final_BL &= canvas.score_BL == 0  # nothing has been written there that could be put back
         after = restore(rewritten, final_BL, written)
+        cycled_BL = memory.cycled_BL
+        if self.end_cycles and self.temperature == 0 and self.remask != "logits":
+            other_BL = rewritten.tokens_BL != memory.before_BL
+            again_BL = ~ended_BL & (count_in_segment(other_BL & canvas.free_BL, canvas.segment_BL) == 0)
+            gain_BL = sum_in_segment((canvas.score_BL - after.score_BL) * canvas.free_BL, canvas.segment_BL)
+            after = restore(after, again_BL & (gain_BL > 0), canvas)
+            ended_BL, cycled_BL = ended_BL | again_BL, cycled_BL | (again_BL & canvas.free_BL)
         done_B = canvas.done_B | ended_BL.all(-1)
-        return dataclasses.replace(after, done_B=done_B), PadirMemory(ended_BL=ended_BL, summed_BLV=summed_BLV)
+        return dataclasses.replace(after, done_B=done_B), PadirMemory(ended_BL, summed_BLV, canvas.tokens_BL, cycled_BL)
 
     def _tokens(self, key_B, output: Output, canvas: Canvas) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
         """The tokens that a step writes, and their log-probabilities."""
@@ -206,52 +228,3 @@ class Constant:
         done_B = canvas.done_B | ended_BL.all(-1)
         after = dataclasses.replace(restore(rewritten, final_BL, written), done_B=done_B)
         return after, ConstantMemory(hidden_BL, ended_BL, summed_BLV)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rejecter:
-    """The learned rejecter: tokens that the model's rejecter head would not keep are not kept.
-
-    The model knows what its head judges (`ModelConfig.rejecter_judges`):
-
-    - "token": the tokens that the decoder was shown in this pass. The argmax replaces those that are rejected. The
-      first step writes every position, because the draft is noise.
-    - "prediction": the argmax of this pass, as in the published implementation. Every pass writes the argmax at every
-      position, and every pass but the last hides the rejected positions again.
-
-    A row is done when a pass changes none of its tokens; with "prediction" the result is then the argmax of this pass,
-    as all remaining passes would show the decoder the same tokens.
-
-    Attributes:
-      threshold: smallest probability of keeping a token at which the token stays; 0 keeps all, above 1 keeps none.
-
-    Raises:
-      PadirError (at the first step): the model has no rejecter head.
-    """
-
-    threshold: float = 0.5
-    needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
-
-    def __post_init__(self):
-        checks.at_least(0, "0.5 keeps the tokens that are more likely right", **checks.fields_of(self, "threshold"))
-
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
-        del key_B
-        if output.keep_logits_BL is None:
-            raise PadirError(
-                "the rejecter strategy needs keep logits, which this decoder lacks: train a model with a rejecter head,"
-                " or choose another strategy"
-            )
-        rejected_BL = jax.nn.sigmoid(output.keep_logits_BL) < self.threshold
-        if output.judges == "prediction":
-            written = write(canvas, canvas.free_BL, *output.best())
-            after = hide(written, rejected_BL)
-        else:
-            written = after = write(canvas, rejected_BL | (step == 0), *output.best())
-        ended_BL = count_in_segment(after.tokens_BL != canvas.tokens_BL, canvas.segment_BL) == 0
-        after = restore(after, ended_BL | (step == num_steps - 1), written)
-        return dataclasses.replace(after, done_B=canvas.done_B | ended_BL.all(-1)), memory
