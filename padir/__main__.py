@@ -1,8 +1,6 @@
 """`python -m padir`, the same as the command `padir`."""
 
-import sys
-
-from padir.cli.entry import main
+from padir.cli.entry import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -208,7 +208,7 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
     names, refused = [], collections.OrderedDict()
     for name, cls in STRATEGIES.items():
         text = name
-        if any(field.name == "temperature" for field in dataclasses.fields(cls)):  # type: ignore[arg-type]
+        if any(field.name == "temperature" and field.default for field in dataclasses.fields(cls)):  # type: ignore[arg-type]
             text = f"{name}:temperature=0.0"
         if name == "sundae":
             text += ",order=uncertain"

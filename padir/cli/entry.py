@@ -13,6 +13,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
+
+import jax
 
 from padir.cli.commands import build_parser
 from padir.cli.console import own_words, tell, without_controls
@@ -22,8 +25,24 @@ from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_writable, write_json
 
 _GIN = "--gin."
+_INTERRUPTED = 130  # exit status, as of shells
 # Options that set a parameter of another name; `padir vocab` has a --size of its own.
 _OPTIONS = {"size": ("size", "beam"), "alpha": ("length_penalty",), "temperature": ("sample",)}
+
+
+def command() -> NoReturn:
+    """Run the command of this process, and exit with its status.
+
+    An interrupted process exits at once: a program that XLA was compiling would hold up the exit and then crash it.
+    Several processes leave each other in order, which the ordinary exit sees to.
+    """
+    status = main()
+    if status == _INTERRUPTED and not jax.distributed.is_initialized():
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         saved = own_words(str(interrupt))
         print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
     return 0
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.commands import refused, results, run
 
 import padir
-from padir.cli import build_parser, main
+from padir.cli import build_parser, entry, main
 from padir.cli.commands import EXAMPLES, GROUPS
 from padir.pretrained import PRETRAINED
 from padir.refinement.strategies import STRATEGIES
@@ -116,6 +116,19 @@ def test_no_command_prints_the_commands(capsys):
 @pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
 def test_the_example_of_a_command_can_be_parsed(command):
     assert build_parser([command.name]).parse_args([command.name, *shlex.split(EXAMPLES[command.name])]).run
+
+
+@pytest.mark.parametrize(("status", "at_once"), [(130, True), (0, False), (2, False)])
+def test_an_interrupted_process_exits_at_once(monkeypatch, status, at_once):
+    """The exit would wait for a program that XLA compiles, and crash after it."""
+
+    def exit_at_once(status):
+        raise RuntimeError(f"at once: {status}")
+
+    monkeypatch.setattr("padir.cli.entry.main", lambda: status)
+    monkeypatch.setattr("os._exit", exit_at_once)
+    with pytest.raises(RuntimeError if at_once else SystemExit, match=str(status)):
+        entry.command()
 
 
 def test_version(capsys):
