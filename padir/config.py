@@ -184,7 +184,7 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
             raise PadirError(f"`{statement.format()}` runs code, which a gin file may not: {remedy}")
         process_import(context, statement)
 
-    gin.config.ParseContext.process_import = checked
+    gin.config.ParseContext.process_import = checked  # pyright: ignore[reportAttributeAccessIssue]
     gin.config._FILE_READERS[:] = readers[:1]  # `open`
     try:
         yield

@@ -1,5 +1,6 @@
 """Tests run on the CPU, and every jaxtyping annotation of padir is checked while they do."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # XLA ends the process at a flag that it does not know, as it does not know this one in JAX 0.12.
 os.environ.setdefault("XLA_FLAGS", "")
 if version("jaxlib").startswith("0.10."):
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 # What one test compiles, others need, and so do the commands that tests start. Every worker has its own folder: JAX
 # writes an entry in place, and a reader of half an entry warns. One that is named keeps the programs from run to run.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}")
@@ -23,6 +24,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import jax
 import jaxtyping
 import pytest
+
+# Tracing makes millions of objects that live on: looking for garbage so often takes a twentieth of the time.
+gc.set_threshold(100_000, 20, 20)
 
 ROOT = Path(__file__).parents[1] / "padir"
 # All but the toy corpus, whose grammar has no arrays and calls its functions a hundred thousand times.

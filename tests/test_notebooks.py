@@ -1,4 +1,7 @@
-"""The notebooks run from top to bottom, in a kernel of their own, and lie in the repository without outputs."""
+"""The notebooks run from top to bottom, in a kernel of their own, and lie in the repository without outputs.
+
+The one that trains takes minutes and is marked slow; `.ci/run` runs it.
+"""
 
 import os
 from pathlib import Path
@@ -22,6 +25,12 @@ def test_notebooks_hold_no_outputs(notebook):
     assert cells and not any(cell.outputs or cell.execution_count for cell in cells)
 
 
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(path, marks=pytest.mark.slow if path.stem == "train" else ()) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+    indirect=True,
+)
 def test_notebooks_run(notebook, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -33,7 +33,7 @@ from padir.refinement.corruption import Mask, noise_kinds
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import STRATEGIES, parse_strategy
 
-METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "passes")
+METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "stutter_before", "passes")
 TOY = "toy_de_en"
 MOST_TOKENS = 16  # longest sentence that is shown, where there is a choice
 # At temperature 0 the strategies differ only in the positions that they write, not in their draws.
@@ -163,7 +163,8 @@ def outcomes(
 ) -> list[dict[str, Any]]:
     """A row for every strategy that the model can run and every number of steps.
 
-    All other decoding options are those of `decoding`.
+    All other decoding options are those of `decoding`. Repeated tokens are dropped for all strategies if they are
+    dropped for one by default, so that rows can be compared; each row says so.
 
     Args:
       decoding: decoding options other than strategy and number of steps.
@@ -175,11 +176,14 @@ def outcomes(
       PadirError: an unknown strategy, or one that the model cannot run.
     """
     rows = []
-    for name in strategies:
+    made = {name: with_strategy(translator, decoding, parse_strategy(name)) for name in strategies}
+    drop = any(one.drops_repeats for one in made.values())
+    for name, one in made.items():
         for count in num_steps:
-            one = with_strategy(translator, decoding, parse_strategy(name))
-            metrics = evaluate(translator, test_set, dataclasses.replace(one, num_steps=count)).metrics
-            row = {"strategy": name, "steps": count} | {k: metrics[k] for k in METRICS if k in metrics}
+            one = dataclasses.replace(one, num_steps=count, drop_repeats=drop)
+            metrics = evaluate(translator, test_set, one).metrics
+            row = {"strategy": name, "steps": count, "drop_repeats": drop}
+            row |= {k: metrics[k] for k in METRICS if k in metrics}
             rows.append(row)
             progress(row)
     return rows
@@ -208,7 +212,7 @@ def runnable(translator: Translator, decoding: Decoding) -> tuple[list[str], dic
     names, refused = [], collections.OrderedDict()
     for name, cls in STRATEGIES.items():
         text = name
-        if any(field.name == "temperature" for field in dataclasses.fields(cls)):  # type: ignore[arg-type]
+        if any(field.name == "temperature" and field.default for field in dataclasses.fields(cls)):  # type: ignore[arg-type]
             text = f"{name}:temperature=0.0"
         if name == "sundae":
             text += ",order=uncertain"

@@ -44,6 +44,13 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: reachable from this machine only)"
     )
     parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
+    parser.add_argument(
+        "--allowed_host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="further host name under which clients reach the server, beside --host and localhost; repeatable",
+    )
     steps_options(parser)
     parser.add_argument(
         "--max_wait", type=float, default=5.0, help="milliseconds that a sentence waits for others of its length (5)"
@@ -72,4 +79,5 @@ def _serve(args: argparse.Namespace) -> dict[str, Any]:
     check_options(args, translator.card.config)
     engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
     name = Path(args.model).name
-    return serve(engine, name, host=args.host, port=args.port, tell=lambda text: tell(f"padir: {text}"))
+    where = {"host": args.host, "port": args.port, "allowed_hosts": args.allowed_host}
+    return serve(engine, name, **where, tell=lambda text: tell(f"padir: {text}"))

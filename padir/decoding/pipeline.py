@@ -61,11 +61,13 @@ class RefiningPipeline:
     Attributes:
       decoding: options that `resolve` has filled in for the model.
       trace: keep every step of the drafts.
+      counts: numbers of candidates a sentence to which a batch is filled up, so that fewer shapes are compiled.
     """
 
     loaded: LoadedModel
     decoding: Decoding
     trace: bool = False
+    counts: tuple[int, ...] = ()
 
     def run(self, batch: SourceBatch, observe: Observer = unobserved) -> list[Translation]:
         """Translates a batch; the stages are "encode", "lengths", "refine" and "choose and detokenise"."""
@@ -141,6 +143,7 @@ class RefiningPipeline:
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.source_BS.shape[0]
         most = max(map(len, tried.candidates))
+        most = min((count for count in self.counts if count >= most), default=most)
         # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
         table = [own + [own[0]] * (most - len(own)) for own in tried.candidates]
         table += [table[0]] * (rows - len(table))

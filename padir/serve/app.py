@@ -8,19 +8,21 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Future
 from typing import Any
 
 from starlette import requests
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from padir.decoding.streaming import TranslatedLine, join_sentences
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.serve.connections import KnownHosts
 from padir.serve.engine import Engine
 from padir.serve.page import CONTENT_SECURITY_POLICY, page
 from padir.serve.request import Options, Refused, Request, read_request
@@ -34,12 +36,18 @@ class _Left(Exception):
     """The client closed its connection."""
 
 
-def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lambda engine: None) -> Starlette:
+def make_app(
+    engine: Engine,
+    model: str,
+    changed: Callable[[Engine], None] = lambda engine: None,
+    hosts: Collection[str] = (),
+) -> Starlette:
     """Makes the application, which starts and closes the engine.
 
     Args:
       model: the model's name in answers and on the page.
       changed: called when the engine is ready, or has failed.
+      hosts: host names that requests may be for, beside "localhost" and numeric addresses.
     """
     shown = page(engine, model)
 
@@ -91,7 +99,8 @@ def make_app(engine: Engine, model: str, changed: Callable[[Engine], None] = lam
         Route("/metrics", metrics),
     ]
     handlers: Any = {HTTPException: _no_such_thing, Exception: _our_fault}
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
+    guards = [Middleware(KnownHosts, names=hosts)]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=guards)
 
 
 async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from padir import checks
 from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding
-from padir.decoding.pipeline import PROGRAMS, Pipeline
+from padir.decoding.pipeline import PROGRAMS, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import SHARE
 from padir.decoding.refine_batch import BUCKET
 from padir.decoding.translation import EMPTY_LINE, Translation
@@ -21,7 +21,7 @@ from padir.errors import PadirError
 from padir.serve.batching import Batcher, Closed, QueueFull
 from padir.serve.metrics import Metrics
 from padir.serve.request import Limits, Options, Refused, Request
-from padir.serve.warm_up import Shape, compile_shape, usual_shapes
+from padir.serve.warm_up import Shape, candidate_counts, compile_shape, usual_shapes
 from padir.text.ids import round_up
 
 _log = logging.getLogger("padir.serve")
@@ -90,6 +90,8 @@ class Engine:
         self.metrics = Metrics()
         self.state = "stopped"
         self.failure: Exception | None = None
+        lengths = decoding.lengths
+        self._counts = candidate_counts(lengths.top_k, limits.max_lengths, len(lengths.offsets) * lengths.draws)
         self._left = usual_shapes(translator.card.config, decoding.batch_size, warm_up)
         self._batcher = Batcher(self._run, max_batch=decoding.batch_size, max_wait=max_wait, max_queue=limits.max_queue)
         self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready, lambda: self.shapes_left)
@@ -185,7 +187,9 @@ class Engine:
             return self.translator.pipeline(self.decoding)
         lengths = dataclasses.replace(self.decoding.lengths, top_k=options.top_k)
         decoding = dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
-        return self.translator.pipeline(decoding, trace=options.trace)
+        pipeline = self.translator.pipeline(decoding, trace=options.trace)
+        assert isinstance(pipeline, RefiningPipeline)
+        return dataclasses.replace(pipeline, counts=self._counts)
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""

@@ -6,17 +6,25 @@ import contextlib
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import uvicorn
 
 from padir.errors import PadirError
 from padir.serve.app import make_app
+from padir.serve.connections import TimedHeaders
 from padir.serve.engine import Engine
 
 
 def serve(
-    engine: Engine, model: str, *, host: str, port: int, tell: Callable[[str], None], grace: float = 5.0
+    engine: Engine,
+    model: str,
+    *,
+    host: str,
+    port: int,
+    tell: Callable[[str], None],
+    allowed_hosts: Collection[str] = (),
+    grace: float = 5.0,
 ) -> dict[str, int]:
     """Serves until SIGTERM or SIGINT; then refuses further requests and answers those that it has.
 
@@ -24,6 +32,7 @@ def serve(
       model: the model's name in answers and on the page.
       port: 0 takes a free port.
       tell: gets the address, and a message when the server is ready.
+      allowed_hosts: host names under which clients reach the server, beside `host`, "localhost" and numeric addresses.
       grace: seconds beyond a request's timeout after which the server ends in any case.
 
     Returns:
@@ -45,7 +54,8 @@ def serve(
                 tell(f"ready at {address}")
 
         config = uvicorn.Config(
-            make_app(engine, model, changed),
+            make_app(engine, model, changed, (host, *allowed_hosts)),
+            http=TimedHeaders,
             lifespan="on",
             ws="none",
             log_level="warning",

@@ -62,6 +62,19 @@ def batch_shapes(batch_size: int) -> list[int]:
     return sorted({min(batch_size, 1 << (sentences - 1).bit_length()) for sentences in range(1, batch_size + 1)})
 
 
+def candidate_counts(top_k: int, most: int, each: int) -> tuple[int, ...]:
+    """The numbers of candidates a sentence to which batches are filled up, however a client sets top_k.
+
+    Args:
+      top_k: the default, whose number is among them; requests have up to `most`.
+      each: candidates of each length, by offsets and draws.
+
+    >>> candidate_counts(5, 8, 1)
+    (1, 2, 4, 5, 8)
+    """
+    return tuple(sorted(count * each for count in {*batch_shapes(most), top_k}))
+
+
 def compile_shape(pipeline: Pipeline, shape: Shape) -> None:
     """Translates made-up sentences of a shape, which compiles its programs."""
     card, tokenizer = pipeline.loaded.card, pipeline.loaded.tokenizer

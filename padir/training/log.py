@@ -14,6 +14,7 @@ import tensorboardX.summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
+from padir.errors import PadirError
 from padir.storage.files import write_errors, write_text
 
 AVERAGED = "averaged_"  # prefix of the metrics of averaged weights, which are logged when the model is written
@@ -66,6 +67,11 @@ class _Files:
             self._tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
 
     def write(self, step: int, row: dict[str, float], line: str) -> None:
+        if not (self.folder / "metrics.jsonl").exists():  # what is written to a deleted file is lost without an error
+            raise PadirError(
+                f"{self.folder} was deleted or moved while the run wrote to it",
+                remedy="move it back and run the same command again, or train anew",
+            )
         with write_errors(self.folder):
             self._history.write(line + "\n")
             self._history.flush()
@@ -88,7 +94,7 @@ class TrainingLog:
       parameters: number of the model's parameters.
 
     Raises:
-      PadirError: the files cannot be written; `write` raises this error, too.
+      PadirError: the files cannot be written; `write` raises this error, too, also for a deleted folder.
     """
 
     def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):

@@ -111,7 +111,8 @@ def rejecter_loss(
     """
     loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
     correct_BL = ((keep_logits_BL > 0) == right_BL) & where_BL
-    return (loss_BL * where_BL).sum(), *(each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
+    correct, judged = (each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
+    return (loss_BL * where_BL).sum(), correct, judged
 
 
 def stage_weight(

@@ -159,6 +159,18 @@ def test_outcomes_are_those_of_evaluate(numbers):
     figures = evaluate(masks, test_set, one).metrics
     assert rows[-1]["passes"] == figures["passes"] == 3.0
     assert rows[-1]["bleu"] == figures["bleu"]
+    assert not any(row["drop_repeats"] for row in rows)
+
+
+def test_outcomes_drop_repeats_for_all_strategies_or_for_none(numbers):
+    translator, _, test_set = numbers
+    unroll = "sundae:temperature=0.0,share=1.0"
+    for drop, expected in ((None, True), (False, False)):
+        rows = refinement.outcomes(
+            translator, test_set, Decoding(drop_repeats=drop), ["padir:remask=none", unroll], [1]
+        )
+        assert [row["drop_repeats"] for row in rows] == [expected] * 2
+        assert rows[0]["bleu"] == rows[1]["bleu"] and "stutter_before" in rows[0]  # one step writes the argmax
 
 
 def test_sentences_are_the_first(numbers):

@@ -87,7 +87,7 @@ def test_batches_buckets_and_blocks_change_a_real_model_at_ties_only(monkeypatch
     by_length = {}
     for german, _ in itertools.islice(ToyDeEn().pairs("test"), 400):
         by_length.setdefault(len(translator.loaded.source_tokens([german], truncate=False)[0][0]), []).append(german)
-    texts = [text for group in sorted(by_length.values(), key=len)[-2:] for text in group[:12]]
+    texts = max(by_length.values(), key=len)[:24]  # of one length: few programs to compile
     rows, ties = count_ties(translator, texts)
     assert rows == 48
     assert ties <= 2, "a tie is rare: more of them point to a fault that happens to meet small gaps"

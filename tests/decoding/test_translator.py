@@ -274,7 +274,7 @@ class TestChoosing:
 
     def test_the_candidates_are_listed_best_first(self, translator):
         for result in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=2):
-            assert len(result.candidates) == 2 and result.hypotheses == 3
+            assert len(result.candidates) == 2 <= result.hypotheses <= 3  # of lengths that differ
             assert result.candidates[0] == (result.text, result.score) and result.candidates[1][1] <= result.score
         plain = translator.translate(TEXTS, lengths=self.LENGTHS)
         assert all(result.candidates == () for result in plain)

@@ -80,10 +80,15 @@ def test_hypotheses_share_the_memory_of_their_sentence():
     drafts_BNL = jax.random.randint(jax.random.key(1), (3, 2, 8), IDS.first_regular, IDS.end_regular)
     segment_BNL = jnp.repeat(APART.target_segment_BL[:, None], 2, 1)
     flat = (drafts_BNL.reshape(6, 8), segment_BNL.reshape(6, 8))
-    shared = model.apply(variables, *flat, cross_kv, encoded.segment_BS, method="decode").logits_BLV
+
+    @jax.jit
+    def decode(cross_kv, segment_BS):
+        return model.apply(variables, *flat, cross_kv, segment_BS, method="decode").logits_BLV
+
+    shared = decode(cross_kv, encoded.segment_BS)
     repeated_kv = jax.tree.map(lambda x: jnp.repeat(x, 2, 0), cross_kv)
     repeated_BS = jnp.repeat(encoded.segment_BS, 2, 0)
-    repeated = model.apply(variables, *flat, repeated_kv, repeated_BS, method="decode").logits_BLV
+    repeated = decode(repeated_kv, repeated_BS)
     present = np.asarray(flat[1]) > 0
     np.testing.assert_allclose(shared[present], repeated[present], rtol=1e-5, atol=1e-5)
 
@@ -92,11 +97,12 @@ def test_cross_attention_does_not_see_the_length_token():
     model, params = tiny_model()
     variables = {"params": params}
     _, encoded = forward(model, params, APART)
+    apply = jax.jit(model.apply, static_argnames="method")
     assert (encoded.segment_BS[:, 0] == 0).all() and (encoded.segment_BS[:, 1] == 1).all()
-    kv = model.apply(variables, encoded.memory_BSD, method="cross_kv")
-    other = model.apply(variables, encoded.memory_BSD.at[:, 0].add(5.0), method="cross_kv")
+    kv = apply(variables, encoded.memory_BSD, method="cross_kv")
+    other = apply(variables, encoded.memory_BSD.at[:, 0].add(5.0), method="cross_kv")
     args = (APART.target_BL, APART.target_segment_BL)
-    one, two = (model.apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other))
+    one, two = (apply(variables, *args, x, encoded.segment_BS, method="decode").logits_BLV for x in (kv, other))
     present = np.asarray(APART.target_segment_BL) > 0
     np.testing.assert_array_equal(one[present], two[present])
 

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
+import jax
 import pytest
 from support.serving import Gated, engine_of, figure, running, until
 from support.small_corpus import small_tokenizer
@@ -243,7 +245,7 @@ class TestRefusals:
     def test_a_body_that_never_ends(self, translator):
         with running(engine_of(translator, limits=Limits(timeout=0.3))) as client:
             with socket.create_connection(("127.0.0.1", client.port), timeout=20) as slow:
-                slow.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+                slow.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
                 slow.sendall(b"Content-Length: 99\r\n\r\n{")
                 assert slow.recv(100).startswith(b"HTTP/1.1 408 ")
 
@@ -294,7 +296,7 @@ class TestUnderLoad:
                 first = pool.submit(ask, client, "eins")
                 assert gated.entered.acquire(timeout=30)
                 body = b'{"text": ["zwei", "drei"]}'
-                head = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 head += f"Content-Length: {len(body)}\r\n\r\n"
                 with socket.create_connection(("127.0.0.1", client.port)) as leaving:
                     leaving.sendall(head.encode() + body)
@@ -562,3 +564,60 @@ class TestCommand:
         monkeypatch.setitem(sys.modules, "padir.serve.engine", None)
         assert main(["serve", "--model", str(tmp_path)]) == 2
         assert "padir[serve]" in capsys.readouterr().err
+
+
+class TestConnections:
+    @pytest.mark.parametrize(
+        "host", ["localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000", "192.168.0.7", "mine.example"]
+    )
+    def test_known_host_names_are_served(self, client, host):
+        assert client.get("/health", headers={"Host": host}).status_code == 200
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "a@b", "[::1", "1"]
+    )
+    def test_other_host_names_are_refused(self, client, host):
+        """A web page can lead a browser here under a name of its own, and would read the answers."""
+        for response in (
+            client.get("/", headers={"Host": host}),
+            client.post("/translate", json={"text": "eins"}, headers={"Host": host}),
+        ):
+            assert response.status_code == 421 and "--allowed_host" in response.json()["error"]
+
+    @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n"])
+    def test_half_a_request_is_not_held_for_ever(self, client, monkeypatch, sent):
+        monkeypatch.setattr("padir.serve.connections.HEADER_SECONDS", 0.2)
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(sent)
+            assert connection.recv(100) == b""  # closed by the server
+
+    def test_half_a_request_after_a_whole_one_is_not_held(self, client, monkeypatch):
+        monkeypatch.setattr("padir.serve.connections.HEADER_SECONDS", 0.2)
+        with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET /hea")
+            while answer := connection.recv(10_000):
+                assert b"HTTP" not in answer  # at most the rest of the body
+
+    def test_a_request_that_takes_longer_than_its_headers_is_answered(self, translator, monkeypatch):
+        monkeypatch.setattr("padir.serve.connections.HEADER_SECONDS", 0.05)
+        with running(engine_of(translator, limits=Limits(timeout=120.0))) as client:
+            body = b'{"text": "eins"}'
+            head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            head += f"Content-Length: {len(body)}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", client.port), timeout=120) as connection:
+                connection.sendall(head.encode())
+                time.sleep(0.3)
+                connection.sendall(body)
+                assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_forces_few_shapes_by_top_k(translator):
+    jax.clear_caches()
+    with running(engine_of(translator, limits=Limits(max_lengths=8, timeout=120.0))) as client:
+        answers = [ask(client, "eins zwei", top_k=top_k)[0] for top_k in range(1, 8)]
+    assert refine_drafts._cache_size() == 4  # for 1, 2, 4 and 8 candidates
+    expected = [translator.translate(["eins zwei"], top_k=top_k)[0] for top_k in range(1, 8)]
+    assert [answer["text"] for answer in answers] == [each.text for each in expected]
+    assert [answer["hypotheses"] for answer in answers] == [each.hypotheses for each in expected]

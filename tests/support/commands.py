@@ -39,7 +39,12 @@ def corpus(folder, *splits):
 TINY_GIN = [
     *(f"--gin.ModelConfig.{name}={size}" for name, size in (("width", 16), ("heads", 2), ("head_dim", 8), ("mlp", 32))),
     *(f"--gin.ModelConfig.{name}={size}" for name, size in (("encoder_layers", 1), ("decoder_layers", 1))),
-    *("--gin.ModelConfig.max_length=8", "--gin.Batching.rows=2", "--gin.Batching.row_length=16"),
+    *(
+        "--gin.ModelConfig.max_length=8",
+        "--gin.ModelConfig.dropout_rate=0.0",
+        "--gin.Batching.rows=2",
+        "--gin.Batching.row_length=16",
+    ),
     *("--gin.train.num_steps=2", "--gin.Objective.stage_weights=('all',)"),
 ]
 """Bindings of a training run of two steps of a tiny model."""

@@ -15,6 +15,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.pipeline import RefiningPipeline
 from padir.decoding.translator import Translator
 from padir.serve.app import make_app
+from padir.serve.connections import TimedHeaders
 from padir.serve.engine import Engine
 from padir.serve.request import Limits
 
@@ -29,7 +30,7 @@ class Gated(Translator):
         self.gate.set()
 
     def pipeline(self, decoding, *, trace=False):
-        return GatedPipeline(self.loaded, self.resolved(decoding), trace, self.enter)
+        return GatedPipeline(self.loaded, self.resolved(decoding), trace, enter=self.enter)
 
     def enter(self, batch):
         self.entered.release()
@@ -58,7 +59,8 @@ def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **op
 def running(engine, wait=True):
     """A client of the engine's server, whose `uvicorn` is the server and `port` the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(make_app(engine, "tiny"), lifespan="on", ws="none", log_level="critical")
+    app = make_app(engine, "tiny", hosts=["mine.example"])
+    config = uvicorn.Config(app, http=TimedHeaders, lifespan="on", ws="none", log_level="critical")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

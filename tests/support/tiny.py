@@ -23,7 +23,23 @@ def tiny_model(ids=IDS, **changes):
 
 @functools.cache
 def _initial(model):
-    return init_params(model, seed=0)
+    return drawn_params(model)
+
+
+def drawn_params(model):
+    """Parameters spread as those of `init_params`, drawn by NumPy: compiling the initialisers takes seconds a model."""
+    rng = np.random.RandomState(0)
+
+    def draw(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if leaf.ndim == 1:
+            return jnp.full(leaf.shape, 0.0 if name.endswith(("bias", "mlp_offset")) else 1.0)
+        spread = {"embedding": 1.0, "rel_embedding": 0.25}.get(name.split("/")[-1], leaf.shape[0] ** -0.5)
+        if "/query/" in name:
+            spread *= model.config.head_dim**-0.5
+        return jnp.asarray(rng.normal(0, spread, leaf.shape), jnp.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, jax.eval_shape(lambda: init_params(model, seed=0)))
 
 
 def one_layer_model(**changes):

@@ -28,6 +28,7 @@ from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 from padir.text.tokenizer import train as train_vocabulary
 from padir.training.checkpoints import Checkpoints
+from padir.training.config import Intervals
 from padir.training.log import TrainingLog
 
 ORBAX_LEAVES_COROUTINES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -344,3 +345,18 @@ def test_what_a_killed_save_left_is_removed_by_the_next_run(tmp_path):
         shutil.copytree(tmp_path / "1", tmp_path / name)
     jax.tree.map(np.asarray, checkpoints.restore_latest(state_at(0)))
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_deleted_or_moved_is_noticed_soon(data, tmp_path, moved):
+    validated = []
+
+    def evaluate(params, card, tokenizer):
+        validated.append(card.step)
+        shutil.move(tmp_path / "run", tmp_path / "elsewhere") if moved else shutil.rmtree(tmp_path / "run")
+        return {}
+
+    intervals = Intervals(log=1, evaluate=3, checkpoint=6)
+    with pytest.raises(PadirError, match="run was deleted or moved while the run wrote to it: move it back"):
+        train_tiny(data, tmp_path / "run", intervals=intervals, evaluate_fn=evaluate)
+    assert validated == [3]  # and not another time at step 6

@@ -58,7 +58,7 @@ class TestRun:
         assert [row["step"] for row in rows if "validation_bleu" in row] == calls == [3, 6]
         first = rows[0]
         # Uniform logits would cost log V a stage; fresh parameters are near that.
-        assert first["stage_1_loss"] == pytest.approx(np.log(401), abs=0.7)
+        assert first["stage_1_loss"] == pytest.approx(np.log(401), abs=1.0)
         assert first["loss"] > first["stage_1_loss"] + first["stage_2_loss"]  # and the length loss
         assert 0 <= first["stage_2_accuracy"] <= 1 and first["tokens_per_second"] > 0
 
@@ -263,7 +263,7 @@ class TestWrong:
         assert not (tmp_path / "model").exists()
 
     def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
-        with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*--max_source_tokens 12"):
+        with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*max_source_tokens=12"):
             train_tiny(data, tmp_path / "model", model=dataclasses.replace(TINY, max_length=12))
         assert not (tmp_path / "model").exists()
 

@@ -221,25 +221,39 @@ class TestStages:
 class TestChosen:
     """Weights follow what a between says that it chose."""
 
-    def second(self, weights, choose):
+    NONE, ODD, EVEN, EVERY = range(4)
+
+    def second(self, weights):
+        """The second stage's loss, as a function of which free positions were chosen: one program for all."""
+        odd_L = jnp.arange(8) % 2 == 1
+
         def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            return canvas, choose(canvas.free_BL)
+            return canvas, canvas.free_BL & jnp.stack([odd_L & False, odd_L, ~odd_L, odd_L | True])[
+                progress.astype(int)
+            ]
 
         model, params = one_layer_model()
         objective = Objective(Mask(rate=1.0), between, ("none", weights), length_weight=0.0)
-        loss, sums = run(model, params, APART, objective, num_segments=1)
-        assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
-        return float(loss)
+
+        @jax.jit
+        def loss_of(which):
+            return objective(jax.random.key(0), params, APART, model=model, dropout=False, progress=which)
+
+        def second(which):
+            loss, sums = loss_of(jnp.float32(which))
+            assert sums.stage_loss_S[0] == 0 and loss == sums.stage_loss_S[1]
+            return float(loss)
+
+        return second
 
     @pytest.mark.parametrize("weights", ["noised", "masked"])
     def test_positions_count_where_they_were_chosen(self, weights):
-        odd_L = jnp.arange(8) % 2 == 1
-        none = self.second(weights, jnp.zeros_like)  # EOS alone
-        odd, even = self.second(weights, lambda free: free & odd_L), self.second(weights, lambda free: free & ~odd_L)
-        every = self.second(weights, lambda free: free)
+        second = self.second(weights)
+        none = second(self.NONE)  # EOS alone
+        odd, even, every = second(self.ODD), second(self.EVEN), second(self.EVERY)
         assert 0 < none < min(odd, even)
         np.testing.assert_allclose(odd + even - none, every, rtol=1e-5)
-        np.testing.assert_allclose(every, self.second("all", lambda free: free), rtol=1e-6)
+        np.testing.assert_allclose(every, self.second("all")(self.EVERY), rtol=1e-6)
 
     def test_hiding_between_the_stages_hides_what_the_corruption_had_kept(self):
         def hide_all(key_B, canvas, output, target_BL, chosen_BL, *, progress):

@@ -30,7 +30,9 @@ BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
 @pytest.fixture(params=EXPECTED)
 def name(request, monkeypatch, blank_config):
     monkeypatch.chdir(REPOSITORY)
-    sizes = dict(width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=16)
+    sizes = dict(
+        width=16, heads=2, head_dim=8, mlp=32, encoder_layers=1, decoder_layers=1, max_length=16, dropout_rate=0.0
+    )
     files = ["configs/run/toy_cpu.gin", f"configs/objective/{request.param}.gin"]
     config.parse(files, [f"ModelConfig.{key}={value}" for key, value in sizes.items()])
     return request.param
@@ -47,19 +49,32 @@ def test_the_autoregressive_baseline_is_teacher_forced(name):
     assert config.gin.query_parameter("train.objective").configurable.wrapped is TeacherForcing
 
 
-def test_makes_its_objective_and_trains(name):
+def training_step(objective, model_config):
+    """(step function row by row, fresh state) of a run of two steps."""
+    model = Transformer(model_config, IDS)
+    optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
+    row_by_row = dataclasses.replace(objective, positions_at_once=16)
+    step_fn = make_step(model, row_by_row, optimizer, Batching(row_length=16), seed=0, num_steps=2)
+    params = init_params(model, seed=0)
+    return jax.jit(step_fn), TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
+
+
+def test_makes_its_objective(name):
     objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
     assert objective == dataclasses.replace(EXPECTED[name], length_weight=5.0)  # the run's
     assert type(objective.between) is type(EXPECTED[name].between)
     assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
+    step_fn, state = training_step(objective, model_config)
+    out = [aval.shape for aval in step_fn.trace(state, BATCH).jaxpr.out_avals]  # compiling would take seconds each
+    before = [jnp.shape(leaf) for leaf in jax.tree.leaves(state)]
+    assert out[: len(before)] == before and (len(objective.stage_weights),) in out[len(before) :]
 
-    model = Transformer(model_config, IDS)
-    optimizer = Adam(learning_rate=Cosine(peak=1e-2, warmup_steps=1)).transformation(2)
-    params = init_params(model, seed=0)
 
-    state, rows = TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params)), []
-    row_by_row = dataclasses.replace(objective, positions_at_once=16)
-    step_fn = jax.jit(make_step(model, row_by_row, optimizer, Batching(row_length=16), seed=0, num_steps=2))
+@pytest.mark.parametrize("name", ["rejecter", "disco", "glat"], indirect=True)
+def test_trains(name):
+    objective = config.configured(Objective)()
+    step_fn, fresh = training_step(objective, config.configured(ModelConfig)())
+    state, rows = fresh, []
     for _ in range(2):
         state, sums = step_fn(state, BATCH)
         rows.append(step_metrics(sums, objective, seconds=1.0))
@@ -67,7 +82,7 @@ def test_makes_its_objective_and_trains(name):
     assert sums.tokens == 7 + 9 + 10 and ("rejecter_loss" in rows[0]) == (name == "rejecter")
     counted = [weights != "none" for weights in objective.stage_weights]
     assert [rows[0][f"stage_{stage}_loss"] > 0 for stage in range(1, len(counted) + 1)] == counted
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), params, state.params)
+    moved = jax.tree.map(lambda a, b: bool((a != b).any()), fresh.params, state.params)
     assert all(jax.tree.leaves(moved["decoder"])) and moved["token_embedder"]["embedding"]
     if name == "rejecter":
         assert moved["rejecter"]["binary_projection"]["kernel"]

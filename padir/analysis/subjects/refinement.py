@@ -119,7 +119,8 @@ def _outcomes_section(rows: list[Row]) -> Section:
     labels = dict([(key, label) for key, label in _OUTCOMES.items() if key in rows[0]][:3])
     return Section(
         "Every strategy",
-        "Translations at the likeliest length, decoded again for each number of passes.",
+        "Translations at the likeliest length, decoded again for each number of passes. Repeated tokens were"
+        f" {'dropped' if rows[0]['drop_repeats'] else 'kept'} for every strategy.",
         {"strategies": figures.png(figures.draw_outcomes, rows, labels)},
         rows,
     )

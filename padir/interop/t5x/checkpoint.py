@@ -139,7 +139,7 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
-            arrays = flax.traverse_util.flatten_dict(tree["target"], sep="/")
+            arrays: dict[str, Any] = flax.traverse_util.flatten_dict(tree["target"], sep="/")
             for name, array in arrays.items():
                 check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
             chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
