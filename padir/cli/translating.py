@@ -122,7 +122,7 @@ def _source(
         file: Any = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
     else:
         file = sys.stdin.buffer
-        if sys.stdin.isatty():
+        if file.isatty():
             tell("padir: type sentences, one a line; Ctrl-D ends")
     if isinstance(file, gzip.GzipFile) or stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return lines(file, warn), lambda: True

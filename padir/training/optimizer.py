@@ -17,8 +17,8 @@ class Cosine:
     """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
 
     The warm-up begins at peak / (warmup_steps + 1), an even share of the peak a step. The paper's begins at the least
-    rate instead, peak * final here. With the defaults, that would raise the rates of the first 20 of 1,000 steps only,
-    by up to 2 % of the peak; the scores in the heads of configs/run/ were measured without it.
+    rate instead, peak * final here. That would raise the rates of the warm-up by at most 2 % of the peak, with the
+    defaults; the scores in the heads of configs/run/ were measured without it.
 
     Attributes:
       peak: highest learning rate.
