@@ -20,7 +20,7 @@ from padir.models.directory import load_model
 from padir.models.params import init_params, param_shapes
 from padir.models.transformer import Transformer
 
-SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
+SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length", "dropout_rate")
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]
 
 

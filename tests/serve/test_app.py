@@ -521,7 +521,7 @@ class TestCommand:
                     server.send_signal(signal.SIGTERM)
                     assert all(future.result(60)[0]["text"] for future in asked)
                 assert server.wait(60) == 0, server.stderr.read()
-                assert server.stderr.read() == ""
+                assert {*server.stderr.read().splitlines()} <= {"padir: compiling ..."}  # said if it takes long
             finally:
                 server.kill()
         assert json.loads(figures.read_text())["sentences"] == 8
@@ -616,8 +616,7 @@ class TestConnections:
 def test_a_client_forces_few_shapes_by_top_k(translator):
     jax.clear_caches()
     with running(engine_of(translator, limits=Limits(max_lengths=8, timeout=120.0))) as client:
-        answers = [ask(client, "eins zwei", top_k=top_k)[0] for top_k in range(1, 8)]
-    assert refine_drafts._cache_size() == 4  # for 1, 2, 4 and 8 candidates
-    expected = [translator.translate(["eins zwei"], top_k=top_k)[0] for top_k in range(1, 8)]
-    assert [answer["text"] for answer in answers] == [each.text for each in expected]
-    assert [answer["hypotheses"] for answer in answers] == [each.hypotheses for each in expected]
+        answers = [ask(client, "eins zwei", top_k=top_k)[0] for top_k in (2, 3, 4)]
+    assert refine_drafts._cache_size() == 2  # for 2 and 4 candidates
+    expected = translator.translate(["eins zwei"], top_k=3)[0]
+    assert (answers[1]["text"], answers[1]["hypotheses"]) == (expected.text, expected.hypotheses)
