@@ -113,7 +113,7 @@ def readme() -> str:
     rows = [
         ["Tatoeba, the shipped models"]
         + [score(tatoeba, "bleu", model="de_en", num_steps=steps, top_k=5) for steps in (1, 4)]
-        + [score(tatoeba, "bleu", **beam(1))],
+        + [score(tatoeba, "bleu", **beam(5))],
         ["Multi30k"]
         + [score(multi30k, "bleu", model="padir", num_steps=steps, top_k=5) for steps in (1, 4)]
         + [score(multi30k, "bleu", **beam(5))],
