@@ -46,6 +46,7 @@ from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.storage.typecheck import fits
 from padir.training.averaging import Averaging
 from padir.training.config import Intervals, TrainConfig
+from padir.training.ctc import Ctc
 from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Adam, Cosine
@@ -56,7 +57,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(ParallelText, Mixture, Batching),
     *(ModelConfig, Sharding),
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
-    *(TrainConfig, Objective, TeacherForcing, Adafactor, Adam, Cosine, Averaging, Intervals, NotFinite, StartFrom),
+    *(TrainConfig, Objective, Ctc, TeacherForcing, Adafactor, Adam, Cosine, Averaging, Intervals, NotFinite, StartFrom),
     *(Decoding, LengthSearch, OwnScore, MinimumBayesRisk, rescorer, *SEARCHES.values()),
 )
 

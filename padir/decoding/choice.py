@@ -10,7 +10,7 @@ from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Drafts
 from padir.decoding.rerank import Hypothesis
-from padir.decoding.text import one_line, without_repeats
+from padir.decoding.text import collapsed, one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.distributed.sharding import on_host
 from padir.models.length import log_probs
@@ -84,15 +84,20 @@ def draft_text(
     tokens_L: Int[np.ndarray, " L"],
     free_L: Bool[np.ndarray, " L"],
 ) -> str:
-    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
-    if not decoding.drops_repeats:
+    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so.
+
+    The tokens of a CTC model are collapsed in any case.
+    """
+    if loaded.card.config.ctc or not decoding.drops_repeats:
         return _whole_text(loaded, tokens_L, free_L)
     return one_line(loaded.tokenizer.decode(without_repeats(tokens_L, free_L, loaded.tokenizer.copied)))
 
 
 def _whole_text(loaded: LoadedModel, tokens_L: Int[np.ndarray, " L"], free_L: Bool[np.ndarray, " L"]) -> str:
-    """The text of a draft's free tokens, repeated ones included."""
-    return one_line(loaded.tokenizer.decode(tokens_L[free_L].tolist()))
+    """The text of a draft's free tokens, repeated ones included; a CTC model's tokens are collapsed."""
+    ctc = loaded.card.config.ctc
+    tokens = collapsed(tokens_L, free_L, loaded.model.ids.blank) if ctc else tokens_L[free_L].tolist()
+    return one_line(loaded.tokenizer.decode(tokens))
 
 
 def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):

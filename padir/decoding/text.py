@@ -27,6 +27,15 @@ def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[
     return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
 
 
+def collapsed(tokens_L: np.ndarray, free_L: np.ndarray, blank: int) -> list[int]:
+    """Tokens of a CTC model's canvas: equal neighbours are merged, then blanks are removed (Graves et al., 2006).
+
+    >>> collapsed(np.array([7, 7, 9, 7, 8, 9, 1]), np.arange(7) < 6, blank=9)
+    [7, 7, 8]
+    """
+    return [token for token in without_repeats(tokens_L, free_L) if token != blank]
+
+
 def packed_without_repeats(
     tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
 ) -> Int[Array, "B L"]:

@@ -32,7 +32,8 @@ class ModelConfig:
       dropout_rate: share of activations dropped in training, in [0, 1); all positions drop the same, as in T5X.
       max_length: rows of the position table and classes of the length head; sources and targets have at most this many
         tokens, EOS included.
-      length_head: one of `padir.models.length.LENGTH_HEADS`.
+      length_head: one of `padir.models.length.LENGTH_HEADS`; "ctc" makes a CTC model, whose canvas holds blanks and
+        repetitions and is collapsed to the translation (`padir.training.ctc.Ctc`).
       max_fertility: largest change from one target token per source token (fertility head only).
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
         token. This option sets positional_attention=False, through which a token would leak into its own output.
@@ -97,10 +98,17 @@ class ModelConfig:
                 "decontextualised=True excludes rejecter=True, which judges the very token that a decontextualised"
                 ' decoder does not see: unset one, or set rejecter_judges="prediction"'
             )
+        if self.ctc and (self.causal or self.decontextualised or self.rejecter):
+            raise PadirError('length_head="ctc" excludes causal=True, decontextualised=True and rejecter=True: unset one')
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.causal:
             object.__setattr__(self, "length_head", "oracle")
+
+    @property
+    def ctc(self) -> bool:
+        """True if the model writes an alignment, which is collapsed to the translation."""
+        return self.length_head == "ctc"
 
     @property
     def length_token(self) -> bool:

@@ -102,11 +102,23 @@ class OracleLength(nn.Module):
         return LengthOutput()
 
 
+class CtcLength(nn.Module):
+    """Length head "ctc": a canvas of two positions per source token, for CTC models, whose canvas is collapsed."""
+
+    width: int
+    max_length: int
+    max_fertility: int
+
+    def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
+        return LengthOutput(mean_BG=2.0 * segment_lengths(segment_BS, num_segments))
+
+
 LENGTH_HEADS: dict[str, Callable[..., nn.Module]] = {
     "token": TokenLength,
     "affine": AffineLength,
     "fertility": FertilityLength,
     "oracle": OracleLength,
+    "ctc": CtcLength,
 }
 
 

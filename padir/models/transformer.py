@@ -13,6 +13,7 @@ Logits [R, L, V] are large. Training therefore does not call `decode` or `teache
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -41,11 +42,17 @@ class Transformer(nn.Module):
 
     Attributes:
       config: sizes and options.
-      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table.
+      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table, and they allow
+        the blank if the model is a CTC model.
     """
 
     config: ModelConfig
     ids: Ids
+
+    def __post_init__(self):
+        if self.config.ctc != self.ids.writes_blank:
+            self.ids = dataclasses.replace(self.ids, writes_blank=self.config.ctc)
+        super().__post_init__()
 
     def setup(self):
         dtype = DTYPES[self.config.dtype]

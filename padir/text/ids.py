@@ -31,7 +31,8 @@ _MOST_SENTINELS = 2**17  # mask_range needs one for each position of the longest
 class Ids:
     """The special ids of a vocabulary with T5's layout, in which the sentinels are the last ids.
 
-    V-1 is the mask, V-2 is reserved for BOS, V-3 is the length token, and mask_range begins at V-4.
+    V-1 is the mask, V-2 the blank of CTC models (T5 reserves it for BOS), V-3 is the length token, and mask_range begins
+    at V-4.
 
     Attributes:
       vocab_size: V, pieces and sentinels together; ids from V on are outside the vocabulary.
@@ -39,6 +40,7 @@ class Ids:
       first_regular: the first id that is neither padding, EOS, unk nor a byte piece.
       num_embeddings: number of rows of the embedding table, at least V; rows from V on are padding for sharding. 0
         means V.
+      writes_blank: decoding may write the blank, as only CTC models do.
 
     Raises:
       PadirError: the counts leave no regular piece.
@@ -48,6 +50,7 @@ class Ids:
     num_sentinels: int = 100
     first_regular: int = UNK + 1 + NUM_BYTES
     num_embeddings: int = 0
+    writes_blank: bool = False
 
     def __post_init__(self):
         if self.num_embeddings == 0:
@@ -81,6 +84,11 @@ class Ids:
         return self.vocab_size - 1
 
     @property
+    def blank(self) -> int:
+        """The sentinel that CTC models write between tokens, which collapsing removes."""
+        return self.vocab_size - 2
+
+    @property
     def length(self) -> int:
         return self.vocab_size - 3
 
@@ -106,7 +114,8 @@ class Ids:
     @functools.cached_property
     def special(self) -> tuple[int, ...]:
         """Ids that decoding never writes: padding, EOS, unk, sentinels and ids from V on. Byte pieces are allowed."""
-        return (PADDING, EOS, UNK, *range(self.end_regular, self.num_embeddings))
+        sentinels = range(self.end_regular, self.num_embeddings)
+        return (PADDING, EOS, UNK, *(i for i in sentinels if not (self.writes_blank and i == self.blank)))
 
 
 def sequence_mask(length_B: Int[Array, " B"], max_length: int) -> Bool[Array, "B L"]:

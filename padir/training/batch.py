@@ -29,6 +29,7 @@ class Sums:
       rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions and of all
         its decisions; None without a rejecter. A rejecter that judges the tokens shown decides on the free positions of
         the last stage, one that judges predictions on the positions that count in the loss of any stage.
+      unaligned: number of sentence pairs that the CTC loss leaves out; None for other objectives.
       not_finite: number of steps whose loss or gradient was not finite; None in the sums that an objective returns.
     """
 
@@ -43,4 +44,5 @@ class Sums:
     rejecter_loss: Float[Array, ""] | None = None
     rejecter_correct: Float[Array, ""] | None = None
     rejecter_judged: Float[Array, ""] | None = None
+    unaligned: Float[Array, ""] | None = None
     not_finite: Float[Array, ""] | None = None

@@ -12,6 +12,7 @@ from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.training.averaging import Averaging
+from padir.training.ctc import Ctc
 from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Optimizer
@@ -66,7 +67,7 @@ class TrainConfig:
       freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
 
     Raises:
-      PadirError: num_steps is below 1, the objective does not fit the model (causal or not), or the averaging needs
+      PadirError: num_steps is below 1, the objective does not fit the model (causal, CTC or neither), or the averaging needs
         checkpoints that the intervals do not give.
 
     >>> TrainConfig(ModelConfig(width=256), num_steps=10_000, seed=1).model.width
@@ -94,6 +95,11 @@ class TrainConfig:
             raise PadirError(
                 f"a model with causal = {causal} is trained with {expected}, got {got}: bind train.objective ="
                 f" @{expected}(), or ModelConfig.causal = {not causal}"
+            )
+        if self.model.ctc != isinstance(self.objective, Ctc):
+            raise PadirError(
+                'train.objective = @Ctc() and ModelConfig.length_head = "ctc" belong together',
+                remedy="set both, or neither",
             )
         self.averaging.check(self.num_steps, self.intervals.evaluate, self.intervals.checkpoint)
         object.__setattr__(self, "freeze", tuple(self.freeze))

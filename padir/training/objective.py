@@ -48,7 +48,7 @@ class StageRows:
     Attributes:
       canvas: the canvas that the decoder was shown.
       keep_BL: logits of the rejecter head; None if the model has none.
-      target_BL: the target tokens.
+      target_BL: the target tokens; a CTC model's canvas has another length.
       chosen_BL: positions that the corruption, or the transition before this stage, chose.
       weight_BL: positions that count in the loss.
       key_B: random keys of the transition to the next stage.
@@ -56,7 +56,7 @@ class StageRows:
 
     canvas: Canvas
     keep_BL: Float[Array, "B L"] | None
-    target_BL: Int[Array, "B L"]
+    target_BL: Int[Array, "B _"]
     chosen_BL: Bool[Array, "B L"]
     weight_BL: Bool[Array, "B L"]
     key_B: Key[Array, " B"]
@@ -156,9 +156,9 @@ class Objective:
                 " visibility out"
             )
         key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
-        segment_BL, rows = batch.target_segment_BL, batch.target_BL.shape[0]
-        present_BL = segment_BL > 0
+        rows = batch.target_BL.shape[0]
         canvas, chosen_BL = self.first_canvas(jax.random.split(key_corrupt, rows), batch, model)
+        segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
 
         def bound(stage: int, params: Any) -> Transformer:
             rngs = {"dropout": jax.random.fold_in(key_dropout, stage)} if dropout else {}
@@ -194,9 +194,8 @@ class Objective:
             parts.append(sums)
             if following is not None:
                 canvas, chosen_BL = following
-        return self._total(
-            parts, encoded.length, segment_lengths(segment_BL, num_segments or 1), keep_BL, canvas, batch
-        )
+        length_BG = segment_lengths(batch.target_segment_BL, num_segments or 1)
+        return self._total(parts, encoded.length, length_BG, keep_BL, canvas, batch)
 
     def first_canvas(
         self, key_B: Key[Array, " B"], batch: Batch, model: Transformer

@@ -95,5 +95,7 @@ def step_metrics(sums: Sums, objective: Objective | TeacherForcing, seconds: flo
         judged = max(float(sums.rejecter_judged), 1.0)
         row["rejecter_loss"] = float(sums.rejecter_loss) / judged
         row["rejecter_accuracy"] = float(sums.rejecter_correct) / judged
+    if sums.unaligned is not None:
+        row["unaligned"] = float(sums.unaligned)
     row["tokens_per_second"] = tokens / seconds
     return {**row, **skipped}

@@ -1,0 +1,138 @@
+"""The CTC objective: loss and alignment against enumeration, canvases, glancing, and decoding of a trained model."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS
+from support.tiny import pairs, rows_of, tiny_model
+
+from padir.decoding.text import collapsed
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.refinement.corruption import Uniform
+from padir.refinement.drafting import draft
+from padir.refinement.transitions import Glat
+from padir.training.config import TrainConfig
+from padir.training.ctc import Ctc, best_alignment, positions_needed
+from padir.training.objective import Objective
+
+CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
+A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1
+
+
+def canvas_of(*lengths):
+    """A draft of these lengths, EOS included, on 6 positions."""
+    keys = jax.random.split(jax.random.key(0), len(lengths))
+    return draft(keys, jnp.array(lengths), 6, Uniform(), CTC_IDS)
+
+
+def alignments(target, length):
+    """Every alignment of the target to a number of positions."""
+    tokens = sorted({*target, CTC_IDS.blank})
+    for path in itertools.product(tokens, repeat=length):
+        if collapsed(np.array(path), np.ones(length, bool), CTC_IDS.blank) == list(target):
+            yield path
+
+
+TARGETS = [(A, B), (A, A), (A,), (A, B, A), ()]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=["two", "twice", "one", "three", "none"])
+class TestAgainstEnumeration:
+    def logits(self):
+        return 3.0 * jax.random.normal(jax.random.key(1), (1, 6, CTC_IDS.vocab_size))
+
+    def labels(self, target):
+        return jnp.array([[*target, *[0] * (4 - len(target))]])
+
+    def test_the_loss_sums_over_all_alignments(self, target):
+        canvas, logits_BLV = canvas_of(5), self.logits()
+        loss, _ = Ctc()._loss(logits_BLV, canvas.free_BL, self.labels(target), jnp.array([True]), CTC_IDS)
+        log_prob_LV = np.asarray(jax.nn.log_softmax(logits_BLV[0]))
+        paths = [sum(log_prob_LV[i, token] for i, token in enumerate(path)) for path in alignments(target, 4)]
+        assert float(loss) == pytest.approx(-np.logaddexp.reduce(paths), rel=1e-5)
+
+    def test_the_best_alignment_is_the_most_likely_of_all(self, target):
+        canvas, logits_BLV = canvas_of(5), self.logits()
+        got = best_alignment(logits_BLV, canvas, self.labels(target))[0].tolist()
+        logits_LV = np.asarray(logits_BLV[0])
+        best = max(alignments(target, 4), key=lambda path: sum(logits_LV[i, token] for i, token in enumerate(path)))
+        assert got == [*best, CTC_IDS.eos, 0]
+
+
+def test_repeated_pieces_need_a_blank_between_them():
+    target_BL = jnp.array([[A, A, A, B, 1, 0], [A, B, A, 1, 0, 0]])
+    assert positions_needed(target_BL, (target_BL > 0).astype(int), CTC_IDS).tolist() == [6, 3]
+
+
+def batch_of(*rows):
+    """A batch of rows with one pair each."""
+    return rows_of([[row] for row in rows], 8, 8)
+
+
+def loss_of(objective, batch, **options):
+    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=16)
+    return objective(jax.random.key(3), params, batch, model=model, dropout=False, **options)
+
+
+def test_the_canvas_has_two_positions_for_each_source_token():
+    batch = batch_of(*pairs([(3, 2), (6, 5)], length_token=False))
+    model, _ = tiny_model(length_head="ctc")
+    canvas, chosen_BL = Ctc().first_canvas(jax.random.split(jax.random.key(0), 2), batch, model)
+    assert canvas.free_BL.sum(-1).tolist() == [7, 13]  # EOS counts among the source tokens, and one position is EOS
+    assert (chosen_BL == canvas.free_BL).all()
+    assert canvas.tokens_BL.shape == (2, 16)
+
+
+def test_a_target_that_needs_more_gets_a_longer_canvas():
+    batch = batch_of(([A, 1], [A, B, A, B, A, 1]))
+    canvas, _ = Ctc().first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(length_head="ctc")[0])
+    assert canvas.free_BL.sum(-1).tolist() == [5]
+
+
+def test_pairs_without_an_alignment_are_counted_and_have_no_loss():
+    good, hopeless = ([A, B, 1], [A, B, 1]), ([A, 1], [A] * 7 + [1])  # needs 13 positions; the canvas has 7
+    loss, sums = loss_of(Ctc(), rows_of([[good], [hopeless]], 4, 8))
+    absent, _ = loss_of(Ctc(), rows_of([[good], []], 4, 8))
+    assert sums.unaligned == 1 and sums.stage_weight_S.tolist() == [3]
+    assert float(loss) == pytest.approx(float(absent), rel=1e-6)
+
+
+def test_the_loss_of_a_row_does_not_depend_on_its_neighbour():
+    one, two, three, four = pairs([(4, 3), (6, 5), (3, 4), (5, 5)], length_token=False)
+    differences = [
+        float(loss_of(Ctc(), batch_of(first, three))[0]) - float(loss_of(Ctc(), batch_of(first, four))[0])
+        for first in (one, two)
+    ]
+    assert differences[0] == pytest.approx(differences[1], abs=1e-3) and abs(differences[0]) > 0.1
+
+
+def test_glancing_shows_part_of_the_alignment_and_improves_the_loss():
+    batch = batch_of(*pairs([(4, 3), (6, 5)], length_token=False))
+    plain, _ = loss_of(Ctc(), batch)
+    all_shown, sums = loss_of(Ctc(between=Glat(1.0, 1.0), stage_weights=("none", "all")), batch)
+    assert sums.stage_loss_S.shape == (2,) and float(sums.stage_loss_S[0]) == 0
+    assert float(all_shown) != float(plain)
+
+
+class TestRefused:
+    def test_packed_rows(self):
+        with pytest.raises(PadirError, match='Batching.mode = "bucket"'):
+            loss_of(Ctc(), batch_of(*pairs([(4, 3)], length_token=False)), num_segments=2)
+
+    def test_weights_of_single_positions(self):
+        with pytest.raises(PadirError, match="Ctc.stage_weights"):
+            Ctc(stage_weights=("noised",))
+
+    @pytest.mark.parametrize("model, objective", [(ModelConfig(), Ctc()), (ModelConfig(length_head="ctc"), Objective())])
+    def test_a_model_and_an_objective_that_do_not_fit(self, model, objective):
+        with pytest.raises(PadirError, match="belong together"):
+            TrainConfig(model, objective)
+
+    def test_a_causal_model(self):
+        with pytest.raises(PadirError, match='length_head="ctc" excludes'):
+            ModelConfig(length_head="ctc", causal=True)
