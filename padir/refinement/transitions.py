@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.draws import choose, choose_some
+from padir.refinement.draws import choose_share, choose_some
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment
@@ -78,9 +78,9 @@ class Smart:
 class Glat:
     """GLAT's glancing (Qian et al., ACL 2021, section 3.2): shows more target tokens where the prediction was worse.
 
-    In each segment floor(p * d) target tokens are shown, where d is the Hamming distance between the argmax and the
-    target over the free positions. The positions shown are random among all free ones; all other free positions get
-    their start tokens. The ratio p goes linearly from `start` to `end` over the training run.
+    Each free position shows its target token with probability p * d / n, where d is the Hamming distance between the
+    argmax and the target over the n free positions of the segment, so that p * d tokens are shown on average. All other
+    free positions get their start tokens. The ratio p goes linearly from `start` to `end` over the training run.
 
     Attributes:
       start, end: p at the beginning and at the end of the training run, in [0, 1].
@@ -109,8 +109,8 @@ class Glat:
         del chosen_BL
         wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
-        count_BL = jnp.floor(self.ratio(progress) * distance_BL).astype(jnp.int32)
-        shown_BL = choose(key_B, canvas.free_BL, canvas.segment_BL, count_BL)
+        free = jnp.maximum(count_in_segment(canvas.free_BL, canvas.segment_BL), 1)
+        shown_BL = choose_share(key_B, canvas.free_BL, canvas.segment_BL, self.ratio(progress) * distance_BL / free)
         blank = hide(canvas, canvas.free_BL)
         return write(blank, shown_BL, target_BL, blank.score_BL), canvas.free_BL & ~shown_BL
 

@@ -102,18 +102,17 @@ class TestSmart:
 
 
 class TestGlat:
-    @pytest.mark.parametrize(
-        "wrong, ratio, shown", [(0, 0.5, 0), (1, 0.5, 0), (5, 0.5, 2), (6, 0.5, 3), (10, 0.3, 3), (10, 1.0, 10)]
-    )
-    def test_reveals_the_ratio_of_the_distance(self, wrong, ratio, shown):
-        target = list(range(10, 20))
-        target_BL = jnp.array([[*target, EOS]])
-        output = guess([30] * wrong + target[wrong:])
-        canvas = row([MASK] * 10)
+    @pytest.mark.parametrize("wrong, ratio", [(0, 0.5), (1, 0.5), (5, 0.5), (10, 0.3), (10, 1.0)])
+    def test_reveals_the_ratio_of_the_distance_on_average(self, wrong, ratio):
+        target, rows = list(range(10, 20)), 500
+        target_BL, canvas = jnp.array([[*target, EOS]] * rows), row([MASK] * 10, rows=rows)
+        output = guess([30] * wrong + target[wrong:], rows)
         after, chosen_BL = Glat(ratio, ratio)(
-            keys(1), canvas, output, target_BL, canvas.free_BL, progress=jnp.float32(0.7)
+            keys(rows), canvas, output, target_BL, canvas.free_BL, progress=jnp.float32(0.7)
         )
-        assert int((~chosen_BL & canvas.free_BL).sum()) == shown
+        share = float((~chosen_BL & canvas.free_BL).mean() * 11 / 10)
+        expected = ratio * wrong / 10
+        assert share == pytest.approx(expected, abs=5 * np.sqrt(expected * (1 - expected) / (10 * rows)))
         np.testing.assert_array_equal(after.tokens_BL, jnp.where(chosen_BL, MASK, target_BL))
 
     def test_reveals_right_guesses_as_often_as_wrong_ones(self):
@@ -131,20 +130,27 @@ class TestGlat:
         assert chosen_BL.tolist() == [[True, True, True, False]]
 
     def test_each_segment_has_its_own_distance(self):
-        target_BL = jnp.array([[10, 11, EOS, 12, 13, 14, 15, EOS]])
-        segment_BL = jnp.array([[1, 1, 1, 2, 2, 2, 2, 2]])
+        rows = 500
+        target_BL = jnp.array([[10, 11, EOS, 12, 13, 14, 15, EOS]] * rows)
+        segment_BL = jnp.array([[1, 1, 1, 2, 2, 2, 2, 2]] * rows)
         free_BL = target_BL != EOS
         canvas = from_tokens(jnp.where(free_BL, MASK, EOS), jnp.where(free_BL, MASK, EOS), free_BL, segment_BL, IDS)
-        output = Output(9.0 * jax.nn.one_hot(jnp.array([[10, 11, EOS, 30, 30, 30, 30, EOS]]), IDS.vocab_size))
-        _, chosen_BL = Glat(0.5, 0.5)(keys(1), canvas, output, target_BL, free_BL, progress=0.0)
-        assert chosen_BL[0, :2].all() and int(chosen_BL[0, 3:7].sum()) == 2
+        best_BL = jnp.array([[10, 11, EOS, 30, 30, 30, 15, EOS]] * rows)
+        output = Output(9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size))
+        _, chosen_BL = Glat(0.8, 0.8)(keys(rows), canvas, output, target_BL, free_BL, progress=0.0)
+        shown_L = (~chosen_BL & free_BL).mean(0)
+        np.testing.assert_allclose(shown_L[:2], 0)
+        np.testing.assert_allclose(shown_L[3:7], 0.8 * 3 / 4, atol=5 * np.sqrt(0.24 / rows))
 
     def test_the_ratio_is_annealed(self):
         glat = Glat()
         assert [glat.ratio(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.5, 0.4, 0.3])
-        target_BL, canvas = jnp.array([[10] * 10 + [EOS]]), row([MASK] * 10)
-        run = jax.jit(lambda p: glat(keys(1), canvas, guess([30] * 10), target_BL, canvas.free_BL, progress=p)[1])
-        assert [10 - int(run(p).sum()) for p in (0.0, 0.25, 0.75, 0.999)] == [5, 4, 3, 3]
+        target_BL, canvas = jnp.array([[10] * 10 + [EOS]] * 500), row([MASK] * 10, rows=500)
+        run = jax.jit(
+            lambda p: glat(keys(500), canvas, guess([30] * 10, 500), target_BL, canvas.free_BL, progress=p)[1]
+        )
+        shown = [1 - float(run(p)[:, :10].mean()) for p in (0.0, 0.5, 0.999)]
+        assert shown == pytest.approx([0.5, 0.4, 0.3], abs=0.04)
 
     def test_wrong_ratios(self):
         with pytest.raises(PadirError, match="Glat.start must be in .* got 1.5"):
