@@ -84,11 +84,8 @@ def draft_text(
     tokens_L: Int[np.ndarray, " L"],
     free_L: Bool[np.ndarray, " L"],
 ) -> str:
-    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so.
-
-    The tokens of a CTC model are collapsed in any case.
-    """
-    if loaded.card.config.ctc or not decoding.drops_repeats:
+    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
+    if not decoding.drops_repeats:
         return _whole_text(loaded, tokens_L, free_L)
     return one_line(loaded.tokenizer.decode(without_repeats(tokens_L, free_L, loaded.tokenizer.copied)))
 

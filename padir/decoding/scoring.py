@@ -73,7 +73,8 @@ def score_pairs(
     """Scores each pair with the canvas, strategy, number of stages (num_steps) and seed of `decoding`.
 
     Raises:
-      PadirError: sources and targets differ in number, or a sentence has more tokens than the model takes.
+      PadirError: sources and targets differ in number, a sentence has more tokens than the model takes, or the model
+        is a CTC model.
     """
     decoding = translator.resolved(decoding or Decoding())
     if len(sources) != len(targets):
@@ -81,6 +82,8 @@ def score_pairs(
     if translator.card.config.causal:
         scored = translator.score(sources, targets, batch_size=decoding.batch_size)
         return [PairScore(log_prob, tokens, (log_prob,)) for log_prob, tokens in scored]
+    if translator.card.config.ctc:
+        raise PadirError("the tokens of a CTC model are not those of a target: score with another model")
     limit = translator.card.config.max_length
     source_tokens, _ = translator.loaded.source_tokens(sources, truncate=False)
     target_tokens = [[*tokens, EOS] for tokens in translator.tokenizer.encode_batch(targets)]

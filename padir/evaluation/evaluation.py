@@ -114,7 +114,7 @@ def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, or
 def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: bool) -> tuple[list[int] | None, int]:
     """Reference lengths in tokens, or None if the model chooses lengths; and the number of references that were cut."""
     config = translator.card.config
-    if config.causal or not (oracle_lengths or config.length_head == "oracle"):
+    if config.causal or config.ctc or not (oracle_lengths or config.length_head == "oracle"):
         return None, 0
     limit = config.max_length
     lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]

@@ -103,6 +103,12 @@ def ways(
     strategy, corruption = card.strategy, card.corruption
     assert strategy is not None and corruption is not None
     decodings = [_without(decoding, OF_CAUSAL).filled(corruption, strategy) for decoding in decodings]
+    if card.config.ctc:  # the length of a reference is not that of a canvas
+        decodings = [
+            decoding if decoding.drop_repeats else dataclasses.replace(decoding, drop_repeats=False)
+            for decoding in decodings
+        ]
+        oracle_lengths = False
     head_is_oracle = card.config.length_head == "oracle"
     if not head_is_oracle:
         yield from dict.fromkeys((decoding, False) for decoding in decodings)
@@ -113,8 +119,11 @@ def ways(
 def _alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Drops repeated tokens of all drafts if those of some are dropped by default, so that rows can be compared."""
-    refining = [not translator.card.config.causal for _, translator in models]
+    """Drops repeated tokens of all drafts if those of some are dropped by default, so that rows can be compared.
+
+    A CTC model's tokens are collapsed in any case.
+    """
+    refining = [not (translator.card.config.causal or translator.card.config.ctc) for _, translator in models]
     some = any(d.drops_repeats for own, drafts in zip(tried, refining, strict=True) if drafts for d, _ in own)
     for own, drafts in zip(tried, refining, strict=True):
         drop = True if some and drafts else None

@@ -169,6 +169,10 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
     decoding = translator.resolved(decoding)
     if translator.card.config.length_head == "oracle" and not translator.card.config.causal:
         raise PadirError("the model's length head is 'oracle', which predicts no length: export a model with another")
+    if translator.card.config.ctc:
+        raise PadirError(
+            "a CTC model cannot be exported, as exported programs do not collapse tokens: translate with padir"
+        )
     for name in ("prune", "shortlist", "n_best"):
         if getattr(decoding, name) != getattr(Decoding, name):
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")

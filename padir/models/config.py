@@ -99,7 +99,9 @@ class ModelConfig:
                 ' decoder does not see: unset one, or set rejecter_judges="prediction"'
             )
         if self.ctc and (self.causal or self.decontextualised or self.rejecter):
-            raise PadirError('length_head="ctc" excludes causal=True, decontextualised=True and rejecter=True: unset one')
+            raise PadirError(
+                'length_head="ctc" excludes causal=True, decontextualised=True and rejecter=True: unset one'
+            )
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.causal:

@@ -82,9 +82,7 @@ class Ctc(Objective):
         """
         if num_segments is not None:
             raise PadirError("a CTC model needs rows of one sentence pair", remedy='set Batching.mode = "bucket"')
-        return super().__call__(
-            key, params, batch, model=model, num_segments=None, dropout=dropout, progress=progress
-        )
+        return super().__call__(key, params, batch, model=model, num_segments=None, dropout=dropout, progress=progress)
 
     def first_canvas(
         self, key_B: Key[Array, " B"], batch: Batch, model: Transformer
@@ -166,9 +164,7 @@ def positions_needed(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]
     return piece_BL.sum(-1) + again_BL.sum(-1)
 
 
-def best_alignment(
-    logits_BLV: Float[Array, "B L V"], canvas: Canvas, label_BN: Int[Array, "B N"]
-) -> Int[Array, "B L"]:
+def best_alignment(logits_BLV: Float[Array, "B L V"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
     """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at every free position.
 
     Args:

@@ -128,7 +128,9 @@ class TestRefused:
         with pytest.raises(PadirError, match="Ctc.stage_weights"):
             Ctc(stage_weights=("noised",))
 
-    @pytest.mark.parametrize("model, objective", [(ModelConfig(), Ctc()), (ModelConfig(length_head="ctc"), Objective())])
+    @pytest.mark.parametrize(
+        "model, objective", [(ModelConfig(), Ctc()), (ModelConfig(length_head="ctc"), Objective())]
+    )
     def test_a_model_and_an_objective_that_do_not_fit(self, model, objective):
         with pytest.raises(PadirError, match="belong together"):
             TrainConfig(model, objective)

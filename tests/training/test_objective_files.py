@@ -17,6 +17,8 @@ from padir.models.config import ModelConfig
 from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.strategies import MaskPredict
+from padir.refinement.transitions import Glat
+from padir.training.ctc import Ctc
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
 from padir.training.placement import TrainState
@@ -40,13 +42,21 @@ def name(request, monkeypatch, blank_config):
 
 def test_each_file_is_listed_here():
     names = {path.stem for path in (REPOSITORY / "configs/objective").glob("*.gin")}
-    assert names == {*EXPECTED, "autoregressive"}
+    assert names == {*EXPECTED, "autoregressive", "ctc"}
 
 
 @pytest.mark.parametrize("name", ["autoregressive"], indirect=True)
 def test_the_autoregressive_baseline_is_teacher_forced(name):
     assert config.configured(ModelConfig)().causal
     assert config.gin.query_parameter("train.objective").configurable.wrapped is TeacherForcing
+
+
+@pytest.mark.parametrize("name", ["ctc"], indirect=True)
+def test_ctc_trains_with_glancing(name):
+    expected = Ctc(between=Glat(start=0.5, end=0.3), stage_weights=("none", "all"))
+    assert config.configured(Ctc)() == expected and config.configured(Batching)().mode == "bucket"
+    assert config.gin.query_parameter("train.objective").configurable.wrapped is Ctc
+    assert config.configured(ModelConfig)().ctc
 
 
 def training_step(objective, model_config):

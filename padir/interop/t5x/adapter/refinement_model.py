@@ -67,6 +67,10 @@ class RefinementModel(BaseTransformerModel):
     ):
         if config.causal:
             raise PadirError("T5X has autoregressive models of its own: set ModelConfig.causal = False, or use those")
+        if config.ctc:
+            raise PadirError(
+                "T5X cannot train a CTC model here: set another ModelConfig.length_head, or use `padir train`"
+            )
         if isinstance(objective.between, Glat) and objective.between.start != objective.between.end:
             raise PadirError(
                 "T5X does not tell a model how far the training is, on which Glat's ratio depends: set Glat.start and"

@@ -1,0 +1,66 @@
+"""Decoding with a CTC model: canvases, the collapse to a translation, and the options that have no meaning for it."""
+
+import itertools
+
+import pytest
+from support.small_corpus import small_tokenizer
+from support.tiny_model import random_translator
+
+from padir.decoding.options import Decoding
+from padir.decoding.scoring import score_pairs
+from padir.errors import PadirError
+from padir.evaluation.systems import ways
+from padir.interop.stablehlo import export_model
+from padir.refinement.strategies import MaskPredict, Padir
+
+TEXTS = ["eins", "zwei drei vier", "acht acht", "vier drei zwei eins"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return small_tokenizer(tmp_path_factory.mktemp("ctc") / "vocab.model")
+
+
+@pytest.fixture(scope="module")
+def translator(tokenizer):
+    return random_translator(tokenizer, length_head="ctc")
+
+
+def test_texts_are_the_collapsed_canvases(translator, tokenizer):
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    blank = translator.model.ids.blank
+    merged = 0
+    for result in translator.translate(TEXTS, trace=True, num_steps=2):
+        last = [ids[piece] for piece in result.trace[-1][0]][:-1]  # without EOS
+        tokens = [token for token, _ in itertools.groupby(last) if token != blank]
+        merged += len(last) - len(tokens)
+        assert result.text == result.whole_text == tokenizer.decode(tokens).strip()
+    assert merged > 0
+
+
+def test_canvases_have_two_positions_for_each_source_token(translator, tokenizer):
+    lengths = [2 * (len(tokens) + 1) for tokens in tokenizer.encode_batch(TEXTS)]
+    assert [result.length for result in translator.translate(TEXTS)] == lengths
+
+
+def test_blanks_are_written_by_ctc_models_alone(translator, tokenizer):
+    assert translator.model.ids.blank not in translator.model.ids.special
+    other = random_translator(tokenizer).model.ids
+    assert translator.model.ids.blank in other.special
+
+
+def test_repeats_are_not_dropped_twice(translator):
+    for strategy in (Padir(), MaskPredict()):
+        assert not translator.resolved(Decoding(strategy=strategy)).drops_repeats
+    with pytest.raises(PadirError, match="drop_repeats must be None or False"):
+        translator.translate(TEXTS, drop_repeats=True)
+    (way,) = ways(translator, [Decoding()], oracle_lengths=True)
+    assert way[0].drop_repeats is False and way[1] is False
+
+
+def test_what_reads_tokens_as_those_of_a_target_refuses(translator, tmp_path):
+    with pytest.raises(PadirError, match="score with another model"):
+        score_pairs(translator, ["eins"], ["one"])
+    with pytest.raises(PadirError, match="CTC model cannot be exported"):
+        export_model(translator, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
