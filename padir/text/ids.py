@@ -31,8 +31,8 @@ _MOST_SENTINELS = 2**17  # mask_range needs one for each position of the longest
 class Ids:
     """The special ids of a vocabulary with T5's layout, in which the sentinels are the last ids.
 
-    V-1 is the mask, V-2 the blank of CTC models (T5 reserves it for BOS), V-3 is the length token, and mask_range begins
-    at V-4.
+    V-1 is the mask, V-2 the blank of CTC models (T5 reserves it for BOS), V-3 is the length token, and mask_range
+    begins at V-4.
 
     Attributes:
       vocab_size: V, pieces and sentinels together; ids from V on are outside the vocabulary.

@@ -67,8 +67,8 @@ class TrainConfig:
       freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
 
     Raises:
-      PadirError: num_steps is below 1, the objective does not fit the model (causal, CTC or neither), or the averaging needs
-        checkpoints that the intervals do not give.
+      PadirError: num_steps is below 1, the objective does not fit the model (causal, CTC or neither), or the averaging
+        needs checkpoints that the intervals do not give.
 
     >>> TrainConfig(ModelConfig(width=256), num_steps=10_000, seed=1).model.width
     256
