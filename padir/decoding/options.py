@@ -182,13 +182,14 @@ def resolve(
         )
     decoding = decoding.filled(corruption, strategy)
     canvas = decoding.canvas
-    assert canvas is not None and decoding.strategy is not None
+    assert canvas is not None
     if config.ctc:
         if decoding.drop_repeats:
             raise PadirError(
                 "drop_repeats", "None or False for a CTC model", True, "leave it out: its tokens are always collapsed"
             )
         decoding = dataclasses.replace(decoding, drop_repeats=False)
+    assert decoding.strategy is not None
     check_strategy(decoding.strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.prune is not None and decoding.prune.steps > decoding.num_steps:
         prune = dataclasses.replace(decoding.prune, steps=decoding.num_steps)  # N steps are N passes

@@ -149,7 +149,7 @@ class Ctc(Objective):
         *parts_S, unaligned_S = zip(*parts, strict=True)
         parts = list(zip(*parts_S, strict=True))
         loss, sums = super()._total(parts, LengthOutput(), length_BG, keep_BL, canvas, batch)
-        return loss, sums.replace(unaligned=unaligned_S[0])
+        return loss, dataclasses.replace(sums, unaligned=unaligned_S[0])
 
 
 def positions_needed(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids) -> Int[Array, " B"]:
