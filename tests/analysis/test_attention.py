@@ -188,6 +188,7 @@ def test_intervals_are_those_of_samples_that_are_written_out():
         np.testing.assert_allclose((estimate.low, estimate.high), np.percentile(samples, [2.5, 97.5]), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Many samples of 30 groups of five pairs each, of which the correlation of the whole population is known."""
     rng, share = np.random.default_rng(4), 0.5  # of the variance that a group's pairs have in common

@@ -201,7 +201,7 @@ def corpus(tmp_path, monkeypatch):
     ("subject", "more", "pictures"),
     [
         ("attention", ["--num_steps", "2"], {"maps_1", "heads"}),
-        ("dependency", ["--values", "2", "--given", "draft"], {"pairs_1"}),
+        pytest.param("dependency", ["--values", "2", "--given", "draft"], {"pairs_1"}, marks=pytest.mark.slow),
         (
             "refinement",
             ["--num_steps", "2", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],

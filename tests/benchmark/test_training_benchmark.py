@@ -102,6 +102,7 @@ def test_a_larger_vocabulary_than_the_data_have_counts_as_such(tmp_path):
         training.measure([str(data)], config, num_embeddings=10, **options)
 
 
+@pytest.mark.slow
 def test_metrics_of_a_short_run(tmp_path):
     data = prepared_numbers(tmp_path)
     batching = Batching(rows=4, row_length=32)

@@ -3,6 +3,7 @@
 import json
 import types
 
+import pytest
 from support.commands import TINY_GIN, corpus, refused, results, run
 
 
@@ -20,6 +21,7 @@ def test_trained_models_are_timed_on_a_test_set(built, short, tmp_path, capsys):
     assert "tiny" in (tmp_path / "x.md").read_text() and (tmp_path / "x.png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
     sizes = {"width": 16, "heads": 2, "head_dim": 8, "mlp": 32, "encoder_layers": 1, "decoder_layers": 1}
     lines = [f"ModelConfig.{name} = {size}" for name, size in sizes.items()]

@@ -80,6 +80,7 @@ def in_process(command, stdin, capture_output):
         return subprocess.CompletedProcess(command, status, out.buffer.read(), errors.getvalue().encode())
 
 
+@pytest.mark.slow
 def test_as_many_lines_come_out_in_order(model, monkeypatch, capsys):
     fuzz = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("fuzz", FUZZ))
     spec.loader.exec_module(fuzz)

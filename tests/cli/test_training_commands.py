@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 from support.commands import TINY_GIN, refused, results, run
 
 
@@ -13,6 +14,7 @@ def test_distill_writes_a_teachers_translations(built, short, tmp_path, capsys):
     assert found["distilled"]["decoding"]["num_steps"] == 1
 
 
+@pytest.mark.slow
 def test_train_average_and_evaluate(built, tmp_path, capsys):
     path = tmp_path / "results.json"
     gin = [*TINY_GIN, "--gin.Intervals.checkpoint=1", "--gin.Intervals.evaluate=0"]

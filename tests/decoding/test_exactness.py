@@ -11,6 +11,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
@@ -80,6 +81,7 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     return len(sources) * len(LENGTHS), ties
 
 
+@pytest.mark.slow
 def test_batches_buckets_and_blocks_change_a_real_model_at_ties_only(monkeypatch):
     monkeypatch.setattr("padir.models.transformer.MOST_LOGITS", 0)  # the best tokens are found block by block
     PROGRAMS.drop()  # those that were compiled before it

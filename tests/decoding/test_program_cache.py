@@ -63,6 +63,7 @@ def test_dropping_frees_mappings():
     assert before[1] > 1_000
 
 
+@pytest.mark.slow
 def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
     from support.small_corpus import small_tokenizer
     from support.tiny_model import random_translator

@@ -59,6 +59,7 @@ def assert_same_params(params, expected):
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
+@pytest.mark.slow
 def test_eight_devices_that_share_everything_train_as_one(one, eight):
     assert_same_losses(eight, one, 6)
     # Not to the last bit, though, or they have not shared the work.
@@ -80,6 +81,7 @@ def resumed_from_four(folder, tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_one_device_goes_on_from_the_checkpoint_of_eight(data, one, eight, tmp_path):
     folder = resumed_from_four(eight, tmp_path)
     train(data, str(folder), TrainConfig(**SETTINGS, num_steps=4))

@@ -121,6 +121,7 @@ class TestTranslates:
         with pytest.raises(ExportError, match="the programs take 14"):
             loaded([" ".join(WORDS * 2)])
 
+    @pytest.mark.slow
     def test_without_padir(self, folder, translator, tmp_path):
         """A copy of the folder, in a process that finds neither padir nor Flax."""
         moved = shutil.copytree(folder, tmp_path / "moved")

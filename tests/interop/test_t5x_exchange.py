@@ -112,6 +112,7 @@ def test_a_padded_table_comes_back_with_its_rows(tmp_path):
     assert Translator.load(tmp_path / "model").translate(["eins"])[0].length > 0
 
 
+@pytest.mark.slow
 def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, capsys):
     tokenizer = small_tokenizer(tmp_path / "vocab.model")
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=28)

@@ -503,6 +503,7 @@ def _connects(port):
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_ends_in_good_order_when_it_is_told_to(self, model_dir, tmp_path):
         """SIGTERM while eight requests are being answered: all get their answers, and the exit status is 0."""
         figures = tmp_path / "figures.json"

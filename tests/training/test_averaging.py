@@ -218,6 +218,7 @@ class TestTraining:
         train_tiny(data, folder, **changes, evaluate_fn=evaluate_fn())
         return load_model(folder)[:2]
 
+    @pytest.mark.slow
     def test_resuming_continues_the_moving_average(self, data, moving, tmp_path):
         folder, seen = moving
         resumed, resumed_card = self.stopped_and_resumed(data, tmp_path / "run", averaging=Averaging("ema", 0.5))
@@ -226,6 +227,7 @@ class TestTraining:
         assert resumed_card == card and card.weights == Weights("ema", (6,), 0.5)
         assert_same(seen[6], params)  # the weights that were validated last
 
+    @pytest.mark.slow
     def test_resuming_leaves_the_best_checkpoints_as_they_were(self, data, plain, tmp_path):
         intervals = Intervals(log=1, evaluate=1, checkpoint=1, keep=1)
         changes = {"averaging": Averaging("best", count=2), "intervals": intervals}

@@ -160,6 +160,7 @@ class TestFullDisk:
         save_all(checkpoints, 2)
         assert checkpoints.steps() == [1, 2]
 
+    @pytest.mark.slow
     @ORBAX_LEAVES_COROUTINES
     def test_training_goes_on_when_there_is_room(self, data, straight, finished):
         shutil.rmtree(finished / "checkpoints" / "6")
@@ -298,6 +299,7 @@ class TestVocabularyFile:
 
 
 class TestCompileCache:
+    @pytest.mark.slow
     def test_half_written_entries_do_no_harm(self, tmp_path):
         """What was killed while it wrote one leaves a part of it under the entry's name."""
         code = (

@@ -218,6 +218,7 @@ class TestLeavingByAnException:
             train_tiny(data, tmp_path / "model", evaluate_fn=stop)
         assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["3"]
 
+    @pytest.mark.slow
     def test_the_process_ends_with_the_message_only(self, data, tmp_path):
         code = (
             "import sys; from support.training import train_tiny; from padir.training.config import Intervals\n"
@@ -290,6 +291,7 @@ def test_padding_beyond_the_position_table_does_no_harm():
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.params))
 
 
+@pytest.mark.slow
 def test_learns_with_other_settings(data, tmp_path):
     """One masked stage, rows of one pair, no length head, bfloat16, no dropout."""
     settings = SETTINGS | {
@@ -306,6 +308,7 @@ def test_learns_with_other_settings(data, tmp_path):
     assert card.corruption == Mask(0.5) and card.config.length_head == "oracle"
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
     folder = tmp_path / "model"
     sizes = {name: value for name, value in dataclasses.asdict(TINY).items() if isinstance(value, int)}

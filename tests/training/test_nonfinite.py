@@ -92,6 +92,7 @@ class TestSkip:
         assert [a == b for a, b in zip(weights, weights[1:], strict=False)] == [False, True, False, True, False]
         assert "skipped" not in load_model(folder)[1].metrics
 
+    @pytest.mark.slow
     def test_changes_nothing_where_all_is_finite(self, data, tmp_path):
         runs = {
             "stop": {"objective": Objective(stage_weights=("all",)), "not_finite": NotFinite("stop")},

@@ -126,6 +126,7 @@ class TestRefused:
             StartFrom("model", parts)
 
 
+@pytest.mark.slow
 def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, tmp_path, capsys):
     """With next to no learning rate, the run writes what it started from; when it is resumed, that model is gone."""
     still = Adam(Cosine(peak=1e-30))
