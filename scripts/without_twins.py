@@ -32,7 +32,9 @@ def main() -> None:
     kept = [pair for pair in zip(sources, targets, strict=True) if not twins.has(pair[0].lower())]
     for path, lines in zip(args.test, zip(*kept, strict=True), strict=True):
         write_text(f"{args.output}{Path(path.removesuffix('.gz')).suffix}", "".join(f"{line}\n" for line in lines))
-    print(f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * (1 - len(kept) / len(sources)):.1f} % have one)")
+    print(
+        f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * (1 - len(kept) / len(sources)):.1f} % have one)"
+    )
 
 
 class Twins:
