@@ -23,6 +23,7 @@ from padir.errors import PadirError
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.columns import summary
 from padir.metrics import significance
+from padir.metrics.non_words import non_words
 from padir.reporting import tables
 from padir.storage.files import write_json, write_text
 
@@ -41,6 +42,12 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oracle_lengths", action="store_true", help="add rows with the lengths of the references")
     parser.add_argument("--bleurt", metavar="DIR", help="add BLEURT with this checkpoint (needs TensorFlow)")
     parser.add_argument(
+        "--known_words",
+        nargs="+",
+        metavar="FILE",
+        help="add the percentage of outputs with a word that these texts of the target language do not have",
+    )
+    parser.add_argument(
         "--hypotheses", metavar="FILE", help="write the translations of the last row without oracle lengths"
     )
     parser.add_argument(
@@ -56,6 +63,8 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     sharding, decodings = sharding_of(args), decodings_of(args)  # wrong numbers are refused before any work
     test_set = test_set_of(args)
     metrics, skipped = _bleurt(args.bleurt)
+    if args.known_words:
+        metrics += non_words(line for path in args.known_words for line in read_lines(path))
     models = load_models(args, args.model, sharding)
     check_options(args, *(translator.card.config for _, translator in models), decodings=decodings)
     done: list[dict[str, Any]] = []

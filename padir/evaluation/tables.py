@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
 from padir.evaluation.columns import SYSTEM, Rows, cell, system_columns, test_set_name
@@ -17,15 +18,18 @@ TITLES = {
     "exact_match": "exact match",
     "oracle_gap": "oracle gap",
     "stutter_before": "stutter before clean-up",
+    "non_words": "outputs with a non-word",
+    "reference_non_words": "references with a non-word",
 }
-_UNTABLED = ("hypotheses", "truncated")  # a system column shows hypotheses; truncation is a warning
+# A system column shows hypotheses, truncation is a warning, and one measure of non-words is enough for a table.
+_UNTABLED = re.compile(r"hypotheses|truncated|(reference_)?non_words_.*")
 _RECALL = "length_recall_"
 
 
 def metric_names(rows: Rows) -> list[str]:
     """Metrics that get a column, in the order in which rows have them."""
     names = dict.fromkeys(name for row in rows for name in row["scores"])
-    return [name for name in names if name not in _UNTABLED and not name.startswith(_RECALL)]
+    return [name for name in names if not _UNTABLED.fullmatch(name) and not name.startswith(_RECALL)]
 
 
 def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:

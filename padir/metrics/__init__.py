@@ -4,11 +4,13 @@ Importing this package needs no SacreBLEU, TensorFlow or `tokenizers`: the funct
 """
 
 from padir.metrics.bleurt import Bleurt
+from padir.metrics.non_words import NonWords
 from padir.metrics.scores import Score, bleu, chrf, exact_match, length_ratio, score_all, stutter, toy_scores
 from padir.metrics.significance import SystemScore, compare
 
 __all__ = [
     "Bleurt",
+    "NonWords",
     "Score",
     "SystemScore",
     "bleu",

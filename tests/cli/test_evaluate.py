@@ -17,6 +17,7 @@ def report(built, short, tmp_path_factory):
     command = ["evaluate", "--model", f"A={short}", short, "--output", output]
     command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
     command += ["--num_steps", 2, "--oracle_lengths", "--bleurt", "bleurt", "--rerank", "mbr", "--draws", 2]
+    command += ["--known_words", built / "train.en"]
 
     def missing(folder):
         raise MissingPackage("BLEURT needs TensorFlow")
@@ -37,6 +38,7 @@ class TestReport:
             for strategy in ("padir", "mask_predict")
         ]
         assert {"bleu", "length_recall_5", "oracle_gap", "seconds", "stutter"} <= set(rows[0]["scores"])
+        assert {"non_words", "reference_non_words_by_word_2"} <= set(rows[0]["scores"])
         assert rows[0]["scores"]["seconds"]["signature"].endswith("compile:no")
         assert rows[0]["rerank"]["name"] == "mbr" and rows[0]["split"] == "validation"
         assert sum(bucket["sentences"] for bucket in rows[0]["by_length"]) == 20

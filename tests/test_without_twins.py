@@ -1,0 +1,35 @@
+"""scripts/without_twins.py: which test pairs have a near twin in the training text."""
+
+import difflib
+import gzip
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "without_twins.py"
+
+
+def test_pairs_without_a_twin_are_written_in_their_order(tmp_path):
+    (tmp_path / "train.de").write_text("Der Hund schläft.\nEs regnet heute sehr stark\n")
+    with gzip.open(tmp_path / "test.de.gz", "wt") as file:
+        file.write("Ganz anders!\nDer hund schläft!\nWas?\n")
+    (tmp_path / "test.en").write_text("Quite different!\nThe dog sleeps!\nWhat?\n")
+    command = ["--train", "train.de", "--test", "test.de.gz", "test.en", "--output", "kept"]
+    done = subprocess.run([sys.executable, SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 of 3 pairs have no twin (33.3 % have one)\n"
+    assert (tmp_path / "kept.de").read_text() == "Ganz anders!\nWas?\n"
+    assert (tmp_path / "kept.en").read_text() == "Quite different!\nWhat?\n"
+
+
+def test_the_bound_leaves_no_twin_out():
+    rng = np.random.RandomState(0)
+    lines = ["".join(rng.choice(list("abc "), rng.randint(0, 9))) for _ in range(60)]
+    train, test = lines[:30], lines[30:]
+    twins = runpy.run_path(str(SCRIPT))["Twins"](train, 0.8)
+    expected = [
+        any(difflib.SequenceMatcher(None, one, line, autojunk=False).ratio() >= 0.8 for one in train) for line in test
+    ]
+    assert [twins.has(line) for line in test] == expected and 5 < sum(expected) < 25
