@@ -203,7 +203,7 @@ class Processes:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
-        command += ["--num_steps=2", "--num_processes=2", f"--coordinator=localhost:{port}"]
+        command += ["--gin.Decoding.num_steps=2", "--num_processes=2", f"--coordinator=localhost:{port}"]
         command += [f"--gin.{binding}" for binding in (*bound, *bindings)]
         environment = environment_with(devices)
         self.running = [
