@@ -27,7 +27,7 @@ def test_notebooks_hold_no_outputs(notebook):
 
 @pytest.mark.parametrize(
     "notebook",
-    [pytest.param(path, marks=pytest.mark.slow if path.stem == "train" else ()) for path in NOTEBOOKS],
+    [pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS],
     ids=lambda path: path.stem,
     indirect=True,
 )

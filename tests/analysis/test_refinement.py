@@ -200,7 +200,7 @@ def corpus(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("subject", "more", "pictures"),
     [
-        ("attention", ["--num_steps", "2"], {"maps_1", "heads"}),
+        pytest.param("attention", ["--num_steps", "2"], {"maps_1", "heads"}, marks=pytest.mark.slow),
         pytest.param("dependency", ["--values", "2", "--given", "draft"], {"pairs_1"}, marks=pytest.mark.slow),
         (
             "refinement",

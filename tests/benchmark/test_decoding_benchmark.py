@@ -62,6 +62,7 @@ class TestSystem:
         )
         assert ar.stages(batch, Clock()) == dict.fromkeys(("tokenise", "encode and write", "detokenise"), 1)
 
+    @pytest.mark.slow
     def test_given_lengths_are_written_by_both_kinds(self):
         kinds = {"padir": TINY, "ar": dataclasses.replace(TINY, causal=True)}
         translators = [(name, benchmark.random_translator(config, 400)) for name, config in kinds.items()]
@@ -120,6 +121,7 @@ class TestBatches:
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_say_what_was_timed(self, rows):
         assert [(row["model"], row["causal"], row["batch_size"]) for row in rows] == [
             ("padir", False, 4),

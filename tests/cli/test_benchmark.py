@@ -7,6 +7,7 @@ import pytest
 from support.commands import TINY_GIN, corpus, refused, results, run
 
 
+@pytest.mark.slow
 def test_trained_models_are_timed_on_a_test_set(built, short, tmp_path, capsys):
     command = ["benchmark", "--model", f"tiny={short}", *corpus(built, "validation"), "--split", "validation"]
     command += ["--num_steps", 1, 2, "--sentences", 4, "--repeats", 1, "--batch_size", 1, 4, "--output", tmp_path / "x"]

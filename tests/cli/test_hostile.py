@@ -165,7 +165,11 @@ class TestNeighbours:
         """What becomes of each line when no other is translated with it."""
         return told(translator.translate([line], **options)[0] for line in TestNeighbours.LINES)
 
-    @pytest.mark.parametrize("trained", [{}, {"corruption": Mask(), "strategy": MaskPredict()}], ids=["noise", "masks"])
+    @pytest.mark.parametrize(
+        "trained",
+        [{}, pytest.param({"corruption": Mask(), "strategy": MaskPredict()}, marks=pytest.mark.slow)],
+        ids=["noise", "masks"],
+    )
     @settings(few)
     @given(st.lists(st.integers(0, len(LINES) - 1), min_size=1, max_size=9), st.just(4))
     @example([*range(len(LINES))], 32)

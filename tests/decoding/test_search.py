@@ -220,6 +220,7 @@ class TestSearch:
         alone, _ = run(search, alone_fn, limits[2:3], key_B=key_B[2:3])
         np.testing.assert_array_equal(alone.tokens_BNL[0], together.tokens_BNL[2])
 
+    @pytest.mark.slow
     def test_is_the_same_jitted(self, search):
         next_fn, _ = decoder(2, seed=7)
         with jax.disable_jit():

@@ -328,7 +328,7 @@ def written(translator, decoding):
 
 
 class TestDecoding:
-    @pytest.mark.parametrize("name", ["untied 8-bit", "causal 8-bit"])
+    @pytest.mark.parametrize("name", [pytest.param("untied 8-bit", marks=pytest.mark.slow), "causal 8-bit"])
     def test_writes_nothing_else(self, models, shortlist, name):
         translator = models[name]
         how = {"strategy": SundaeSampling(temperature=9.0, argmax_last=False), "lengths": LengthSearch(top_k=6)}

@@ -25,6 +25,7 @@ from padir.text.ids import EOS
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]
 SEARCHES = [Greedy(), Beam(3), Sampling(0.8, size=2)]
+SOME_SLOW = [Greedy(), *(pytest.param(search, marks=pytest.mark.slow) for search in SEARCHES[1:])]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def same(results, expected):
 
 
 class TestSentences:
-    @pytest.mark.parametrize("search", SEARCHES, ids=str)
+    @pytest.mark.parametrize("search", SOME_SLOW, ids=str)
     def test_do_not_depend_on_the_batch(self, translator, search):
         together = translator.translate(TEXTS, search=search)
         same(translator.translate(TEXTS, search=search, batch_size=2), together)

@@ -201,6 +201,7 @@ class TestPrograms:
             program = jax.export.deserialize(bytearray(path.read_bytes()))
             assert program.platforms == ("cpu", "cuda", "tpu")
 
+    @pytest.mark.slow
     def test_depend_neither_on_the_weights_nor_on_the_machine(self, folder, translator, tmp_path, monkeypatch):
         """Other weights, another device and other settings of JAX give the same bytes, which name no file."""
         monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

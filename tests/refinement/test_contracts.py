@@ -37,7 +37,16 @@ def kinds_of_canvas(name):
     return ["uniform", "mask_range", *(["decontextualised"] if name == "independent_parallel" else [])]
 
 
-@pytest.fixture(params=[(name, kind) for name in STRATEGIES for kind in kinds_of_canvas(name)], ids="-".join)
+def cases():
+    """Every strategy on every kind of canvas; those on masks, where a strategy has another kind, are slow tests."""
+    for name in STRATEGIES:
+        for kind in kinds_of_canvas(name):
+            yield pytest.param(
+                (name, kind), marks=pytest.mark.slow if kind == "mask_range" else (), id=f"{name}-{kind}"
+            )
+
+
+@pytest.fixture(params=cases())
 def case(request):
     return request.param
 

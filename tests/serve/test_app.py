@@ -87,7 +87,7 @@ def same(answers, expected):
 
 
 class TestAnswers:
-    @pytest.mark.parametrize("fields", [{}, {"num_steps": 1}, {"num_steps": 7, "top_k": 2}])
+    @pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"num_steps": 7, "top_k": 2}])
     def test_are_the_translators(self, client, translator, fields):
         lengths = LengthSearch(fields.get("top_k", 1))
         expected = translator.translate(TEXTS, num_steps=fields.get("num_steps", 4), lengths=lengths, batch_size=4)

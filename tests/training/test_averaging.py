@@ -235,6 +235,7 @@ class TestTraining:
         assert card.weights == Weights("best", (2, 4)) and card.metrics == load_model(plain)[1].metrics
         assert_same(params, mean_of(plain, 2, 4))
 
+    @pytest.mark.slow
     def test_a_stop_between_two_checkpoints_adds_none_to_the_mean(self, data, plain, tmp_path):
         intervals = Intervals(log=1, evaluate=1, checkpoint=2, keep=1)
         changes = {"averaging": Averaging("last", count=3), "intervals": intervals}
@@ -245,7 +246,7 @@ class TestTraining:
         average_run(tmp_path / "run", tmp_path / "mean", kind="last", count=3)
         assert_same(load_model(tmp_path / "mean")[0], params)
 
-    @pytest.mark.parametrize("kind", ["last", "best"])
+    @pytest.mark.parametrize("kind", ["last", pytest.param("best", marks=pytest.mark.slow)])
     def test_a_kill_before_the_manifest_changes_no_metrics(self, data, tmp_path, kind):
         settings = SETTINGS | {"averaging": Averaging(kind, count=2), "evaluate_fn": evaluate_fn(), "num_steps": 2}
 
@@ -271,6 +272,7 @@ class TestTraining:
         assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(average), strict=True))
         assert card.weights == Weights("last", (4, 5, 6)) and card.step == 6 and card.metrics == {}
 
+    @pytest.mark.slow
     def test_the_best_of_a_run_with_a_moving_average_are_its_averages(self, moving, tmp_path):
         """BLEU was measured with the moving averages."""
         folder, seen = moving

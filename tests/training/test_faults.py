@@ -242,6 +242,7 @@ class TestReadOnlyFolder:
 
 
 class TestOneTrainerAFolder:
+    @pytest.mark.slow
     def test_a_second_one_is_refused_and_changes_nothing(self, data, finished, capsys):
         before = {path: path.read_bytes() for path in files_in(finished) if path.name != LOCK}
         with folder_lock(finished, "trained in"):

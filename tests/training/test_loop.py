@@ -278,6 +278,7 @@ class TestWrong:
             Intervals(**wrong)
 
 
+@pytest.mark.slow
 def test_padding_beyond_the_position_table_does_no_harm():
     """A packed row may be longer than any sentence that the model takes; the end of an epoch is mostly padding."""
     model, batching = Transformer(TINY, Ids(401)), Batching(rows=1, row_length=32)

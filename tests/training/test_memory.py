@@ -72,7 +72,9 @@ def check_same(one, two):
         np.testing.assert_allclose(a, flat[path], rtol=1e-3, atol=1e-5 * largest, err_msg=path)
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(
+    "name", ["rejecter", *(pytest.param(name, marks=pytest.mark.slow) for name in ("disco", "autoregressive"))]
+)
 def test_both_leave_loss_and_gradient_as_they_are(name):
     """Of models with unlike decoders; test_objective_files.py trains with every objective row by row."""
     model, params = tiny_model(**{**SIZES, **CHANGES[name]})
@@ -106,6 +108,7 @@ class TestPositionsAtOnce:
             else:
                 np.testing.assert_array_equal(a, b)
 
+    @pytest.mark.slow
     def test_logits_of_all_rows_never_exist(self):
         batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), BATCH)
         # So many pieces that nothing is as large as the logits.
@@ -160,6 +163,7 @@ class TestRemat:
         cross_kv = 2 * x
         assert kept(decoder_layers=2) - kept() == x + cross_kv + 3 * attention + mlp + 4 * norm
 
+    @pytest.mark.slow
     def test_temporaries(self):
         """With the barriers that accelerators keep."""
 
