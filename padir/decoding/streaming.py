@@ -8,6 +8,7 @@ seldom intended. Memory holds only a chunk of the input at a time.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 import re
@@ -115,9 +116,14 @@ def join_sentences(
 def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
     """The translation of a line from those of its sentences; the score is their mean by length."""
     results = [result for _, result in parts]
-    if len(results) == 1 and not any(paragraph.gaps):
-        return results[0]
-    text = one_line(paragraph.joined([result.text for result in results], target_language))
+
+    def joined(texts: Sequence[str]) -> str:
+        return one_line(paragraph.joined(texts, target_language))
+
+    text = joined([result.text for result in results])
+    if len(results) == 1:
+        candidates = tuple((joined([each]), score) for each, score in results[0].candidates)
+        return dataclasses.replace(results[0], text=text, candidates=candidates)
     length = sum(result.length for result in results)
     return Translation(
         text=text,

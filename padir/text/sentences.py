@@ -6,8 +6,10 @@ The rules are those of sentencex, by the Wikimedia foundation, which knows the a
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
+_WHITE = re.compile(r"[^\S\n]")
 _UNSPACED = ("zh", "ja", "th")  # languages that write no space between sentences
 
 
@@ -38,9 +40,11 @@ class Paragraph:
         """
         import sentencex  # translating a sentence does not need it
 
-        sentences, gaps = [], [""]
+        sentences, gaps, end = [], [""], 0
         whole = text.encode("utf-8", "replace").decode()  # the rules take no surrogates, and models refuse them
-        for part in sentencex.segment(language, whole):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
+        plain = _WHITE.sub(" ", whole)  # white space of several bytes makes the rules of version 1.0 fail
+        for ruled in sentencex.segment(language, plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
+            part, end = whole[end : end + len(ruled)], end + len(ruled)
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before

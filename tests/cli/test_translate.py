@@ -137,11 +137,13 @@ class TestTranslate:
             assert scores == sorted(scores, reverse=True)
 
     def test_lines_are_split_into_sentences_and_joined(self, built, tmp_path, capsys):
-        content = b"Eins zwei.  Dr. Acht drei? Vier\n \nvier\n"
+        content = b"Eins zwei.  Dr. Acht drei? Vier\n \nvier \n"
         status, lines, errors = translate(built, tmp_path, capsys, content, "--split", "--trace")
         assert status == 0 and len(lines) == 3 and lines[1] == " "
         assert errors.count("Dr. Acht drei?") == 1
-        rows = [json.loads(row) for row in translate(built, tmp_path, capsys, content, "--split", "--jsonl")[1]]
+        options = ["--split", "--jsonl", "--n_best", 1]
+        rows = [json.loads(row) for row in translate(built, tmp_path, capsys, content, *options)[1]]
+        assert rows[2]["candidates"][0]["text"] == rows[2]["text"] == lines[2]
         parts = rows[0]["sentences"]
         assert [part["source"] for part in parts] == ["Eins zwei.", "Dr. Acht drei?", "Vier"]
         texts = [part["text"] for part in parts]
