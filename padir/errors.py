@@ -42,7 +42,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "did you mean 'num_steps'?"
     """
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 

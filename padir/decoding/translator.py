@@ -9,8 +9,10 @@ A causal model can also score given targets.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +26,7 @@ from padir.decoding.translation import EMPTY_LINE, TargetScore, Translation
 from padir.distributed.sharding import Sharding, spread
 from padir.errors import PadirError
 from padir.models.card import ModelCard
-from padir.models.directory import load_model
+from padir.models.directory import load_model, save_model
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT, model_folder
@@ -130,6 +132,29 @@ class Translator:
         progress(sum(result is EMPTY_LINE for result in results))
         return results
 
+    def translate_iter(
+        self, texts: Iterable[str], decoding: Decoding | None = None, *, truncate: bool = False, **changes: Any
+    ) -> Iterator[Translation]:
+        """Translates sentences as they come, such as the lines of a file that is larger than the memory.
+
+        Yields the translations in the order of the texts, after every 16 batches. The arguments are those of
+        `translate`.
+
+        Raises:
+          PadirError: as `translate`, when the text in question is reached.
+
+        >>> translator = Translator.load()  # doctest: +SKIP
+        >>> with open("new.de") as file:  # doctest: +SKIP
+        ...     for result in translator.translate_iter(map(str.strip, file), num_steps=4):
+        ...         print(result.text)
+        """
+        if isinstance(texts, str):
+            checks.strings(texts=texts)  # refuses it, with what to write instead
+        decoding = (decoding or Decoding()).changed(**changes)
+        texts = iter(texts)
+        while some := list(itertools.islice(texts, 16 * decoding.batch_size)):
+            yield from self.translate(some, decoding, truncate=truncate)
+
     def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int]) -> None:
         longest = self.card.config.max_length
         if self.card.config.causal:
@@ -174,6 +199,23 @@ class Translator:
         checks.strings(texts=texts)
         tokens, _ = self.loaded.source_tokens(texts, truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
+
+    def save(self, folder: str | PathLike[str], *, dtype: str = "float32") -> None:
+        """Writes the model as a new model directory, which `load` and the commands read.
+
+        Args:
+          folder: the directory, which must not exist or be empty.
+          dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
+
+        Raises:
+          PadirError: there is something in the folder, it cannot be written, or the weights are 8-bit.
+        """
+        place = Path(folder)
+        if self.loaded.as_integers:
+            raise PadirError("8-bit weights cannot be saved", remedy="save the translator that they were made from")
+        if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+            raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
+        save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
     def quantised(self) -> Translator:
         """The same model with 8-bit weights (`padir.models.quantization`): faster on CPUs, with slightly other results.

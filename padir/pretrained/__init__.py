@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from os import PathLike
 from pathlib import Path
 
@@ -12,12 +14,15 @@ PRETRAINED = {
     "de_en": "PaDIR, German to English, sentences of everyday language",
     "de_en_ar": "the autoregressive model that it was distilled from",
 }
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def model_folder(model: str | PathLike[str]) -> Path:
-    """The folder of a model, given as a path or as the name of a model that comes with padir.
+    """The folder of a model, given as a path, as the name of a model that comes with padir, or as a hub's "ORG/NAME".
 
-    A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder).
+    A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder). A model
+    of the Hugging Face Hub is taken from the hub's cache on this machine (HF_HUB_CACHE, or HF_HOME/hub, or
+    ~/.cache/huggingface/hub), to which `hf download ORG/NAME` brings it; padir itself downloads nothing.
 
     >>> model_folder("de_en").parent.name
     'pretrained'
@@ -25,4 +30,17 @@ def model_folder(model: str | PathLike[str]) -> Path:
     PosixPath('runs/mine')
     """
     shipped = model in PRETRAINED and (not Path(model).exists() or (Path(model) / "export.json").is_file())
-    return Path(__file__).parent / str(model) if shipped else Path(model)
+    if shipped:
+        return Path(__file__).parent / str(model)
+    return _in_hub_cache(model) or Path(model)
+
+
+def _in_hub_cache(model: str | PathLike[str]) -> Path | None:
+    """The newest snapshot of a model "ORG/NAME" in the hub's cache; None for other names, or if a path has the name."""
+    if not isinstance(model, str) or not _HUB_NAME.fullmatch(model) or Path(model).exists():
+        return None
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{model.replace('/', '--')}"
+    if not (cache / "refs" / "main").is_file():
+        return None
+    return cache / "snapshots" / (cache / "refs" / "main").read_text().strip()

@@ -221,7 +221,7 @@ class TestRefused:
             (["--top_k", 0], "--top_k must be at least 1, got 0"),
             (["--draws", 0], "--draws must be at least 1, got 0"),
             (["--batch_size", 0], "batch_size must be at least 1"),
-            (["--strategy", "guess"], "no strategy is called 'guess': choose one of padir"),
+            (["--strategy", "guess"], "no strategy is called 'guess': known are padir"),
             (["--strategy", "threshold:tua=1"], "threshold has no hyperparameter 'tua': it has tau: float"),
             (["--strategy", "easy_first"], "easy_first needs a decontextualised decoder"),
             (["--gin.Decodign.num_steps=3"], "did you mean 'Decoding'?"),

@@ -1,6 +1,7 @@
 """Text in, text out: order, empty lines, batches, lengths, candidates, traces, and what is refused."""
 
 import dataclasses
+import itertools
 
 import jaxtyping
 import numpy as np
@@ -435,6 +436,34 @@ class TestWithoutRepeats:
         translator.translate(["eins"])
         translator.translate(["eins"], strategy=MaskPredict(), drop_repeats=True)
         assert len(calls) == 2
+
+
+def test_what_is_saved_is_loaded_again(translator, tmp_path):
+    translator.save(tmp_path / "new" / "model")
+    assert Translator.load(tmp_path / "new" / "model").translate(TEXTS) == translator.translate(TEXTS)
+    for wrong in (tmp_path / "new", tmp_path / "new" / "model" / "model.json"):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(PadirError, match="folder must be a new or an empty folder"):
+            translator.save(wrong)
+        assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(PadirError, match="8-bit weights cannot be saved"):
+        translator.quantised().save(tmp_path / "other")
+
+
+def test_sentences_are_translated_as_they_come(translator):
+    read = []
+
+    def endless():
+        for text in itertools.cycle(TEXTS):
+            read.append(text)
+            yield text
+
+    results = translator.translate_iter(endless(), batch_size=1)
+    expected = translator.translate(TEXTS * 3)
+    same(list(itertools.islice(results, 17)), expected[:17])
+    assert len(read) == 32  # two chunks of 16 batches
+    with pytest.raises(PadirError, match="put one string into a list"):
+        next(translator.translate_iter("eins"))
 
 
 def test_a_loaded_model_translates_as_the_saved_one(tmp_path, translator):

@@ -60,3 +60,19 @@ def test_an_export_of_the_same_name_does_not_hide_a_model(tmp_path, monkeypatch)
     assert model_folder("de_en") == Path("de_en")  # such as a training that has not finished
     Path("de_en", "export.json").write_text("{}")
     assert model_folder("de_en").parent.name == "pretrained"
+
+
+@pytest.mark.parametrize("variable, inside", [("HF_HUB_CACHE", ""), ("HF_HOME", "hub")])
+def test_a_model_of_the_hub_is_taken_from_its_cache(tmp_path, monkeypatch, variable, inside):
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_HUB_CACHE", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    repository = tmp_path / "cache" / inside / "models--padir--small.en"
+    assert model_folder("padir/small.en") == Path("padir/small.en")
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc123")
+    assert model_folder("padir/small.en") == repository / "snapshots" / "abc123"
+    assert model_folder(Path("padir/small.en")) == Path("padir/small.en")
+    Path("padir/small.en").mkdir(parents=True)
+    assert model_folder("padir/small.en") == Path("padir/small.en")  # a folder of this name comes first

@@ -119,7 +119,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("guess:tau=1", "no strategy is called 'guess': choose one of padir"),
+            ("guess:tau=1", "no strategy is called 'guess': known are padir"),
             ("threshold:tua=1", r"no hyperparameter 'tua': it has tau: float = 0.9, final_tau: float \| None = None"),
             ("mask_predict:tau=1", "no hyperparameter 'tau': it has none"),
             ("threshold:tau=high", "tau='high' is of the wrong type"),

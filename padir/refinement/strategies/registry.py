@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.rejecter import Rejecter
@@ -41,7 +41,7 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
     Threshold(tau=1.0, final_tau=None)
     """
     if name not in STRATEGIES:
-        raise PadirError(f"no strategy is called {name!r}: choose one of {', '.join(STRATEGIES)}")
+        raise PadirError(f"no strategy is called {name!r}", remedy=nearest(name, STRATEGIES))
     cls: Any = STRATEGIES[name]
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
