@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from padir import checks
 from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
-from padir.models.directory import load_model, save_model
+from padir.models.directory import check_shapes, load_model, save_model
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
@@ -50,7 +51,11 @@ def average_run(
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
-    params, weights = mean_of_checkpoints(checkpoints, kind, count, card.weights.decay, until=step)
+
+    def check(shapes: Mapping[str, tuple[int, ...]]) -> None:
+        check_shapes(shapes, checkpoints.folder, card)
+
+    params, weights = mean_of_checkpoints(checkpoints, kind, count, card.weights.decay, until=step, check=check)
     if len(weights.steps) < count:
         raise PadirError(
             f"{run_dir} has {len(weights.steps)} checkpoints to average ({', '.join(map(str, weights.steps))}), got"

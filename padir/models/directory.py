@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,22 @@ def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> di
     Raises:
       PadirError: an array is missing, has another shape or type, or is not finite.
     """
-    shapes = {name: value.shape for name, value in flat.items()}
+    params = {}
+    for name in check_shapes({name: value.shape for name, value in flat.items()}, path, card):
+        if flat[name].dtype not in map(np.dtype, DTYPES.values()):
+            raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")
+        params[name] = np.asarray(flat[name], np.float32)
+        if not np.isfinite(params[name]).all():  # every line would be translated to ""
+            raise PadirError(f"{path}: {name} must be finite, got NaN or infinity: its training run went wrong")
+    return params
+
+
+def check_shapes(shapes: Mapping[str, tuple[int, ...]], path: Path, card: ModelCard) -> list[str]:
+    """Checks names and shapes of stored arrays against the model card, and returns the names of the parameters.
+
+    Raises:
+      PadirError: an array is missing or has another shape.
+    """
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
     for stack, depth in depths.items():  # checked first: the shapes of a million layers would take hours
         layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
@@ -162,16 +178,10 @@ def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> di
                 f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it belongs to another model"
             )
     expected = param_shapes(card.config, card.ids)
-    params = {}
     for name, shape in expected.items():  # arrays that the model does not have are ignored
         if shapes.get(name) != shape:
             raise PadirError(
                 f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it belongs to"
                 " another model than model.json describes"
             )
-        if flat[name].dtype not in map(np.dtype, DTYPES.values()):
-            raise PadirError(f"{path}: {name} must be of {' or '.join(DTYPES)}, got {flat[name].dtype}")
-        params[name] = np.asarray(flat[name], np.float32)
-        if not np.isfinite(params[name]).all():  # every line would be translated to ""
-            raise PadirError(f"{path}: {name} must be finite, got NaN or infinity: its training run went wrong")
-    return params
+    return list(expected)

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -165,6 +165,25 @@ def path_inside(folder: Path, name: str) -> Path:
         f"every file of {folder} must lie inside it, got one outside its folder: {name!r}",
         remedy="replace links by copies, and use no folder that you do not trust",
     )
+
+
+def check_files(folder: Path) -> None:
+    """Refuses pipes and devices, which are read for ever, and links out of the folder."""
+    home = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            try:
+                is_file = path.resolve().is_relative_to(home) and (path.is_file() or path.is_dir())
+            except (OSError, RuntimeError):  # circular links
+                is_file = False
+            if not is_file:
+                raise PadirError(f"{path} is no file of a checkpoint: do not use this checkpoint")
+
+
+def check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
+    """Refuses chunks that are larger than their array: a chunk is read whole."""
+    if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
+        raise PadirError(f"the chunks of {where} must be at most its shape {tuple(shape)}, got {tuple(chunk or ())}")
 
 
 def _blobs(home: Path) -> Path | None:

@@ -17,7 +17,7 @@ import optax
 from padir import checks
 from padir.errors import PadirError
 from padir.models.card import Weights
-from padir.training.checkpoints import Checkpoints
+from padir.training.checkpoints import Check, Checkpoints
 from padir.training.log import read_rows
 
 KINDS = ("none", "ema", "last", "best")
@@ -153,7 +153,12 @@ def best_steps(rows: Iterable[dict[str, Any]], count: int) -> list[int]:
 
 
 def mean_of_checkpoints(
-    checkpoints: Checkpoints, kind: str, count: int, decay: float | None = None, until: int | None = None
+    checkpoints: Checkpoints,
+    kind: str,
+    count: int,
+    decay: float | None = None,
+    until: int | None = None,
+    check: Check = lambda shapes: None,
 ) -> tuple[Any, Weights]:
     """Mean of the last or best regular checkpoints of a run, and a description of these weights.
 
@@ -163,6 +168,7 @@ def mean_of_checkpoints(
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
         average, so kind "best" averages the moving averages; kind "last" averages the parameters.
       until: the last step whose checkpoint may be averaged; None for the last of all.
+      check: as in `Checkpoints.params`.
 
     Raises:
       PadirError: the run has no checkpoint or none with a measured BLEU, or a checkpoint is damaged or lacks the moving
@@ -177,5 +183,5 @@ def mean_of_checkpoints(
         measured = f" with a {MEASURE} in metrics.jsonl" if kind == "best" else ""
         raise PadirError(f"{checkpoints.folder} has no checkpoint{measured}: nothing to average")
     decay = decay if kind == "best" else None
-    trees = (checkpoints.params(step, moving_average=decay is not None) for step in steps)
+    trees = (checkpoints.params(step, moving_average=decay is not None, check=check) for step in steps)
     return mean(trees), Weights(kind, tuple(steps), decay)

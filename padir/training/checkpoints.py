@@ -15,32 +15,42 @@ import logging
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
+from padir.storage.files import check_chunks, check_files
 from padir.storage.folders import atomic_folder, remove_leftovers
 from padir.storage.manifest import check_manifest, write_manifest
 
 EXTRA = "extra"
+Check = Callable[[Mapping[str, tuple[int, ...]]], object]
+"""Callback that gets the shapes of arrays by name, and raises if they are not wanted."""
 _STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is none, as it would become 115
 
 
-def _orbax() -> Any:
-    """Makes an Orbax checkpointer that does not wait for other processes, as only the first one has the checkpoints."""
+def _orbax(*, partial: bool = False) -> Any:
+    """Makes an Orbax checkpointer that does not wait for other processes, as only the first one has the checkpoints.
+
+    Args:
+      partial: make one that reads some of the arrays.
+    """
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
     logging.getLogger("absl").addFilter(_is_no_raised_error)
-    if jax.process_count() == 1:
-        return ocp.StandardCheckpointer()
-    here = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
-    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+    here, processes = jax.process_index(), ocp.options.MultiprocessingOptions()
+    if jax.process_count() > 1:
+        processes = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
+    if not partial:
+        return ocp.StandardCheckpointer(multiprocessing_options=processes)
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=processes)
+    return ocp.Checkpointer(handler, multiprocessing_options=processes)
 
 
 def _is_no_raised_error(record: logging.LogRecord) -> bool:
@@ -174,9 +184,13 @@ class Checkpoints:
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
             try:
+                check_files(folder)
                 check_manifest(folder)
                 loader_state = json.loads((folder / "loader.json").read_text())
                 with _orbax() as checkpointer:
+                    shapes = sorted(array.shape for array in jax.tree.leaves(_stored(checkpointer, folder)))
+                    if shapes != sorted(map(np.shape, jax.tree.leaves(like))):  # before memory is taken for them
+                        raise ValueError("the shapes of its arrays differ")
                     state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(_empty, like))
                 if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
                     raise ValueError("the shapes of its arrays differ")
@@ -197,23 +211,60 @@ class Checkpoints:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
         return None
 
-    def params(self, step: int, *, moving_average: bool = False) -> Any:
+    def params(self, step: int, *, moving_average: bool = False, check: Check = lambda shapes: None) -> Any:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
+
+        Args:
+          check: called with the shapes of the arrays by name before memory is taken for them, to refuse them.
 
         Raises:
           PadirError: the checkpoint is missing or damaged, or holds no parameters or no moving average.
         """
-        folder = self.folder / str(step)
+        folder, path = self.folder / str(step), ("opt_state", "average") if moving_average else ("params",)
+        check_files(folder)
         check_manifest(folder)
-        with _orbax() as checkpointer:
-            state = checkpointer.restore(folder.absolute() / "state")
-        if "params" not in state:
-            raise PadirError(f"{folder} holds {', '.join(state)}, but no params: give a checkpoint of `padir train`")
-        if not moving_average:
-            return state["params"]
-        opt_state = state.get("opt_state")
-        if not isinstance(opt_state, dict) or "average" not in opt_state:
-            raise PadirError(
-                f"{folder} holds no moving average, which the training was validated with: average the last ones"
-            )
-        return opt_state["average"]
+        with _orbax(partial=True) as checkpointer:
+            try:
+                tree = _stored(checkpointer, folder)
+                arrays = flax.traverse_util.flatten_dict(tree)
+                arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
+                if not arrays:
+                    raise _without(path, tree, folder)
+                check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
+                part = flax.traverse_util.unflatten_dict(arrays)
+                restored = _restore_part(checkpointer, folder, part)
+            except PadirError:
+                raise
+            except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
+                raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another one") from None
+        for name in path:
+            restored = restored[name]
+        return restored
+
+
+def _stored(checkpointer: Any, folder: Path) -> Any:
+    """The tree of a checkpoint with shapes and types in place of arrays.
+
+    Raises:
+      PadirError: a chunk is larger than its array.
+    """
+    tree = checkpointer.metadata(folder.absolute() / "state").item_metadata.tree
+    for array in jax.tree.leaves(tree):
+        check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
+    return tree
+
+
+def _restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
+    """Reads some arrays of a checkpoint as NumPy arrays, whatever devices the checkpoint was saved from."""
+    import orbax.checkpoint as ocp
+
+    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
+    arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
+    return checkpointer.restore(folder.absolute() / "state", args=arguments)
+
+
+def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
+    """The error for a checkpoint without parameters or without their moving average."""
+    if path == ("params",) or "params" not in tree:
+        return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")
+    return PadirError(f"{folder} holds no moving average, which the training was validated with: average the last ones")

@@ -11,7 +11,7 @@ import numpy as np
 
 from padir.errors import PadirError
 from padir.models.card import ModelCard
-from padir.models.directory import model_params, read_card
+from padir.models.directory import check_shapes, model_params, read_card
 from padir.refinement.protocols import Corruption, Strategy
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
@@ -40,9 +40,14 @@ def load_step(
     """
     checkpoints = Checkpoints(folder / "checkpoints")
     card, tokenizer = read_run_card(checkpoints, step, corruption=corruption, strategy=strategy)
-    params = checkpoints.params(card.step, moving_average=card.weights.decay is not None)
+    path = checkpoints.folder / str(card.step)
+    params = checkpoints.params(
+        card.step,
+        moving_average=card.weights.decay is not None,
+        check=lambda shapes: check_shapes(shapes, path, card),
+    )
     flat = {name: np.asarray(leaf) for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
-    flat = model_params(flat, checkpoints.folder / str(card.step), card)
+    flat = model_params(flat, path, card)
     unfinished = "" if (folder / MANIFEST).exists() else "; the training run has not finished"
     print(f"padir: {folder}: the checkpoint of step {card.step:,} is used{unfinished}", file=sys.stderr)
     return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer

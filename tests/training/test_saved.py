@@ -1,7 +1,10 @@
 """Models of runs that have not finished, and of earlier steps."""
 
+import json
+import os
 import shutil
 
+import orbax.checkpoint as ocp
 import pytest
 from support.training import assert_equal
 
@@ -10,6 +13,8 @@ from padir.errors import PadirError
 from padir.jobs.average import average_run
 from padir.jobs.distillation import Teacher
 from padir.models.directory import load_model
+from padir.storage.manifest import write_manifest
+from padir.training.checkpoints import Checkpoints
 from padir.training.saved import load_step
 
 
@@ -75,3 +80,37 @@ def test_checkpoints_up_to_a_step_are_averaged(straight, unfinished, tmp_path, c
 def test_a_teacher_has_finished(unfinished):
     with pytest.raises(PadirError, match="its training run has not finished"):
         Teacher.load(unfinished)
+
+
+def forge(run, **forged):
+    """Writes the newest checkpoint with another shape or other chunks than its embedding has."""
+    folder = run / "checkpoints" / "6"
+    state = {"params": load_step(run)[0]}
+    shutil.rmtree(folder / "state")
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        checkpointer.save((folder / "state").absolute(), args=ocp.args.PyTreeSave(state))
+    path = folder / "state" / "params.token_embedder.embedding" / ".zarray"
+    path.write_text(json.dumps(json.loads(path.read_text()) | forged))
+    write_manifest(folder)
+    return state
+
+
+def test_forged_shapes_are_refused_before_memory_is_taken(unfinished, tmp_path):
+    state = forge(unfinished, shape=[10**7, 10**7], chunks=[1, 1])
+    for read in (lambda: load_step(unfinished), lambda: average_run(unfinished, tmp_path / "x", kind="last", count=1)):
+        with pytest.raises(PadirError, match=r"embedding must have the shape .*, got \(10000000, 10000000\)"):
+            read()
+    with pytest.raises(PadirError, match="the shapes of its arrays differ"):
+        Checkpoints(unfinished / "checkpoints").restore_latest(state)
+
+
+def test_forged_chunks_are_refused_before_memory_is_taken(unfinished):
+    forge(unfinished, chunks=[10**7, 10**7])
+    with pytest.raises(PadirError, match="chunks of .* must be at most its shape"):
+        load_step(unfinished)
+
+
+def test_a_pipe_in_a_checkpoint_is_refused(unfinished):
+    os.mkfifo(unfinished / "checkpoints" / "6" / "state" / "pipe")
+    with pytest.raises(PadirError, match="pipe is no file of a checkpoint"):
+        load_step(unfinished)

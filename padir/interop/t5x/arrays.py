@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,12 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
+from padir.storage.files import check_chunks
 
 AGAIN = "copy the checkpoint again"
 
 Wanted = Callable[[str, tuple[int, ...]], bool]
 """Function from a parameter's name and shape that tells whether the parameter is read."""
-
-
-def check_files(folder: Path) -> None:
-    """Refuses pipes and devices, which are read for ever, and links out of the folder."""
-    home = folder.resolve()
-    for place, folders, files in os.walk(folder):
-        for path in (Path(place, name) for name in (*folders, *files)):
-            try:
-                is_file = path.resolve().is_relative_to(home) and (path.is_file() or path.is_dir())
-            except (OSError, RuntimeError):  # circular links
-                is_file = False
-            if not is_file:
-                raise PadirError(f"{path} is no file of a checkpoint: do not use this checkpoint")
 
 
 def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
@@ -61,12 +48,6 @@ def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[st
                 raise PadirError(f"{where} is damaged: {AGAIN} ({first_line(error)})") from None
             arrays[name] = zeros
     return arrays
-
-
-def check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
-    """Refuses chunks that are larger than their array: a chunk is read whole."""
-    if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
-        raise PadirError(f"the chunks of {where} must be at most its shape {tuple(shape)}, got {tuple(chunk or ())}")
 
 
 def spec_of(where: Path, **options: Any) -> dict[str, Any]:

@@ -24,7 +24,8 @@ import jax
 import numpy as np
 
 from padir.errors import PadirError, first_line
-from padir.interop.t5x.arrays import AGAIN, Wanted, check_chunks, check_files, read_arrays, spec_of
+from padir.interop.t5x.arrays import AGAIN, Wanted, read_arrays, spec_of
+from padir.storage.files import check_chunks, check_files
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
