@@ -55,6 +55,20 @@ class TestPadir:
             assert refined.passes_B.tolist() == [10] and refined.tokens_BL.tolist() == [[30, 11, 12, EOS]]
         assert refined.memory.oscillated_B.tolist() == [end_cycles]
 
+    @pytest.mark.parametrize("begin", [20, 30])
+    def test_a_row_that_oscillates_ends_without_start_tokens(self, begin):
+        """20 20 is taken back to 20 7, which gives 30 31, which gives 20 20; 7 7 gives the first of them."""
+
+        def decoder(tokens_BL):
+            first_B1 = tokens_BL[:, :1]
+            to_30_B1 = (first_B1 == 20) | ((first_B1 == 7) & (begin == 30))
+            best_BL = jnp.where(to_30_B1, jnp.array([[30, 31, EOS]]), jnp.array([[20, 20, EOS]]))
+            return 9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size)
+
+        refined = refine(keys(1), canvas([7, 7]), decoder, Padir(remask="start"), num_steps=10)
+        assert refined.memory.oscillated_B.all() and (refined.canvas.score_BL[:, :2] < 0).all()
+        assert 7 not in refined.tokens_BL[0].tolist()
+
     @pytest.mark.parametrize("options", [{"remask": "logits"}, {"temperature": 1e-6}])
     def test_no_cycle_where_equal_tokens_may_have_other_successors(self, options):
 

@@ -128,7 +128,9 @@ class Padir:
         if self.end_cycles and self.temperature == 0 and self.remask != "logits":
             other_BL = rewritten.tokens_BL != memory.before_BL
             again_BL = ~ended_BL & (count_in_segment(other_BL & canvas.free_BL, canvas.segment_BL) == 0)
-            gain_BL = sum_in_segment((canvas.score_BL - after.score_BL) * canvas.free_BL, canvas.segment_BL)
+            after = restore(after, again_BL & (after.score_BL == 0), written)  # no result has unwritten positions
+            before_BL = jnp.where(canvas.score_BL == 0, -jnp.inf, canvas.score_BL)
+            gain_BL = sum_in_segment(jnp.where(canvas.free_BL, before_BL - after.score_BL, 0), canvas.segment_BL)
             after = restore(after, again_BL & (gain_BL > 0), canvas)
             ended_BL, cycled_BL = ended_BL | again_BL, cycled_BL | (again_BL & canvas.free_BL)
         done_B = canvas.done_B | ended_BL.all(-1)
