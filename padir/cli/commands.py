@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Collection
 
 from padir import __version__
+from padir.cli.completion import SHELLS
 from padir.cli.parser import Parser
 
 
@@ -88,6 +89,9 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
         epilog=_overview(),
     )
     parser.add_argument("--version", action="version", version=f"padir {__version__}")
+    parser.add_argument(
+        "--print_completion", choices=SHELLS, help="print a script with which this shell completes padir's words"
+    )
     commands = parser.add_subparsers(dest="command", prog="padir", metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (command for group in GROUPS.values() for command in group):
         one = commands.add_parser(command.name, help=command.sentence)

@@ -18,6 +18,7 @@ from typing import NoReturn
 import jax
 
 from padir.cli.commands import build_parser
+from padir.cli.completion import script
 from padir.cli.console import own_words, tell, without_controls
 from padir.decoding.program_cache import compile_cache
 from padir.errors import PadirError, first_line
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [word for word in words if not word.startswith(_GIN)]
     parser = build_parser(words[:1])
     args = parser.parse_args(words)
-    if args.command is None:
+    if args.command is None and not args.print_completion:
         parser.print_help(sys.stderr)
         return 2
     compile_cache()
@@ -72,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
     try:
         with told_of_stopping():
-            _run(args, bindings)
+            if args.print_completion:
+                print(script(build_parser(), args.print_completion))
+                _flush()
+            else:
+                _run(args, bindings)
     except PadirError as error:
         return _fail(str(_with_option(error, args)))
     except BrokenPipeError:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 
 import pytest
 from support.commands import refused, results, run
@@ -99,6 +100,7 @@ def test_no_option_loses_its_name():
         (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
         (["average", "--checkpoint", "runs/toy"], "there is no option --checkpoint: did you mean '--checkpoints'?"),
         (["score", "file"], "padir score: error: "),
+        (["--print_completion", "fish"], "'fish' is none of its values: known are bash, zsh, tcsh"),
     ],
 )
 def test_wrong_words_end_with_a_line_that_helps(capsys, words, message):
@@ -174,3 +176,21 @@ def test_what_comes_with_padir_is_listed(tmp_path, capsys):
     for kind, lines in found.items():
         assert f"{kind}:\n" in out and all(name in out and line in out and line for name, line in lines.items())
     assert run(capsys, "list", "models")[1].startswith("models:\n  de_en ")
+
+
+def test_bash_completes_commands_options_and_files(tmp_path, capsys):
+    (tmp_path / "text.de").touch()
+    status, script, _ = run(capsys, "--print_completion", "bash")
+    (tmp_path / "script").write_text(script)
+    completed = """
+        source ./script
+        complete_last() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _shtab_padir padir "${@: -1}" "${@: -2:1}"
+            echo "${COMPREPLY[@]}"
+        }
+        complete_last padir transl; complete_last padir translate --num; complete_last padir list str
+        complete_last padir translate --input te
+    """
+    done = subprocess.run(["bash", "-c", completed], cwd=tmp_path, capture_output=True, text=True)
+    assert status == 0 and done.stdout.split() == ["translate", "--num_steps", "strategies", "text.de"], done.stderr
