@@ -10,7 +10,7 @@ from padir.errors import PadirError
 from padir.storage.manifest import Manifest
 
 VOCABULARY = "vocab.model"
-REMEDY = "prepare the folder again, with overwrite=True"
+REMEDY = "prepare the folder again, and set overwrite"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -255,7 +255,7 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
         return None
     raise PadirError(
         f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or"
-        " overwrite=True"
+        " set overwrite"
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from padir.errors import PadirError
 from padir.storage.files import beside, write_errors
+from padir.storage.manifest import MANIFEST, Manifest
 
 LOCK = ".lock"
 _LEFTOVER = re.compile(r"\.(.+)\.(\d{1,9})\.(partial|old)")  # see `files.beside`
@@ -98,7 +99,8 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
       kind: name of a file that every export of this kind has; folders without this file are never replaced.
 
     Raises:
-      PadirError: the folder holds something else, or an earlier export without `overwrite`.
+      PadirError: the folder holds something else, an earlier export and files of other origin, or an earlier export
+        without `overwrite`.
     """
     final = Path(folder)
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
@@ -107,6 +109,13 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
         raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
         raise PadirError(f"{folder} holds an earlier export", remedy="give another folder, or set overwrite")
+    own = {MANIFEST, *Manifest.read(final).files}
+    for path in final.rglob("*"):
+        name = str(path.relative_to(final))
+        if path.is_file() and name not in own and path.parent.name != "__pycache__":
+            raise PadirError(
+                f"{folder} holds {name}, which is not of the export", remedy="move it, or give another folder"
+            )
 
 
 @contextlib.contextmanager

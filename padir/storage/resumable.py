@@ -37,7 +37,7 @@ class Chunks:
             if not overwrite:
                 raise PadirError(
                     f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
-                    " give overwrite=True"
+                    " set overwrite"
                 )
             for path in folder.iterdir():
                 if path.name != LOCK:  # the caller holds this lock

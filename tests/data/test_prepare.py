@@ -228,7 +228,7 @@ def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
     load_manifest(out)  # the size is right
     with pytest.raises(PadirError, match="was changed or damaged .its sha256 differs"):
         load_manifest(out, verify=True)
-    with pytest.raises(PadirError, match="was changed or damaged .*overwrite=True"):
+    with pytest.raises(PadirError, match="was changed or damaged .*set overwrite"):
         prepare(Numbers(), tokenizer, out, progress=False)
     prepare(Numbers(), tokenizer, out, overwrite=True, progress=False)
     assert shard.read_bytes() == whole

@@ -231,7 +231,7 @@ def test_unfinished_chunks_of_something_else(data, tmp_path, tokenizer):
         run(teacher(tokenizer, stop_at=2), data, tmp_path / "out")
     other = dataclasses.replace(DECODING, seed=1)
     with pytest.raises(
-        PadirError, match=r"\.out\.unfinished holds .* of another teacher.*: remove it, or give overwrite=True"
+        PadirError, match=r"\.out\.unfinished holds .* of another teacher.*: remove it, or set overwrite"
     ):
         run(teacher(tokenizer), data, tmp_path / "out", other)
     manifest = run(teacher(tokenizer), data, tmp_path / "out", other, overwrite=True)
@@ -242,7 +242,7 @@ def test_a_folder_of_the_same_is_kept_and_another_is_not_replaced(data, tmp_path
     first = run(teacher(tokenizer), data, tmp_path / "out")
     again = teacher(tokenizer)
     assert run(again, data, tmp_path / "out") == first and again.translator.calls == []
-    with pytest.raises(PadirError, match="out holds other pairs .*overwrite=True"):
+    with pytest.raises(PadirError, match="out holds other pairs .*set overwrite"):
         run(Teacher(again.translator, "b" * 64), data, tmp_path / "out")
     second = run(Teacher(again.translator, "b" * 64), data, tmp_path / "out", overwrite=True)
     assert second.distilled["teacher"]["manifest"] == "b" * 64

@@ -9,6 +9,7 @@ import pytest
 from padir.errors import PadirError
 from padir.storage.files import beside
 from padir.storage.folders import atomic_folder, check_replaceable, remove_leftovers
+from padir.storage.manifest import write_manifest
 
 
 def write(folder, text):
@@ -91,6 +92,11 @@ def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
     with pytest.raises(PadirError, match="holds no kind of an earlier export"):
         check_replaceable(tmp_path / "letters", "kind", overwrite=True)
     (tmp_path / "letters" / "kind").touch()
+    write_manifest(tmp_path / "letters")
     check_replaceable(tmp_path / "letters", "kind", overwrite=True)
     with pytest.raises(PadirError, match="holds an earlier export: give another folder, or set overwrite"):
         check_replaceable(tmp_path / "letters", "kind", overwrite=False)
+    (tmp_path / "letters" / "notes").mkdir()
+    (tmp_path / "letters" / "notes" / "mine.txt").touch()
+    with pytest.raises(PadirError, match="holds notes/mine.txt, which is not of the export: move it"):
+        check_replaceable(tmp_path / "letters", "kind", overwrite=True)

@@ -89,7 +89,7 @@ class TestEveryFile:
         folder = prepared_numbers(tmp_path)
         for path in damaged(folder, damage):
             if path.name.startswith("train") and path.name != "train.lengths.npy":
-                with pytest.raises(PadirError, match="overwrite=True"):
+                with pytest.raises(PadirError, match="set overwrite"):
                     list(make_loader(folder, Batching(4, 32), num_epochs=1))
 
 
