@@ -137,7 +137,10 @@ def parse(
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
         _parse("", [], [_quoted(binding) for binding in bindings])
-    gin.finalize()
+    try:
+        gin.finalize()
+    except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
+        raise PadirError(_explain(str(error))) from None
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
@@ -263,6 +266,8 @@ def _explain(message: str) -> str:
         if module and name in _REGISTERED:
             return f"{first}: write {name}, without {module} in front"
         return f"{first}: {nearest(name, list(_REGISTERED))}"
+    if match := re.search(r"No bindings specified for '([^']+)/gin.macro'", message):
+        return f"%{match[1]} is used, but nothing sets {match[1]}: add --gin.{match[1]}=VALUE"
     if match := re.search(r"Configurable '([^']+)' doesn't have a parameter named '([^']+)'", message):
         name = match.group(1).split(".")[-1]
         known = [p for item in CONFIGURABLES if _name(item) == name for p in inspect.signature(item).parameters]

@@ -285,6 +285,8 @@ class TestWrongNames:
             ("train.evaluate_fn=None", "evaluate_fn"),
             ("ModelConfig.width", "lacks a value: write --gin.name.parameter=value"),
             ("ModelConfig.width=(3", "."),
+            ("ModelConfig.width=%SIZE", "%SIZE is used, but nothing sets SIZE: add --gin.SIZE=VALUE"),
+            ("ModelConfig.width=%gin.REQUIRED", "ModelConfig.width set to `%gin.REQUIRED` but not"),
         ],
     )
     def test_are_answered_in_one_line(self, binding, message):

@@ -22,7 +22,7 @@ import math
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -221,7 +221,9 @@ class Exported:
         chosen = {**defaults, **given}
         for name, value in chosen.items():
             if name == "offsets":
-                if isinstance(value, str) or not all(_is_whole(offset, -_LONGEST, _LONGEST) for offset in value):
+                if not isinstance(value, Collection) or not all(
+                    _is_whole(offset, -_LONGEST, _LONGEST) for offset in value
+                ):
                     raise ExportError(f"offsets must be whole numbers of at most {_LONGEST:,}, got {value!r}")
             elif not _is_whole(value, 0 if name == "seed" else 1):
                 raise ExportError(f"{name} must be a whole number of at least {int(name != 'seed')}, got {value!r}")

@@ -226,7 +226,7 @@ class Checkpoints:
         with _orbax(partial=True) as checkpointer:
             try:
                 tree = _stored(checkpointer, folder)
-                arrays = flax.traverse_util.flatten_dict(tree)
+                arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
                 arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
                 if not arrays:
                     raise _without(path, tree, folder)

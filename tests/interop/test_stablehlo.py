@@ -436,6 +436,7 @@ class TestForged:
         ("change", "message"),
         [
             ((("options", "offsets"), ["a"]), "offsets must be whole numbers"),
+            ((("options", "offsets"), 5), "offsets must be whole numbers"),
             ((("options", "offsets"), [10**9]), "offsets must be whole numbers"),
             ((("options", "offsets"), [0] * 10_000), "must be at most 4,096 drafts, got 10,000"),
             ((("options", "draws"), 10**6), "must be at most 4,096 drafts, got 1,000,000"),
