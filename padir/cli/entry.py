@@ -23,7 +23,7 @@ from padir.cli.console import own_words, tell, without_controls
 from padir.decoding.program_cache import compile_cache
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
-from padir.storage.files import check_writable, write_json
+from padir.storage.files import check_local, check_writable, write_json
 
 _GIN = "--gin."
 _INTERRUPTED = 130  # exit status, as of shells
@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     """Parse the gin configuration, run the command and write its results as JSON."""
+    _check_addresses(args)
     args.bindings = bindings
     args.gin = bool(args.gin_file or bindings or args.command == "train")
     if args.gin:
@@ -117,6 +118,14 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
     if args.json and results is not None and _is_first(args):  # else a command or another process has written them
         write_json(args.json, results)
     _flush()
+
+
+def _check_addresses(args: argparse.Namespace) -> None:
+    """Refuse addresses such as gs://bucket/run in every option; the sentences of `padir translate` may hold some."""
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if name != "texts" and isinstance(word, str):
+                check_local(word)
 
 
 def _tell_of_new_folder(folder: Path) -> None:

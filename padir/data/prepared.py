@@ -11,6 +11,7 @@ import numpy as np
 from padir.data.manifest import REMEDY, VOCABULARY, PreparedManifest, lengths_name, text_names
 from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
+from padir.storage.files import check_local
 from padir.storage.manifest import MANIFEST, sha256
 from padir.text.tokenizer import Tokenizer
 
@@ -22,6 +23,7 @@ def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManif
       PadirError: the folder does not exist, has no manifest or one of another format, or a file is changed, missing,
         not in the manifest or outside the folder.
     """
+    check_local(directory)
     directory = Path(directory)
     if not directory.is_dir():
         raise PadirError(f"the prepared folder {directory} does not exist", remedy="run `padir prepare`")

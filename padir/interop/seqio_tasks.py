@@ -3,6 +3,9 @@
 A Task gives {"inputs", "targets"} as the int32 ids that `padir prepare` writes, EOS included, and the untokenised
 "inputs_pretokenized" and "targets_pretokenized". Its metrics are those of `padir evaluate`. Ids differ in one case:
 seqio's vocabulary turns text such as `<extra_id_0>` into a sentinel, and padir's tokenizer spells it out.
+
+A Task cuts what is longer than the feature lengths, so that every test sentence is there. For training, each Task has a
+companion `NAME_fitting`, which leaves out a pair if one of its sides is too long, as `padir prepare` does.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from padir.data import sources
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source
-from padir.errors import PadirError
+from padir.errors import PadirError, first_line
 from padir.metrics.scores import score_all
 from padir.text.tokenizer import Tokenizer
 
@@ -29,6 +32,7 @@ TFDS_SETS: dict[str, tuple[str, str, str]] = {
     "wmt17_en_zh": ("wmt17_translate/zh-en", "en", "zh"),
 }
 
+FITTING = "_fitting"  # ending of the names of the Tasks without long pairs
 _VERSION = "1.*.*"  # seqio requires a version; TFDS increases the first number when examples change
 
 
@@ -66,12 +70,30 @@ class TfdsText:
     def data_source(self) -> Any:
         """The seqio data source, read-only: seqio would otherwise download gigabytes unasked.
 
+        Its `get_dataset` raises `PadirError` with the command that builds the set if the set is not there.
+
         Raises:
           PadirError: seqio is not installed.
         """
         seqio, _ = _import()
         folder = None if self.data_dir is None else str(self.data_dir)
-        return seqio.TfdsDataSource(f"{self.dataset}:{_VERSION}", folder, splits=self.splits, read_only=True)
+        missing = self._missing
+
+        class Tfds(seqio.TfdsDataSource):
+            def get_dataset(self, *args: Any, **options: Any) -> Any:
+                try:
+                    return super().get_dataset(*args, **options)
+                except AssertionError:  # raised by TFDS for missing files
+                    raise missing() from None
+
+        return Tfds(f"{self.dataset}:{_VERSION}", folder, splits=self.splits, read_only=True)
+
+    def _missing(self) -> PadirError:
+        where = "TFDS's own folder" if self.data_dir is None else self.data_dir
+        return PadirError(
+            f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that has it"
+            " as data_dir"
+        )
 
     def preprocess(self, dataset: Any) -> Any:
         """Maps a tf.data.Dataset of TFDS's examples to {"inputs", "targets"}."""
@@ -99,12 +121,8 @@ class TfdsText:
         source = self.data_source()
         try:
             dataset = self.preprocess(source.get_dataset(split, shuffle=False))
-        except AssertionError:  # raised by TFDS for missing files
-            where = "TFDS's own folder" if self.data_dir is None else self.data_dir
-            raise PadirError(
-                f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that"
-                " has it as data_dir"
-            ) from None
+        except PadirError:
+            raise
         except (ValueError, KeyError) as error:
             raise self._unreadable(split, error) from None
         return self._decoded(split, dataset.as_numpy_iterator())
@@ -140,7 +158,7 @@ def get_source(name: str, data_dir: PathLike | None = None) -> Source:
 
 
 def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sentinels: int = 100) -> tuple[str, ...]:
-    """Registers every source as a seqio Task of the same name, and returns the names.
+    """Registers every source as a seqio Task of the same name and one that ends in "_fitting", and returns the names.
 
     Files of a corpus are opened when its Task is read; they may be missing until then. Registering again replaces the
     Tasks. Tasks of TFDS sets are native to seqio, which shuffles their files and shards them over hosts.
@@ -150,7 +168,7 @@ def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sent
     ('toy_de_en', 'multi30k_de_en', 'multi30k_en_de')
 
     Args:
-      vocab_path: a vocabulary of `padir vocab`.
+      vocab_path: a vocabulary of `padir vocab`; seqio reads addresses such as gs://bucket/vocab.model, too.
       data_dir: the folder with the files of the sources that have files.
       num_sentinels: number of ids above the pieces, seqio's extra ids.
 
@@ -175,7 +193,7 @@ def register_source(
     num_sentinels: int = 100,
     splits: tuple[str, ...] = SPLITS,
 ) -> None:
-    """Registers any source, such as your own `ParallelText`, as the seqio Task `name`.
+    """Registers any source, such as your own `ParallelText`, as the seqio Tasks `name` and `name` + "_fitting".
 
     Args:
       make_source: makes the source when a split is read.
@@ -208,9 +226,9 @@ def _add_task(
     vocab_path: PathLike,
     num_sentinels: int,
 ) -> None:
-    """Adds or replaces a Task whose preprocessors return {"inputs", "targets"} as text."""
+    """Adds or replaces the two Tasks of a source whose preprocessors return {"inputs", "targets"} as text."""
     seqio, tf = _import()
-    Tokenizer.load(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
+    read_vocabulary(vocab_path, num_sentinels)  # fails here with a clear message, not later in seqio
     vocabulary = seqio.SentencePieceVocabulary(str(vocab_path), extra_ids=num_sentinels)  # T5X compares paths
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
@@ -227,21 +245,52 @@ def _add_task(
         measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
         return {score.name: score.value for score in measured.values()}
 
-    if name in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove(name)
-    seqio.TaskRegistry.add(
-        name,
-        source=data_source,
-        preprocessors=[
-            *preprocessors,
-            seqio.CacheDatasetPlaceholder(),
-            seqio.preprocessors.tokenize,
-            seqio.preprocessors.append_eos_after_trim,
-        ],
-        output_features={"inputs": feature, "targets": feature},
-        postprocess_fn=with_source,
-        metric_fns=[scores],
-    )
+    for each, long in ((name, []), (name + FITTING, [_without_long])):
+        if each in seqio.TaskRegistry.names():
+            seqio.TaskRegistry.remove(each)
+        seqio.TaskRegistry.add(
+            each,
+            source=data_source,
+            preprocessors=[
+                *preprocessors,
+                seqio.CacheDatasetPlaceholder(),
+                seqio.preprocessors.tokenize,
+                *long,
+                seqio.preprocessors.append_eos_after_trim,
+            ],
+            output_features={"inputs": feature, "targets": feature},
+            postprocess_fn=with_source,
+            metric_fns=[scores],
+        )
+
+
+def _without_long(dataset: Any, sequence_length: dict[str, int] | None = None) -> Any:
+    """Leaves out pairs with a side that is longer than its feature length together with its EOS, which follows."""
+    _, tf = _import()
+    most = {key: (sequence_length or {}).get(key) for key in ("inputs", "targets")}
+
+    def fits(example: dict[str, Any]) -> Any:
+        return tf.reduce_all([tf.size(example[key]) < length for key, length in most.items() if length is not None])
+
+    return dataset.filter(fits)
+
+
+def read_vocabulary(path: PathLike, num_sentinels: int) -> Tokenizer:
+    """Reads a vocabulary from a file or, as seqio does, from an address such as gs://bucket/vocab.model.
+
+    Raises:
+      PadirError: the vocabulary cannot be read, or is not one that padir can use.
+    """
+    if "://" not in str(path):
+        return Tokenizer.load(path, num_sentinels)
+    _, tf = _import()
+    try:
+        with tf.io.gfile.GFile(str(path), "rb") as file:
+            return Tokenizer(file.read(), num_sentinels, name=f"the vocabulary {path}")
+    except tf.errors.OpError as error:
+        raise PadirError(
+            f"cannot read the vocabulary {path} ({first_line(error)})", remedy="check the address"
+        ) from None
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,20 @@ _NO_ROOM = {
     errno.EDQUOT: "make room in your quota",
     errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
 }
+# "gs://bucket/run", and "gs:/bucket/run" as pathlib writes it; two letters at least, as "C:/" is a disk.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _REMEDIES = _NO_ROOM | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that you may write to")
+
+
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Checks that a path is of the local disk, because an address would be taken for a folder such as `gs:`.
+
+    Raises:
+      PadirError: the path is an address, such as gs://bucket/run.
+    """
+    if _ADDRESS.match(os.fspath(path)):
+        remedy = "mount the bucket as a folder (gcsfuse, s3fs), or copy the files"
+        raise PadirError("padir reads and writes local files", got=str(path), remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -28,8 +42,10 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     Errors about other files and broken pipes pass unchanged.
 
     Raises:
-      PadirError: the disk is full, the folder is read-only, or something else is in the way of `path`.
+      PadirError: the disk is full, the folder is read-only, something else is in the way of `path`, or `path` is an
+        address (see `check_local`).
     """
+    check_local(path)
     try:
         yield
     except OSError as error:
@@ -52,8 +68,9 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
 
     Raises:
       PadirError: no file can be made in the nearest existing parent of `path`, or `file` is True and `path` is a
-        folder.
+        folder or an address.
     """
+    check_local(path)
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe or device
@@ -96,6 +113,7 @@ def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterat
     Raises:
       PadirError: the file cannot be written (see `write_errors`).
     """
+    check_local(path)
     with write_errors(os.path.realpath(path)), _atomic_file(path, binary) as file:
         yield file
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.storage.files import beside, write_errors
+from padir.storage.files import beside, check_local, write_errors
 from padir.storage.manifest import MANIFEST, Manifest
 
 LOCK = ".lock"
@@ -30,6 +30,7 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
       PadirError: the folder cannot be written (see `write_errors`).
     """
+    check_local(folder)
     final = Path(folder).resolve()
     old = beside(final, "old")
     with write_errors(final), partial_folder(final) as partial:

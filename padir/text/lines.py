@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol, runtime_checkable
 
 from padir.errors import PadirError
+from padir.storage.files import check_local
 
 _BLOCK = 1 << 16
 _MARK = b"\xef\xbb\xbf"  # a byte order mark
@@ -84,6 +85,7 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBas
     Raises:
       PadirError: the file cannot be opened.
     """
+    check_local(path)
     try:
         return gzip.GzipFile(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")
     except OSError as error:

@@ -25,7 +25,7 @@ import sentencepiece
 
 from padir import checks
 from padir.errors import PadirError
-from padir.storage.files import atomic_file
+from padir.storage.files import atomic_file, check_local
 from padir.text.ids import EOS, NUM_BYTES, PADDING, UNK, Ids
 from padir.text.vocabulary_sum import is_whole, with_sum
 
@@ -84,6 +84,7 @@ class Tokenizer:
         Raises:
           PadirError: there is no such file, or padir cannot use the vocabulary (see the class).
         """
+        check_local(path)
         try:
             model_bytes = Path(path).read_bytes()
         except OSError as error:

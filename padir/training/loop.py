@@ -9,6 +9,7 @@ from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.distributed.processes import agreed, from_first
 from padir.errors import PadirError
+from padir.storage.files import check_local
 from padir.storage.folders import folder_lock
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
@@ -50,6 +51,7 @@ def train(
     """
     if config.averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
+    check_local(model_dir)
     folder = Path(model_dir)
     checkpoints = Checkpoints(folder / "checkpoints", config.checkpoints_kept)
     from_first(lambda: check_new(folder, checkpoints))

@@ -25,6 +25,8 @@ from padir.metrics.scores import score_all
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
+ENVIRONMENT.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
 STEPS = 200
 TRAIN = ["--gin_file=configs/t5x/train.gin", "--gin_file=configs/t5x/toy.gin"]
 SMALL_RUN = [  # every step is logged; batches in the corpus's order, of which the test makes the same
@@ -39,9 +41,23 @@ SMALL_RUN = [  # every step is logged; batches in the corpus's order, of which t
 ]
 
 
+def test_the_commands_of_the_page(tmp_path):
+    """The text of docs/t5x.md, from making the vocabulary to inference, in a folder with nothing but the gin files."""
+    text = (REPOSITORY / "docs" / "t5x.md").read_text().split("## Train, evaluate, infer")[1].split("A stopped run")[0]
+    commands = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
+    assert commands.count("python -m t5x.") == 3 and commands.count("padir vocab") == 1
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    place = f'export PATH="{Path(sys.executable).parent}:$PATH" PYTHONPATH="{REPOSITORY}"\n'
+    script = place + commands.replace("padir vocab", "python -m padir vocab")
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    metrics = tmp_path / "runs" / "t5x_toy_eval" / "inference_eval" / "toy_de_en-metrics.jsonl"
+    assert json.loads(metrics.read_text().splitlines()[-1])["BLEU"] > 1
+    assert (tmp_path / "runs" / "t5x_toy_infer" / "toy_de_en-predict.jsonl-00000-of-00001").is_file()
+
+
 def t5x_command(name, *arguments):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path[1:]]), "JAX_PLATFORMS": "cpu"}
-    environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *sys.path[1:]])}
     command = [sys.executable, "-m", f"t5x.{name}", *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -151,8 +167,10 @@ def test_a_run_that_goes_on_goes_on(run):
     before, after = (np.mean([losses[step] for step in range(first, first + 10)]) for first in (91, 101))
     assert after < 1.1 * before, "it began anew"
     assert (run / "checkpoint_200").is_dir()
-    evaluated = scalars(run / "training_eval" / "toy_de_en", "loss")
+    evaluated = scalars(run / "training_eval" / "toy_de_en_fitting", "loss")
     assert set(evaluated) >= {100, 200} and evaluated[200] < evaluated[100]
+    scores = (run / "inference_eval" / "toy_de_en-metrics.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in scores} >= {100, 200} and "BLEU" in json.loads(scores[-1])
 
 
 def test_eval_infer_and_padir_translate_agree(run, vocabulary, tmp_path):

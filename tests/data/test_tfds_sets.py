@@ -109,11 +109,16 @@ def test_a_task_gives_the_ids_of_the_tokenizer(name, built, vocab_path, tmp_path
                 assert example[key].tolist() == [*tokenizer.encode(text), 1]
 
 
-def test_a_set_that_is_not_built_names_the_command(tmp_path, capsys):
+def test_a_set_that_is_not_built_names_the_command(vocab_path, tmp_path, capsys):
+    import seqio
+
     command = f"tfds build wmt17_translate/zh-en --data_dir {tmp_path}"
     with pytest.raises(PadirError) as error:
         list(get_source("wmt17_en_zh", tmp_path).pairs("train"))
     assert f"wmt17_translate/zh-en is not in {tmp_path}: run `{command}`" in str(error.value)
+    tasks.register(vocab_path, tmp_path)
+    with pytest.raises(PadirError, match="wmt17_translate/zh-en is not in .*: run `tfds build"):
+        seqio.get_mixture_or_task("wmt17_en_zh").get_dataset({"inputs": 9, "targets": 9}, split="train")
     assert get_source("wmt14_de_en").build_command == "tfds build wmt14_translate/de-en"
     arguments = ["vocab", "--task", "wmt17_en_zh", "--data_dir", str(tmp_path), "--output", str(tmp_path / "v.model")]
     assert main(arguments) == 2

@@ -62,6 +62,41 @@ def test_ids_are_those_of_the_tokenizer(vocab_path, tmp_path):
 
 
 @needs_seqio
+def test_the_task_for_training_leaves_out_long_pairs(vocab_path):
+    """The sides are cut one by one in the other Task: half of a sentence would be trained on a whole translation."""
+    import seqio
+
+    source = Listed((*itertools.islice(Numbers().pairs("train"), 20), ("eins " * 9, "one"), ("zwei", "two " * 9)))
+    tasks.register_source("listed", lambda: source, vocab_path, splits=source.splits)
+    longest = {"inputs": 9, "targets": 9}
+
+    def texts(name):
+        dataset = seqio.get_mixture_or_task(name).get_dataset(longest, split="train", shuffle=False)
+        examples = list(dataset.as_numpy_iterator())
+        assert all(example[side].size <= 9 and example[side][-1] == 1 for example in examples for side in longest)
+        return [example["inputs_pretokenized"].decode() for example in examples]
+
+    whole, tokenizer = texts("listed"), small_tokenizer(vocab_path)
+    assert len(whole) == 22
+    fitting = [pair[0] for pair in source.train if all(len(tokenizer.encode(text)) < 9 for text in pair)]
+    assert texts("listed_fitting") == fitting and 0 < len(fitting) <= 20
+    exact = {side: len(tokenizer.encode(text)) + 1 for side, text in zip(longest, source.train[0], strict=True)}
+    first = seqio.get_mixture_or_task("listed_fitting").get_dataset(exact, split="train", shuffle=False)
+    assert next(iter(first.as_numpy_iterator()))["inputs_pretokenized"].decode() == source.train[0][0], "EOS fits, too"
+
+
+@needs_seqio
+def test_a_vocabulary_in_a_bucket(vocab_path):
+    import tensorflow as tf
+
+    address = "ram://bucket/vocab.model"  # TensorFlow's file system in memory
+    tf.io.gfile.copy(str(vocab_path), address, overwrite=True)
+    assert tasks.read_vocabulary(address, 100).model_bytes == vocab_path.read_bytes()
+    with pytest.raises(PadirError, match="cannot read the vocabulary ram://bucket/none"):
+        tasks.read_vocabulary("ram://bucket/none", 100)
+
+
+@needs_seqio
 def test_a_missing_vocabulary(tmp_path):
     with pytest.raises(PadirError, match="cannot read the vocabulary"):
         tasks.register(tmp_path / "nowhere.model")

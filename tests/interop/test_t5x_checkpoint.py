@@ -100,7 +100,11 @@ def test_a_model_dir_gives_its_last_step_or_the_one_asked_for(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [("nowhere", "there is no folder"), (".", "no checkpoint_<step> folder"), ("gs://bucket/run", "copy it here")],
+    [
+        ("nowhere", "there is no folder"),
+        (".", "no checkpoint_<step> folder"),
+        ("gs://bucket/run", "local files, .*: mount"),
+    ],
 )
 def test_no_checkpoint(tmp_path, where, message):
     with pytest.raises(PadirError, match=message):

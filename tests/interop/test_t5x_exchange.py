@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import os
 
 import flax.traverse_util
 import jax
 import numpy as np
 import pytest
+from etils.epath import testing
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
@@ -14,7 +16,14 @@ from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write
-from padir.interop.t5x.exchange import check_fits, export_checkpoint, import_model, take, write_description
+from padir.interop.t5x.exchange import (
+    check_fits,
+    export_checkpoint,
+    import_model,
+    read_description,
+    take,
+    write_description,
+)
 from padir.models.card import Weights
 from padir.models.directory import load_model
 from padir.models.params import init_params, param_shapes
@@ -203,3 +212,23 @@ def test_the_checkpoint_says_its_steps(tmp_path):
     folder = write(tmp_path, {"scale": np.ones(2)}, 12)
     folder.rename(tmp_path / "renamed")
     assert read(tmp_path / "renamed").step == 12
+
+
+def test_a_description_is_written_to_a_bucket(model_dir, tmp_path, monkeypatch):
+    """T5X's MODEL_DIR may be an address; a folder stands for the bucket."""
+    monkeypatch.chdir(tmp_path)
+    _, card, tokenizer = load_model(model_dir)
+
+    def local(path):
+        return str(path).replace("gs://", str(tmp_path / "buckets") + "/")
+
+    with testing.mock_epath(
+        open=lambda original, path, mode: original(local(path), mode),
+        makedirs=lambda original, path, **options: original(local(path), **options),
+        mkdir=lambda original, path, **options: original(local(path), **options),
+    ):
+        write_description("gs://bucket/run", card, tokenizer)
+    assert os.listdir(tmp_path) == ["buckets"]
+    (tmp_path / "buckets" / "bucket" / "run" / "checkpoint_0").mkdir()
+    found = read_description(tmp_path / "buckets" / "bucket" / "run")
+    assert found is not None and (found[0], found[1].sha256) == (card, tokenizer.sha256)

@@ -25,7 +25,7 @@ import numpy as np
 
 from padir.errors import PadirError, first_line
 from padir.interop.t5x.arrays import AGAIN, Wanted, read_arrays, spec_of
-from padir.storage.files import check_chunks, check_files
+from padir.storage.files import check_chunks, check_files, check_local
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
@@ -59,8 +59,7 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
     Raises:
       PadirError: there is no such checkpoint.
     """
-    if "://" in str(path):
-        raise PadirError(f"checkpoints are read from the local disk, got {path}: copy it here first")
+    check_local(path)
     folder = Path(path)
     if not folder.is_dir():
         raise PadirError(f"there is no folder {folder}: give a T5X checkpoint, or the model_dir of a T5X run")

@@ -16,6 +16,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import T5XCheckpoint, find, read, write
@@ -23,7 +24,6 @@ from padir.models.card import ModelCard, Weights
 from padir.models.directory import load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
@@ -135,9 +135,15 @@ def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
 
 
 def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer: Tokenizer) -> None:
-    """Writes padir.json (the model card) and vocab.model beside the checkpoints of a T5X run."""
-    tokenizer.save(Path(model_dir) / VOCABULARY)
-    write_json(Path(model_dir) / CARD, card.to_json())
+    """Writes padir.json (the model card) and vocab.model beside the checkpoints of a T5X run.
+
+    Args:
+      model_dir: a folder, or an address such as gs://bucket/run: T5X runs write to buckets, too.
+    """
+    folder = epath.Path(model_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / VOCABULARY).write_bytes(tokenizer.model_bytes)
+    (folder / CARD).write_text(json.dumps(card.to_json(), indent=1, ensure_ascii=False) + "\n")
 
 
 def read_description(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:

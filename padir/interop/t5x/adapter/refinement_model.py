@@ -20,6 +20,7 @@ from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refi
 from padir.decoding.rerank import OwnScore
 from padir.decoding.text import packed_without_repeats
 from padir.errors import PadirError
+from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.adapter.features import RefinementFeatureConverter
 from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
@@ -27,7 +28,6 @@ from padir.models.length import log_probs, top_lengths
 from padir.models.transformer import Transformer
 from padir.refinement.transitions import Glat
 from padir.text.ids import Ids
-from padir.text.tokenizer import Tokenizer
 from padir.training.batch import Batch, Sums
 from padir.training.objective import Objective
 
@@ -84,7 +84,7 @@ class RefinementModel(BaseTransformerModel):
         languages_of = languages.split("-")
         if len(languages_of) != 2:
             raise PadirError(f"languages must be two codes with a hyphen, such as de-en, got {languages!r}")
-        self.tokenizer = Tokenizer.load(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
+        self.tokenizer = read_vocabulary(vocabulary.sentencepiece_model_file, vocabulary.extra_ids)
         own = self.tokenizer.ids
         ids = Ids(own.vocab_size, own.num_sentinels, own.first_regular, num_embeddings)
         self.objective = objective

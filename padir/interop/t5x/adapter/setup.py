@@ -18,20 +18,24 @@ from padir.training.optimizer import Cosine
 _REPLICATED = ("abs_position", "length", "keep")
 
 
-def task(name: str, vocabulary: str, data_dir: str | None = None, num_sentinels: int = 100) -> str:
-    """Registers padir's sources as seqio Tasks (`padir.interop.seqio_tasks.register`) and returns `name`.
+def task(
+    name: str, vocabulary: str, data_dir: str | None = None, num_sentinels: int = 100, *, only_fitting: bool = False
+) -> str:
+    """Registers padir's sources as seqio Tasks (`padir.interop.seqio_tasks.register`) and returns one's name.
 
     Args:
       name: name of the Task to use, such as "toy_de_en".
       vocabulary: the SentencePiece file.
       data_dir: the folder with the files of sources that have files.
       num_sentinels: number of ids above the pieces.
+      only_fitting: return the Task that leaves out pairs longer than the feature lengths, for training; the other Task
+        cuts them.
 
     Raises:
       PadirError: padir cannot use the vocabulary.
     """
     tasks.register(vocabulary, data_dir, num_sentinels=num_sentinels)
-    return name
+    return name + tasks.FITTING if only_fitting else name
 
 
 def axis_rules() -> list[tuple[str, str | None]]:

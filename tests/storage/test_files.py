@@ -1,0 +1,71 @@
+"""Addresses of buckets, which would be taken for folders such as `gs:`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from padir.cli import main
+from padir.data.prepared import load_manifest
+from padir.errors import PadirError
+from padir.models.directory import load_model
+from padir.storage.files import check_local, check_writable, write_text
+from padir.storage.folders import atomic_folder
+from padir.text.lines import open_bytes
+from padir.text.tokenizer import Tokenizer
+from padir.training.loop import train
+
+ADDRESS = "gs://bucket/run"
+
+
+def replace_folder(path):
+    with atomic_folder(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        check_local,
+        lambda path: check_local(Path(path)),
+        lambda path: check_writable(path, file=True),
+        lambda path: write_text(path, "text"),
+        replace_folder,
+        open_bytes,
+        Tokenizer.load,
+        load_manifest,
+        load_model,
+        lambda path: train("data/toy", path),
+    ],
+)
+def test_an_address_is_refused_by_name(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PadirError, match="local files, got 'gs:/.*bucket/run': mount the bucket"):
+        use(ADDRESS)
+    assert not os.listdir(tmp_path)
+
+
+def test_paths_are_no_addresses():
+    for path in ("runs/a:b", "C:/runs", "./gs://bucket", "/runs", "http", "a=b:/c"):
+        check_local(path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--data", "data/toy", "--model_dir", ADDRESS],
+        ["evaluate", "--model", ADDRESS, "--data", "data/toy"],
+        ["translate", "--json", "s3://bucket/a.json", "Hallo"],
+        ["t5x", "import", ADDRESS, "--output", "model"],
+    ],
+)
+def test_the_command_line_refuses_addresses(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert "padir reads and writes local files, got " in capsys.readouterr().err
+    assert not os.listdir(tmp_path)
+
+
+def test_a_sentence_may_begin_with_an_address(capsys):
+    assert main(["translate", "http://example.org ist eine Adresse."]) == 0
+    assert capsys.readouterr().out
