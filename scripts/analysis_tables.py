@@ -62,6 +62,17 @@ def attention(name: str) -> str:
     )
 
 
+def papers_table(name: str, measures: Mapping[str, str]) -> str:
+    """The paper's Table 4 or 5 from the pass that writes the draft: means by minimum, mean and maximum over heads."""
+    found = {row["measure"]: row for row in load(name)["rows"] if row["pass"] == "writes"}
+    over = ("min", "avg", "max")
+    rows = []
+    for kind, stutters in (("stutter", "yes"), ("other", "no")):
+        values = [found[f"{measure}_{each}"] for measure in measures for each in over]
+        rows.append([stutters, *(f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for row in values)])
+    return markdown(["stutter", *(f"{label}, {each}" for label in measures.values() for each in over)], rows)
+
+
 def dependency(metric: str) -> str:
     """Table of one metric for every measure of dependency and every group of pairs."""
     found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
@@ -142,10 +153,14 @@ def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
+TABLE_4 = {"self": "self-attention"}
+TABLE_5 = {"tv": "total variation", "cosine": "cosine distance"}
 RIGHT = {"toy_right": "right", "toy_mixed": "mixed"}
 TABLES = {
     "attention_de_en": lambda: attention("attention_de_en"),
     "attention_toy": lambda: attention("attention_toy"),
+    "table_4": lambda: papers_table("attention_de_en", TABLE_4),
+    "table_5": lambda: papers_table("attention_de_en", TABLE_5),
     "pairs": pairs,
     "auc": lambda: dependency("auc"),
     "auc_within": lambda: dependency("auc_within"),

@@ -112,8 +112,8 @@ def test_no_imports_in_a_circle():
     ("package", "allowed"),
     [
         ("gin", {"config"}),
-        ("tensorflow", {"interop.seqio_tasks", "metrics.bleurt", "interop.t5x.adapter.features"}),
-        ("seqio", {"interop.seqio_tasks", "interop.t5x.adapter.features", "interop.t5x.adapter.refinement_model"}),
+        ("tensorflow", {"interop.tfds_sets", "metrics.bleurt", "interop.t5x.adapter.features"}),
+        ("seqio", {"interop.tfds_sets", "interop.t5x.adapter.features", "interop.t5x.adapter.refinement_model"}),
         ("tensorflow_datasets", set()),
         ("t5x", {f"interop.t5x.adapter{name}" for name in ("", ".refinement_model", ".setup")}),
         *((package, set()) for package in ("pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")),

@@ -11,7 +11,7 @@ from typing import Any
 from padir.data.sources import ParallelText, Source
 from padir.errors import PadirError
 from padir.evaluation import TestSet
-from padir.interop.seqio_tasks import get_source
+from padir.interop.tfds_sets import get_source
 
 
 def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import padir
 from padir.cli.options import common_options
 from padir.data.sources import SOURCES
-from padir.interop.seqio_tasks import TFDS_SETS
+from padir.interop.tfds_sets import TFDS_SETS
 from padir.pretrained import PRETRAINED
 from padir.refinement.strategies import STRATEGIES
 

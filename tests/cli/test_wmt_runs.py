@@ -9,7 +9,7 @@ import pytest
 
 from padir import config
 from padir.benchmark.training import model_flops
-from padir.interop.seqio_tasks import TFDS_SETS
+from padir.interop.tfds_sets import TFDS_SETS
 from padir.models.params import count_parameters
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
