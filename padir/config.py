@@ -4,14 +4,9 @@
 
 Everything in `CONFIGURABLES` is bound by its bare name (`ModelConfig.width = 256`), whichever module defines it.
 Nothing in padir carries `@gin.configurable`, and no other module imports gin. To configure a class of your own, begin
-the gin file with `from __gin__ import dynamic_registration` and import every module that the file names, padir's too:
-
-    from __gin__ import dynamic_registration
-    import my_strategies
-    from padir.decoding import options
-    options.Decoding.strategy = @my_strategies.Mine()
-
-A gin file that imports runs code, so imports are refused unless `--allow_imports my_strategies` names the module.
+the gin file with `from __gin__ import dynamic_registration` and import every module that the file names, padir's too
+(CONTRIBUTING.md has an example). A gin file that imports a module runs its code, so imports are refused unless
+`--allow_imports MODULE` names the module.
 """
 
 from __future__ import annotations
@@ -102,6 +97,11 @@ def argument(item: Callable[..., Any], name: str) -> Any:
     if isinstance(bound, ConfigurableReference):
         return bound.scoped_configurable_fn()
     return configured(type(inspect.signature(item).parameters[name].default))() if bound is _UNBOUND else bound
+
+
+def bound(item: Callable[..., Any]) -> set[str]:
+    """The parameters of a configurable that a gin file or --gin. binds."""
+    return {name for name in inspect.signature(item).parameters if _bound(item, name) is not _UNBOUND}
 
 
 def _bound(item: Callable[..., Any], parameter: str) -> Any:

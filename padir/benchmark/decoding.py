@@ -85,22 +85,26 @@ class System:
 
 
 def systems(
-    translators: Sequence[tuple[str, Translator]], decodings: Sequence[Decoding], *, given_lengths: bool = False
+    translators: Sequence[tuple[str, Translator]],
+    decodings: Sequence[Decoding] | Callable[[Translator], Sequence[Decoding]],
+    *,
+    given_lengths: bool = False,
 ) -> list[System]:
     """Combines every model with all decoding options that are valid for the model, without duplicates.
 
     Args:
+      decodings: sets of decoding options, for all models or as a function of the model.
       given_lengths: True if the batches have target lengths; then several drafts of the given length replace several
         lengths.
 
     Raises:
       PadirError: no combination is valid.
     """
-    if given_lengths:
-        decodings = [_drafts_of_one_length(decoding) for decoding in decodings]
     found, problem = [], PadirError("a benchmark needs at least one model")
     for name, translator in translators:
-        for decoding, _ in ways(translator, decodings, oracle_lengths=False):
+        own = decodings(translator) if callable(decodings) else decodings
+        own = [_drafts_of_one_length(decoding) for decoding in own] if given_lengths else own
+        for decoding, _ in ways(translator, own, oracle_lengths=False):
             try:
                 found.append(System(name, translator, translator.resolved(decoding)))
             except PadirError as error:

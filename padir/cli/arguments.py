@@ -31,20 +31,21 @@ _OF_REFINING = (
 _OF_CAUSAL = ("beam", "length_penalty", "sample")
 
 
-def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
-    """Apply the command line's options to gin's `Decoding`.
+def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> Decoding:
+    """Apply gin's bindings of `Decoding` to the model's own options, and the command line's options to the result.
 
     Args:
+      default: the model's own options (`Translator.decoding`).
       chosen: values that replace the command line's, for options that may have several values.
 
     Raises:
       PadirError: a value is out of its range, options exclude each other, or a gin binding has no effect.
     """
-    base = Decoding()
+    base = default
     if args.gin:
         from padir import config
 
-        base = config.configured(Decoding)()
+        base = _with_gin(default)
         if args.command != "train":  # training uses further bindings
             config.check_overrides()
     said = vars(args) | chosen
@@ -61,11 +62,26 @@ def decoding_of(args: argparse.Namespace, **chosen: Any) -> Decoding:
     return base.changed(**changes)
 
 
-def decodings_of(args: argparse.Namespace, **chosen: Any) -> list[Decoding]:
+def _with_gin(default: Decoding) -> Decoding:
+    """Decoding options with the values that gin binds, and the default's values for everything else."""
+    from padir import config
+
+    configured, bound = config.configured(Decoding)(), config.bound(Decoding)
+    changes = {name: getattr(configured, name) for name in bound}
+    for part in {"lengths", "rerank", "search"} - bound:  # gin may bind fields of the class that the default has
+        value, own = getattr(configured, part), getattr(default, part)
+        if type(value) is type(own):
+            fields = {name: getattr(value, name) for name in config.bound(type(own))}
+            changes[part] = dataclasses.replace(own, **fields)
+    return dataclasses.replace(default, **changes)
+
+
+def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> list[Decoding]:
     """Decoding options for every combination of values, for options that take several values."""
     axes = [getattr(args, name) or [None] for name in _SEVERAL]
     return [
-        decoding_of(args, **dict(zip(_SEVERAL, values, strict=True)), **chosen) for values in itertools.product(*axes)
+        decoding_of(args, default, **dict(zip(_SEVERAL, values, strict=True)), **chosen)
+        for values in itertools.product(*axes)
     ]
 
 

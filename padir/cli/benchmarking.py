@@ -19,6 +19,7 @@ from padir.cli.options import (
     step_option,
     test_set_options,
 )
+from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
@@ -83,8 +84,12 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.sentences, args.repeats = 16, 3
     translators, test_set = _random_models(args) if args.random else _models(args)
-    decodings = decodings_of(args, batch_size=None)  # every system takes a whole batch
-    check_options(args, *(translator.card.config for _, translator in translators), decodings=decodings)
+
+    def decodings(translator: Translator) -> list[Decoding]:
+        return decodings_of(args, translator.decoding, batch_size=None)  # every system takes a whole batch
+
+    every = [decoding for _, translator in translators for decoding in decodings(translator)]
+    check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
     systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []

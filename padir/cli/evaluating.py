@@ -19,6 +19,8 @@ from padir.cli.options import (
     step_option,
     test_set_options,
 )
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.columns import summary
@@ -60,13 +62,18 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
-    sharding, decodings = sharding_of(args), decodings_of(args)  # wrong numbers are refused before any work
+    sharding, _ = sharding_of(args), decodings_of(args)  # wrong numbers are refused before any work
     test_set = test_set_of(args)
     metrics, skipped = _bleurt(args.bleurt)
     if args.known_words:
         metrics += non_words(line for path in args.known_words for line in read_lines(path))
     models = load_models(args, args.model, sharding)
-    check_options(args, *(translator.card.config for _, translator in models), decodings=decodings)
+
+    def decodings(translator: Translator) -> list[Decoding]:
+        return decodings_of(args, translator.decoding)
+
+    every = [decoding for _, translator in models for decoding in decodings(translator)]
+    check_options(args, *(translator.card.config for _, translator in models), decodings=every)
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")
 

@@ -63,8 +63,9 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(args: argparse.Namespace) -> dict[str, Any]:
-    decoding = decoding_of(args)
+    decoding_of(args)  # wrong numbers are refused before the model is loaded
     translator = load_model(args)
+    decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config)
     if args.weights:
         if wrong := [name for name in _OF_PROGRAMS if getattr(args, name) is not None]:

@@ -74,8 +74,9 @@ def _serve(args: argparse.Namespace) -> dict[str, Any]:
             f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
         ) from None
 
-    limits, decoding = Limits(**given(args, *_LIMITS)), decoding_of(args)
+    limits, _ = Limits(**given(args, *_LIMITS)), decoding_of(args)  # wrong numbers are refused before all else
     translator = load_model(args, step=args.step)
+    decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config)
     engine = Engine(translator, decoding, limits, max_wait=args.max_wait / 1000, warm_up=args.warm_up)
     name = Path(args.model).name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 from typing import Any
 
 from padir import config
@@ -96,6 +98,13 @@ def add_average(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
     parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
     dtype_option(parser)
+    parser.add_argument(
+        "--decoding",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options that the model is decoded with if nothing else is said, such as top_k=5 brevity=1.5",
+    )
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
     common_options(parser)
     parser.set_defaults(run=_average)
@@ -104,10 +113,21 @@ def add_average(parser: argparse.ArgumentParser) -> None:
 def _average(args: argparse.Namespace) -> dict[str, Any]:
     kind = "last" if args.last is not None else "best"
     options = {"kind": kind, "count": getattr(args, kind), "dtype": args.dtype, "step": args.step}
+    decoding = dict(map(_named_value, args.decoding))
     with told("averaging"):
-        card = average_run(args.checkpoints, args.output, **options)
+        card = average_run(args.checkpoints, args.output, decoding=decoding, **options)
     tell(f"{args.output}: {card.weights}")
     return card.to_json()["weights"]
+
+
+def _named_value(word: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; a value that is JSON is read as such, and others are text."""
+    name, separator, value = word.partition("=")
+    if not separator:
+        raise PadirError("--decoding", "of words NAME=VALUE", word)
+    with contextlib.suppress(ValueError):
+        return name, json.loads(value)
+    return name, value
 
 
 def add_distill(parser: argparse.ArgumentParser) -> None:

@@ -60,9 +60,10 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
 
 
 def _translate(args: argparse.Namespace) -> None:
-    sharding, decoding = sharding_of(args), decoding_of(args)
+    sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     _check_streams(args)
     translator = load_model(args, sharding, step=args.step)
+    decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config, decodings=[decoding])
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:

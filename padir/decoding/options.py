@@ -11,6 +11,7 @@ from padir.decoding.rerank import OwnScore, Rerank
 from padir.decoding.search import Beam, Search
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
+from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import Padir, check_strategy, parse_strategy
@@ -98,27 +99,34 @@ class Decoding:
                 raise PadirError(name, f"a {kind.__name__}", value, "give an instance (in gin @Name())")
 
     def changed(self, **changes: Any) -> Decoding:
-        """These options with other values, each given by the name of its field; fields of `lengths` may be given, too.
+        """These options with other values, each given by the name of its field.
 
-        The strategy may be text, as for `padir.refinement.strategies.parse_strategy`.
+        Fields of `lengths`, and of a `rerank` rule or a `search` that has such a field, may be given, too. The strategy
+        may be text, as for `padir.refinement.strategies.parse_strategy`.
 
         Raises:
           PadirError: no field has that name (the message has the nearest name), or a value is refused.
 
-        >>> Decoding().changed(top_k=5, num_steps=2).lengths.top_k
+        >>> Decoding().changed(top_k=5, num_steps=2, brevity=1.5).lengths.top_k
         5
         """
-        own, of_lengths = ([field.name for field in dataclasses.fields(each)] for each in (Decoding, LengthSearch))
-        for name in changes:
-            if name not in (*own, *of_lengths):
-                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, [*own, *of_lengths]))
+        own = [field.name for field in dataclasses.fields(self)]
         if isinstance(changes.get("strategy"), str):
             changes["strategy"] = parse_strategy(changes["strategy"])
+        if isinstance(changes.get("offsets"), list):
+            changes["offsets"] = tuple(changes["offsets"])
         decoding = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
-        lengths = {name: value for name, value in changes.items() if name in of_lengths}
-        if isinstance(lengths.get("offsets"), list):
-            lengths["offsets"] = tuple(lengths["offsets"])
-        return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, **lengths))
+        known = list(own)
+        for part in ("lengths", "rerank", "search"):
+            value: Any = getattr(decoding, part)
+            names = [field.name for field in dataclasses.fields(value)]
+            inner = {name: changes[name] for name in names if name in changes}
+            decoding = dataclasses.replace(decoding, **{part: dataclasses.replace(value, **inner)})
+            known += names
+        for name in changes:
+            if name not in known:
+                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, known))
+        return decoding
 
     @property
     def drops_repeats(self) -> bool:
@@ -138,6 +146,18 @@ class Decoding:
         for name in OF_REFINING if config.causal else OF_CAUSAL:
             if getattr(self, name) != getattr(Decoding, name):
                 raise foreign_option(name, config.causal)
+
+
+def default_decoding(card: ModelCard) -> Decoding:
+    """The options that a model is decoded with if nothing else is said: those of its card, else the defaults.
+
+    Raises:
+      PadirError: the card names an unknown option, or a value is refused.
+    """
+    try:
+        return Decoding().changed(**card.decoding)
+    except (PadirError, TypeError) as error:
+        raise PadirError(f"the model's card has wrong decoding options ({error})", remedy="mend model.json") from None
 
 
 OF_CAUSAL = ("search",)  # fields of `Decoding` for causal models only; the next line is for refining models only

@@ -20,7 +20,7 @@ import jax
 from padir import checks
 from padir.decoding.batches import source_batches
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.options import Decoding
+from padir.decoding.options import Decoding, default_decoding
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.translation import EMPTY_LINE, TargetScore, Translation
 from padir.distributed.sharding import Sharding, spread
@@ -45,6 +45,7 @@ class Translator:
 
     def __init__(self, params: Any, card: ModelCard, tokenizer: Tokenizer):
         self.params, self.card, self.tokenizer = params, card, tokenizer
+        self.decoding = default_decoding(card)
         self.loaded = LoadedModel(params, card, tokenizer)
         self.model = self.loaded.model
 
@@ -107,8 +108,8 @@ class Translator:
 
         Args:
           texts: one sentence each; an empty one gives an empty translation.
-          decoding: the decoding options; `changes` replaces some of them (`Decoding.changed`), for example num_steps=4,
-            top_k=5 or strategy="mask_predict".
+          decoding: the decoding options; None for the model's own (`ModelCard.decoding`). `changes` replaces some of
+            them (`Decoding.changed`), for example num_steps=4, top_k=5 or strategy="mask_predict".
           target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
@@ -119,7 +120,7 @@ class Translator:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
         checks.strings(texts=texts)
-        decoding = (decoding or Decoding()).changed(**changes)
+        decoding = (decoding or self.decoding).changed(**changes)
         pipeline = self.pipeline(decoding, trace=trace)
         if target_lengths is not None:
             self._check_lengths(texts, target_lengths)
@@ -150,7 +151,7 @@ class Translator:
         """
         if isinstance(texts, str):
             checks.strings(texts=texts)  # refuses it, with what to write instead
-        decoding = (decoding or Decoding()).changed(**changes)
+        decoding = (decoding or self.decoding).changed(**changes)
         texts = iter(texts)
         while some := list(itertools.islice(texts, 16 * decoding.batch_size)):
             yield from self.translate(some, decoding, truncate=truncate)

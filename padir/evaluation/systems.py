@@ -39,7 +39,7 @@ class Row:
 def evaluate_all(
     models: Sequence[tuple[str, Translator]],
     test_set: TestSet,
-    decodings: Sequence[Decoding],
+    decodings: Sequence[Decoding] | Callable[[Translator], Sequence[Decoding]],
     *,
     oracle_lengths: bool = False,
     metrics: Sequence[Metric] = (),
@@ -53,8 +53,8 @@ def evaluate_all(
 
     Args:
       models: (name, translator) pairs.
-      decodings: sets of decoding options. If `drop_repeats` is None in some and the defaults of their strategies
-        differ, repeated tokens are dropped for all drafts.
+      decodings: sets of decoding options, for all models or as a function of the model. If `drop_repeats` is None in
+        some and the defaults of their strategies differ, repeated tokens are dropped for all drafts.
       oracle_lengths: add rows that are given the references' lengths.
       progress: called with each row when it is done.
 
@@ -64,7 +64,8 @@ def evaluate_all(
     """
     _check(models, test_set)
     rows: list[Row] = []
-    tried = [list(ways(translator, decodings, oracle_lengths)) for _, translator in models]
+    of_model = decodings if callable(decodings) else lambda translator: decodings
+    tried = [list(ways(translator, of_model(translator), oracle_lengths)) for _, translator in models]
     for (name, translator), own_ways in zip(models, _alike(models, tried), strict=True):
         model = _Model(name, translator, test_set, metrics)
         own: list[Row] = []

@@ -131,7 +131,7 @@ def export_model(
       PadirError: the folder holds something else, the options do not fit the model or cannot be exported, or a
         platform is unknown.
     """
-    decoding = _exportable(translator, decoding or Decoding())
+    decoding = _exportable(translator, decoding or translator.decoding)
     source_lengths, target_lengths = lengths.of(translator)
     unknown = [platform for platform in platforms if platform not in _KNOWN_PLATFORMS]
     if unknown or not platforms:

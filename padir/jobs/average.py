@@ -6,8 +6,10 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from padir import checks
+from padir.decoding.options import default_decoding, resolve
 from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
@@ -27,6 +29,7 @@ def average_run(
     count: int,
     step: int | None = None,
     dtype: str = "float32",
+    decoding: Mapping[str, Any] | None = None,
 ) -> ModelCard:
     """Writes the mean of a training run's last or best checkpoints as a model directory.
 
@@ -40,9 +43,11 @@ def average_run(
       count: number of checkpoints to average.
       step: the last step whose checkpoint may be averaged; None for the newest.
       dtype: type of the weights in the file, "float32" or "bfloat16".
+      decoding: options that the model is decoded with if nothing else is said (`ModelCard.decoding`).
 
     Raises:
-      PadirError: the run has fewer than `count` checkpoints, or the output folder is not empty.
+      PadirError: a decoding option is refused, the run has fewer than `count` checkpoints, or the output folder is not
+        empty.
     """
     run_dir, output_dir = Path(run_dir), Path(output_dir)
     checks.at_least(1, **{f"--{kind}": count})
@@ -51,6 +56,8 @@ def average_run(
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
+    card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
+    resolve(default_decoding(card), card.config, card.corruption, card.strategy)
 
     def check(shapes: Mapping[str, tuple[int, ...]]) -> None:
         check_shapes(shapes, checkpoints.folder, card)

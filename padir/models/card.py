@@ -76,6 +76,8 @@ class ModelCard:
       step: number of optimizer steps.
       metrics: the last metrics of the training run, by name; validation metrics were measured with the card's weights.
       weights: the origin of the weights within the training run.
+      decoding: options that the model is decoded with if nothing else is said, by the names that `Decoding.changed`
+        takes, such as {"top_k": 5, "brevity": 1.5}.
     """
 
     config: ModelConfig
@@ -88,6 +90,7 @@ class ModelCard:
     step: int = 0
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     weights: Weights = Weights()
+    decoding: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,6 +105,7 @@ class ModelCard:
             "step": self.step,
             "metrics": self.metrics,
             "weights": dataclasses.asdict(self.weights),
+            "decoding": self.decoding,
         }
 
     @staticmethod
@@ -128,6 +132,7 @@ class ModelCard:
                 corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
                 strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
                 weights=from_json(Weights, data.get("weights", {"steps": [data["step"]]})),
+                decoding=dict(data.get("decoding", {})),
                 **described,
             )
         except (KeyError, TypeError, AttributeError) as error:

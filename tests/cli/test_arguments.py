@@ -51,6 +51,30 @@ def test_options_and_bindings_make_the_decoding(options, bindings, expected):
     assert decoding_of(arguments("translate", options, bindings)) == expected
 
 
+OWN = Decoding(num_steps=10, lengths=LengthSearch(top_k=5), rerank=OwnScore(1.5, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("options", "bindings", "expected"),
+    [
+        ([], [], OWN),
+        (["--top_k", 2], [], OWN.changed(top_k=2)),
+        (["--brevity", 1], [], OWN.changed(brevity=1.0)),
+        ([], ["Decoding.num_steps=4"], OWN.changed(num_steps=4)),
+        ([], ["LengthSearch.draws=2"], OWN.changed(draws=2)),
+        ([], ["Decoding.lengths=@LengthSearch()", "LengthSearch.draws=2"], OWN.changed(top_k=1, draws=2)),
+        ([], ["OwnScore.length_weight=0.0"], OWN.changed(length_weight=0.0)),
+        (
+            ["--num_steps", 3],
+            ["Decoding.rerank=@MinimumBayesRisk()"],
+            OWN.changed(num_steps=3, rerank=MinimumBayesRisk()),
+        ),
+    ],
+)
+def test_a_models_own_options_give_way_one_by_one(options, bindings, expected):
+    assert decoding_of(arguments("translate", options, bindings), OWN) == expected
+
+
 def test_several_values_make_every_combination():
     made = decodings_of(arguments("evaluate", ["--model", "m", "--num_steps", 1, 2, "--beam", 5, 1]))
     assert [(each.num_steps, each.search) for each in made] == [(n, Beam(b)) for n in (1, 2) for b in (5, 1)]

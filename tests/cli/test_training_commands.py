@@ -36,7 +36,10 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
         capsys, "evaluate", "--model", tmp_path / "model", "--step", 7, "--data", built / "data", *split
     )
 
-    command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean"]
+    command = ["average", "--checkpoints", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean", "--decoding"]
+    assert "no decoding option 'top_j'" in refused(capsys, *command, "top_j=3")
+    assert "--decoding must be of words NAME=VALUE, got 'top_k'" in refused(capsys, *command, "top_k")
+    command += ["top_k=3", "num_steps=2"]
     found, _ = results(capsys, path, *command)
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}
 
@@ -44,6 +47,7 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
     rows, out = results(capsys, path, *command, "--num_steps", 1, "--hypotheses", tmp_path / "out.txt")
     assert "20 sentences" in out and "mean: mean of the last 2 checkpoints, steps 1, 2" in out
     assert [row["num_steps"] for row in rows] == [1] and rows[0]["scores"]["passes"]["value"] == 1.0
+    assert rows[0]["scores"]["hypotheses"]["value"] > 1.5, "the model's own top_k"
     assert (tmp_path / "out.txt").read_text().count("\n") == 20
 
 

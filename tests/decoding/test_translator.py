@@ -18,6 +18,7 @@ from padir.decoding.text import one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
+from padir.models.card import ModelCard
 from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import (
@@ -388,6 +389,24 @@ class TestSteps:
     def test_the_models_own_strategy_and_canvas_are_the_default(self, tokenizer):
         own = random_translator(tokenizer, corruption=Mask(0.5), strategy=MaskPredict(), max_length=8)
         same(own.translate(TEXTS), own.translate(TEXTS, strategy=MaskPredict(), canvas=Mask()))
+
+    def test_the_cards_decoding_is_the_default(self, translator, tmp_path):
+        options = {"top_k": 3, "num_steps": 2, "brevity": 0.5, "strategy": "sundae"}
+        card = dataclasses.replace(translator.card, decoding=options)
+        Translator(translator.params, card, translator.tokenizer).save(tmp_path / "own")
+        own = Translator.load(tmp_path / "own")
+        assert own.decoding == Decoding().changed(**options) and own.decoding.lengths.top_k == 3
+        expected = translator.translate(TEXTS, Decoding().changed(**options))
+        same(own.translate(TEXTS), expected)
+        same(own.translate(TEXTS, top_k=1), translator.translate(TEXTS, **options | {"top_k": 1}))
+        same(own.translate(TEXTS, Decoding()), translator.translate(TEXTS))
+        assert max(result.hypotheses for result in expected) == 3
+
+    @pytest.mark.parametrize("options", [{"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1]])
+    def test_a_wrong_decoding_of_a_card_is_refused(self, translator, options):
+        card = translator.card.to_json() | {"decoding": options}
+        with pytest.raises(PadirError, match="model.json|wrong decoding options"):
+            Translator(translator.params, ModelCard.from_json(card), translator.tokenizer)
 
 
 class TestRefused:

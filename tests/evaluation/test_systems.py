@@ -36,7 +36,7 @@ class Fake(Translator):
             target_language="en",
         )
         self.tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [text.split() for text in texts])
-        self.refuses, self.calls = refuses, []
+        self.refuses, self.calls, self.decoding = refuses, [], Decoding()
 
     def translate(self, texts, decoding=None, *, target_lengths=None, truncate=False, **changes):
         decoding = dataclasses.replace(decoding, **changes)
