@@ -147,6 +147,7 @@ class _Records:
         self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
+        self._stored_N2, self._vocab_size = length_N2, vocabulary.size
         self._length_N2 = length_N2 + np.array([len(self._prefix), 0], np.int32)
         with readable(mixture):
             self._source: Any = grain.sources.ArrayRecordDataSource(paths)
@@ -178,7 +179,10 @@ class _Records:
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         with readable(self._mixture):
-            records = iter(self._source.__getitems__(numbers) if numbers else ())
+            records = self._source.__getitems__(numbers) if numbers else []
+        pairs = iter(
+            [read_record(record, self._stored_N2[n], self._vocab_size) for n, record in zip(numbers, records, strict=True)]
+        )
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),
@@ -188,7 +192,7 @@ class _Records:
         for b, row in enumerate(rows):
             s = t = 0
             for segment in range(1, len(row) + 1):
-                source, target = read_record(next(records))
+                source, target = next(pairs)
                 first = s + len(self._prefix)
                 batch["source_BS"][b, s:first] = self._prefix
                 batch["source_BS"][b, first : first + len(source)] = source

@@ -19,6 +19,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from padir.data.manifest import REMEDY, LengthLimits, SplitInfo, lengths_name
 from padir.errors import PadirError, first_line
+from padir.text.ids import EOS, PADDING
 
 REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
 
@@ -152,11 +153,24 @@ def readable(where: object) -> Iterator[None]:
         raise PadirError(f"the records of {where} are damaged ({first_line(error)})", remedy=REMEDY) from error
 
 
-def read_record(record: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Splits a record into source tokens and target tokens, int32, both with EOS."""
-    numbers = np.frombuffer(record, "<i4")
-    source, target = np.split(numbers[1:], [numbers[0]])
-    return source, target
+def read_record(record: bytes, length_2: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Splits a record into source tokens and target tokens, int32, both with EOS.
+
+    Args:
+      length_2: the lengths of the two sides by the folder's list of lengths.
+      vocab_size: number of ids.
+
+    Raises:
+      PadirError: the record has other lengths or ids outside the vocabulary, or a side lacks its EOS at the end.
+    """
+    source, target = length_2.tolist()
+    if len(record) == 4 * (1 + source + target):
+        numbers = np.frombuffer(record, "<i4")
+        tokens = numbers[1:]
+        whole = numbers[0] == source and tokens[source - 1] == tokens[-1] == EOS
+        if whole and source and target and tokens.min() > PADDING and tokens.max() < vocab_size:
+            return tokens[:source], tokens[source:]
+    raise PadirError(f"a record is no pair of {source} and {target} ids below {vocab_size}", remedy=REMEDY)
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:

@@ -91,6 +91,8 @@ class LoadedModel:
           PadirError: a text has more tokens than the model takes, and `truncate` is False.
         """
         limit = self.card.config.max_length - 1
+        if self.card.config.ctc and name == "text":
+            limit = self.card.config.max_length // 2 - 1  # the canvas has two positions for each token and for EOS
         every, truncated = self.tokenizer.encode_batch(texts), set()
         for i, tokens in enumerate(every):
             if len(tokens) > limit:

@@ -116,14 +116,17 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     Raises:
       PadirError: a folder is damaged, lacks the split, or has another vocabulary than the first folder.
     """
-    paths, length_N2 = mixture.records(mixture.manifests(split, verify=True), split)
+    manifests = mixture.manifests(split, verify=True)
+    paths, length_N2 = mixture.records(manifests, split)
     records: Any = grain.sources.ArrayRecordDataSource(paths)
     numbers = np.arange(len(length_N2))
     if most_pairs is not None and most_pairs < len(numbers):
         numbers = np.linspace(0, len(numbers) - 1, most_pairs).astype(int)
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
     for begin in range(0, len(numbers), _READ):
-        pairs = [read_record(each) for each in records.__getitems__(numbers[begin : begin + _READ].tolist())]
+        some = numbers[begin : begin + _READ]
+        found = zip(records.__getitems__(some.tolist()), length_N2[some], strict=True)
+        pairs = [read_record(record, length_2, manifests[0].vocabulary.size) for record, length_2 in found]
         for part, side in zip(parts, zip(*pairs, strict=True), strict=True):
             part.append(np.concatenate([tokens[:-1] for tokens in side]))
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1

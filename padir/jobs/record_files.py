@@ -31,13 +31,15 @@ class RecordSources:
         paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
-        length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
+        self._length_N2 = length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
         # Longest sources first: memory runs out at once or never, and the estimated time errs on the long side.
         self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""
-        tokens = [read_record(record)[0].tolist() for record in self._records.__getitems__(numbers)]
+        records = zip(self._records.__getitems__(numbers), self._length_N2[numbers], strict=True)
+        size = self.tokenizer.ids.vocab_size
+        tokens = [read_record(record, length_2, size)[0].tolist() for record, length_2 in records]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 
 

@@ -38,8 +38,8 @@ from padir.training.objective import Objective, StageRows
 class Ctc(Objective):
     """Training objective of CTC models (`ModelConfig.length_head = "ctc"`): noise, CTC loss, S stages.
 
-    Rows hold one sentence pair each (`Batching.mode = "bucket"`). Sentence pairs whose target has no alignment to the
-    canvas are left out of the loss and counted in `Sums.unaligned`.
+    Rows hold one sentence pair each (`Batching.mode = "bucket"`). Sentence pairs whose target has no alignment to a
+    canvas of `ModelConfig.max_length` positions are left out of the loss and counted in `Sums.unaligned`.
 
     Attributes:
       corruption: makes the noise of the first stage, which hides the whole target.
@@ -87,10 +87,14 @@ class Ctc(Objective):
     def first_canvas(
         self, key_B: Key[Array, " B"], batch: Batch, model: Transformer
     ) -> tuple[Canvas, Bool[Array, "B L"]]:
-        """A canvas of noise, two positions per source token, or more where the target needs more."""
+        """A canvas of noise: two positions per source token, or more where the target needs more.
+
+        A row's canvas depends on its pair alone; the batch's shape says only how wide the arrays are.
+        """
         source_B = segment_lengths(batch.source_segment_BS, 1)[:, 0]
         needed_B = positions_needed(batch.target_BL, batch.target_segment_BL, model.ids)
-        width = max(2 * batch.source_BS.shape[1], batch.target_BL.shape[1])
+        source, target = batch.source_BS.shape[1], batch.target_BL.shape[1]
+        width = max(2 * source, min(2 * target, model.config.max_length))
         length_B = jnp.where(source_B > 0, jnp.minimum(jnp.maximum(2 * source_B, needed_B + 1), width), 0)
         canvas = draft(key_B, length_B, width, self.corruption, model.ids)
         return canvas, canvas.free_BL
@@ -116,10 +120,12 @@ class Ctc(Objective):
         left_BL = jnp.pad(aligned_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
         begins_BL = canvas.free_BL & (aligned_BL != ids.blank) & (aligned_BL != left_BL)
         best_BL = best_tokens(jax.lax.stop_gradient(logits_BLV))[0]
-        right = (begins_BL & (best_BL == aligned_BL) & fits_B[:, None]).sum() + (label_BN > 0).any(-1).sum()
-        weight = ((rows.target_BL > 0) & counts_B[:, None]).sum()
-        absent = ((label_BN > 0).any(-1) & ~fits_B).sum()
-        sums = (loss, z_loss, weight.astype(jnp.float32), right.astype(jnp.float32), absent.astype(jnp.float32))
+        target_BL = rows.target_BL > 0
+        aligned = (target_BL & fits_B[:, None]).sum()
+        right = (begins_BL & (best_BL == aligned_BL) & fits_B[:, None]).sum()
+        right += (target_BL.any(-1) & fits_B).sum()  # each EOS, whose place the canvas's length says
+        weight, absent = (target_BL & counts_B[:, None]).sum(), (target_BL.any(-1) & ~fits_B).sum()
+        sums = (loss, z_loss, *(count.astype(jnp.float32) for count in (weight, right, absent, aligned)))
         if is_last:
             return sums, None
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, ids.special)))
@@ -146,10 +152,11 @@ class Ctc(Objective):
         return jnp.where(counts_B, loss_B, 0.0).sum(), jnp.where(counts_B, z_B, 0.0).sum()
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
-        *parts_S, unaligned_S = zip(*parts, strict=True)
+        *parts_S, unaligned_S, aligned_S = zip(*parts, strict=True)
         parts = list(zip(*parts_S, strict=True))
         loss, sums = super()._total(parts, LengthOutput(), length_BG, keep_BL, canvas, batch)
-        return loss, dataclasses.replace(sums, unaligned=unaligned_S[0])
+        # The mean is over the target tokens of pairs that count, so that it does not depend on pairs left out.
+        return loss, dataclasses.replace(sums, unaligned=unaligned_S[0], tokens=aligned_S[0])
 
 
 def positions_needed(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids) -> Int[Array, " B"]:

@@ -232,3 +232,40 @@ def test_a_description_is_written_to_a_bucket(model_dir, tmp_path, monkeypatch):
     (tmp_path / "buckets" / "bucket" / "run" / "checkpoint_0").mkdir()
     found = read_description(tmp_path / "buckets" / "bucket" / "run")
     assert found is not None and (found[0], found[1].sha256) == (card, tokenizer.sha256)
+
+
+def test_an_export_into_another_models_folder_is_refused(model_dir, tmp_path):
+    """Otherwise padir.json and vocab.model would describe the earlier checkpoint as another model."""
+    translator = Translator.load(model_dir)
+    later = dataclasses.replace(translator.card, step=50, weights=Weights(steps=(50,)))
+    Translator(translator.params, later, translator.tokenizer).save(tmp_path / "later")
+    other = dataclasses.replace(later, source_language="ro", target_language="fr", step=60)
+    Translator(translator.params, other, translator.tokenizer).save(tmp_path / "other")
+    export_checkpoint(model_dir, tmp_path / "run")
+    export_checkpoint(tmp_path / "later", tmp_path / "run")  # another step of the same model
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.*")}
+    with pytest.raises(PadirError, match="holds checkpoints of another model"):
+        export_checkpoint(tmp_path / "other", tmp_path / "run")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.*")} == before
+    assert not (tmp_path / "run" / "checkpoint_60").exists()
+
+
+def test_an_interrupted_export_can_be_repeated(model_dir, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("padir.interop.t5x.exchange.write", stop)
+        export_checkpoint(model_dir, tmp_path / "run")
+    export_checkpoint(model_dir, tmp_path / "run")
+    assert read_description(tmp_path / "run") is not None
+
+
+def test_parameters_that_are_not_finite_are_refused(model_dir, tmp_path):
+    params, card, tokenizer = load_model(model_dir)
+    broken = jax.tree.map(np.array, params)
+    broken["decoder"]["decoder_norm"]["scale"][0] = np.nan
+    write(tmp_path, broken, 3)
+    with pytest.raises(PadirError, match="must be finite, got NaN or infinity in decoder/decoder_norm/scale"):
+        import_model(tmp_path, tmp_path / "model", card, tokenizer)
+    assert not (tmp_path / "model").exists()

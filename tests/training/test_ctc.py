@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from padir.refinement.drafting import draft
 from padir.refinement.transitions import Glat
 from padir.training.config import TrainConfig
 from padir.training.ctc import Ctc, best_alignment, positions_needed
-from padir.training.objective import Objective
+from padir.training.objective import Objective, StageRows
 
 CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
 A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1
@@ -56,6 +57,20 @@ class TestAgainstEnumeration:
         paths = [sum(log_prob_LV[i, token] for i, token in enumerate(path)) for path in alignments(target, 4)]
         assert float(loss) == pytest.approx(-np.logaddexp.reduce(paths), rel=1e-5)
 
+    def test_smoothing_and_z_loss_are_sums_over_the_free_positions(self, target):
+        canvas, logits_BLV, counts_B = canvas_of(5), self.logits(), jnp.array([True])
+
+        def loss(**weights):
+            return Ctc(**weights)._loss(logits_BLV, canvas.free_BL, self.labels(target), counts_B, CTC_IDS)
+
+        logits_LV = np.asarray(logits_BLV[0, :4])  # four positions are free
+        log_z_L = np.logaddexp.reduce(logits_LV, axis=-1)
+        plain, smoothing = float(loss()[0]), float((log_z_L - logits_LV.mean(-1)).sum())
+        assert float(loss(label_smoothing=0.1)[0]) == pytest.approx(0.9 * plain + 0.1 * smoothing, rel=1e-5)
+        total, z_loss = map(float, loss(z_loss=0.01))
+        assert z_loss == pytest.approx(0.01 * float((log_z_L**2).sum()), rel=1e-5)
+        assert total == pytest.approx(plain + z_loss, rel=1e-5)
+
     def test_the_best_alignment_is_the_most_likely_of_all(self, target):
         canvas, logits_BLV = canvas_of(5), self.logits()
         got = best_alignment(logits_BLV, canvas, self.labels(target))[0].tolist()
@@ -74,8 +89,8 @@ def batch_of(*rows):
     return rows_of([[row] for row in rows], 8, 8)
 
 
-def loss_of(objective, batch, **options):
-    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=16)
+def loss_of(objective, batch, max_length=16, **options):
+    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=max_length)
     return objective(jax.random.key(3), params, batch, model=model, dropout=False, **options)
 
 
@@ -94,29 +109,79 @@ def test_a_target_that_needs_more_gets_a_longer_canvas():
     assert canvas.free_BL.sum(-1).tolist() == [5]
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (4, 8), (8, 6)])
+def test_a_pairs_canvas_does_not_depend_on_the_rows_shape(shape):
+    batch = rows_of([[([A, 1], [A] * 5 + [1])]], *shape)  # needs 9 positions, and one for EOS
+    canvas, _ = Ctc().first_canvas(jax.random.split(jax.random.key(0), 1), batch, tiny_model(length_head="ctc")[0])
+    assert canvas.free_BL.sum(-1).tolist() == [9]
+
+
+GOOD, HOPELESS = ([A, B, 1], [A, B, 1]), ([A, 1], [A] * 7 + [1])  # the second needs 13 positions
+
+
 def test_pairs_without_an_alignment_are_counted_and_have_no_loss():
-    good, hopeless = ([A, B, 1], [A, B, 1]), ([A, 1], [A] * 7 + [1])  # needs 13 positions; the canvas has 7
-    loss, sums = loss_of(Ctc(), rows_of([[good], [hopeless]], 4, 8))
-    absent, _ = loss_of(Ctc(), rows_of([[good], []], 4, 8))
+    loss, sums = loss_of(Ctc(), rows_of([[GOOD], [HOPELESS]], 4, 8), max_length=8)
+    absent, _ = loss_of(Ctc(), rows_of([[GOOD], []], 4, 8), max_length=8)
     assert sums.unaligned == 1 and sums.stage_weight_S.tolist() == [3]
     assert float(loss) == pytest.approx(float(absent), rel=1e-6)
+    assert sums.tokens == 3, "the mean is not over tokens of pairs that are left out"
+    assert sums.stage_correct_S[0] <= 3
 
 
 def test_the_loss_of_a_row_does_not_depend_on_its_neighbour():
     one, two, three, four = pairs([(4, 3), (6, 5), (3, 4), (5, 5)], length_token=False)
+    objective = Ctc(label_smoothing=0.1, z_loss=1e-2)
     differences = [
-        float(loss_of(Ctc(), batch_of(first, three))[0]) - float(loss_of(Ctc(), batch_of(first, four))[0])
+        float(loss_of(objective, batch_of(first, three))[0]) - float(loss_of(objective, batch_of(first, four))[0])
         for first in (one, two)
     ]
     assert differences[0] == pytest.approx(differences[1], abs=1e-3) and abs(differences[0]) > 0.1
 
 
-def test_glancing_shows_part_of_the_alignment_and_improves_the_loss():
-    batch = batch_of(*pairs([(4, 3), (6, 5)], length_token=False))
-    plain, _ = loss_of(Ctc(), batch)
-    all_shown, sums = loss_of(Ctc(between=Glat(1.0, 1.0), stage_weights=("none", "all")), batch)
+def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
+    """The logits are those of one alignment, with each piece at two positions."""
+    canvas = canvas_of(6)
+    path = [A, A, CTC_IDS.blank, B, B, CTC_IDS.eos]
+    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=16)
+    rows = StageRows(
+        key_B=jax.random.split(jax.random.key(0), 1),
+        canvas=canvas,
+        target_BL=jnp.array([[A, B, 1, 0, 0, 0]]),
+        weight_BL=canvas.free_BL,
+        chosen_BL=canvas.free_BL,
+        keep_BL=None,
+    )
+    objective = Ctc()
+
+    def correct(path):
+        logits_BLV = 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
+        fixed = types.SimpleNamespace(ids=CTC_IDS, bind=lambda _: types.SimpleNamespace(logits=lambda _: logits_BLV))
+        return float(objective.end_stage(fixed, None, 0.0, True, jnp.zeros((1, 6, 1)), rows)[0][3])
+
+    assert correct(path) == 3
+    assert correct([A, A, A, A, A, CTC_IDS.eos]) == 2, "B has its place on an A"
+
+
+def test_glancing_shows_the_alignment_itself():
+    """With everything shown, the second stage reads the best alignment of the target under the first stage's prediction."""
+    seen, batch = [], batch_of(*pairs([(4, 3), (6, 5)], length_token=False))
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Glat):
+        def __call__(self, key_B, canvas, output, target_BL, chosen_BL, *, progress=0.0):
+            found = super().__call__(key_B, canvas, output, target_BL, chosen_BL, progress=progress)
+            seen.append((canvas, target_BL, found[0].tokens_BL))
+            return found
+
+    with jax.disable_jit():
+        _, sums = loss_of(Ctc(between=Watched(1.0, 1.0), stage_weights=("none", "all")), batch)
+    ((canvas, aligned_BL, shown_BL),) = seen
+    for row, (_, target) in enumerate(pairs([(4, 3), (6, 5)], length_token=False)):
+        free_L = np.asarray(canvas.free_BL[row])
+        assert collapsed(np.asarray(aligned_BL[row]), free_L, CTC_IDS.blank) == [t for t in target if t != CTC_IDS.eos]
     assert sums.stage_loss_S.shape == (2,) and float(sums.stage_loss_S[0]) == 0
-    assert float(all_shown) != float(plain)
+    share = float(((shown_BL == aligned_BL) & canvas.free_BL).sum() / canvas.free_BL.sum())
+    assert share > float(((canvas.tokens_BL == aligned_BL) & canvas.free_BL).sum() / canvas.free_BL.sum()) + 0.5
 
 
 class TestRefused:

@@ -109,6 +109,8 @@ def _float32(name: str, value: Any) -> Any:
     array = np.asarray(value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise PadirError(f"parameters must be floating-point numbers, got {name} of {array.dtype}")
+    if not np.isfinite(array.astype(np.float32)).all():
+        raise PadirError(f"parameters must be finite, got NaN or infinity in {name}: take an earlier checkpoint")
     return array.astype(np.float32)
 
 

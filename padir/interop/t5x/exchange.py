@@ -24,6 +24,7 @@ from padir.models.card import ModelCard, Weights
 from padir.models.directory import load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
+from padir.storage.files import read_json, write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
@@ -140,6 +141,10 @@ def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer
     Args:
       model_dir: a folder, or an address such as gs://bucket/run: T5X runs write to buckets, too.
     """
+    if "://" not in str(model_dir):
+        tokenizer.save(Path(model_dir) / VOCABULARY)
+        write_json(Path(model_dir) / CARD, card.to_json())
+        return
     folder = epath.Path(model_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / VOCABULARY).write_bytes(tokenizer.model_bytes)
@@ -246,9 +251,22 @@ def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -
       The checkpoint's folder.
 
     Raises:
-      PadirError: the model cannot be read, or the checkpoint exists already.
+      PadirError: the model cannot be read, the checkpoint exists already, or the folder has those of another model.
     """
     params, card, tokenizer = load_model(model)
-    folder = write(output, params, card.step)
-    write_description(output, card, tokenizer)
-    return folder
+    _check_alike(Path(output), card, tokenizer)
+    write_description(output, card, tokenizer)  # first, as a checkpoint without it cannot be imported
+    return write(output, params, card.step)
+
+
+def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
+    """Refuses a folder whose checkpoints padir.json and vocab.model describe as another model."""
+    same = True
+    if (folder / CARD).is_file():
+        found = ModelCard.from_json(read_json(folder / CARD))
+        of_step = {"step": 0, "metrics": {}, "weights": Weights()}
+        same = dataclasses.replace(found, **of_step) == dataclasses.replace(card, **of_step)
+    if (folder / VOCABULARY).is_file():
+        same = same and (folder / VOCABULARY).read_bytes() == tokenizer.model_bytes
+    if not same:
+        raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy="give another folder")
