@@ -34,7 +34,7 @@ from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
 
-Arrays = dict[str, np.ndarray]  # of one batch, by name
+Arrays = dict[str, np.ndarray]  # the arrays of one batch, by name
 
 _PREFETCHED_BATCHES = 4
 
@@ -68,8 +68,9 @@ def make_loader(
       shard: (index of this process, number of processes); each process gets an equal share of every batch's rows.
 
     Raises:
-      PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; folders do not go together;
-        an argument is out of range. `set_state` raises it for a state of other data or arguments.
+      PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; the folders have different
+        vocabularies or languages; an argument is out of range. `set_state` raises this error for a state of other data
+        or arguments.
     """
     index, count = shard
     if not 0 <= index < count:

@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEADER_SECONDS = 10.0  # from a connection's start, or from the first byte of a further request
+# Time limit for a request's headers, from the connection's start or from the first byte of a further request.
+HEADER_SECONDS = 10.0
 
 
 class KnownHosts:
@@ -55,9 +56,10 @@ _Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is 
 
 
 class TimedHeaders(_Protocol):
-    """uvicorn's HTTP protocol that closes a connection whose next request does not have whole headers in time.
+    """uvicorn's HTTP protocol, which here closes a connection if the headers of a request are not complete in time.
 
-    uvicorn alone limits the time between two requests, but neither that before the first one nor that of half a one.
+    By itself, uvicorn limits the time between two requests, but neither the time before the first request nor the time
+    that a request's headers take to arrive.
     """
 
     _waiting: asyncio.TimerHandle | None = None
