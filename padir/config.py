@@ -122,8 +122,8 @@ def parse(
 
     Args:
       files: paths, also relative to `search_paths` or to the repository.
-      bindings: "name.parameter=value", as after --gin. on the command line.
-      allow_imports: modules that files may import, with their submodules; if there are any, those of padir, too.
+      bindings: each is "name.parameter=value", which is what follows `--gin.` on the command line.
+      allow_imports: modules that files may import, with submodules; if at least one is named, also padir's own modules.
 
     Raises:
       PadirError: a file is missing, a name is unknown (the message has the nearest known name), a value has the

@@ -1,9 +1,10 @@
 """Agreement of attention, distance and model with the true dependency of positions on the built-in corpus.
 
-This tests the paper's second hypothesis. For every sentence with several right translations of one length and every
-pair of its positions: the true mutual information (`padir.analysis.truth`), the attention between the two while the
-model writes its first draft, and the model's own dependency (`padir.analysis.conditionals`), given the source and the
-length alone. Each measure is correlated with the truth and scored on how well it finds the dependent pairs (ROC).
+This tests the paper's second hypothesis. For every sentence with several right translations of one length, three things
+are measured for every pair of its positions: the true mutual information (`padir.analysis.truth`), the attention
+between the two positions while the model writes its first draft, and the model's own dependency
+(`padir.analysis.conditionals`), given the source and the length alone. Each measure is correlated with the truth and
+scored on how well it finds the dependent pairs (ROC).
 
 Distance is one of the measures because neighbours depend on each other more than other positions, and also attend to
 each other more: a measure must do better than distance to say anything about dependency.
@@ -160,8 +161,8 @@ def measure_agreement(
     Args:
       decoding: strategy and first canvas; `num_steps` passes make the draft, and the attention of the last is measured.
       sentences: from `with_truth` or `without_truth`.
-      values: tokens that are tried at a position (`padir.analysis.conditionals.dependence`).
-      canvases: first canvases over which the measures are averaged; 1 is enough where they consist of masks.
+      values: number of tokens that are tried at a position (`padir.analysis.conditionals.dependence`).
+      canvases: number of first canvases over which the measures are averaged; 1 is enough if canvases consist of masks.
       given_draft: measure the model's dependency given the rest of the draft; else given source and length alone, as
         the truth is.
 

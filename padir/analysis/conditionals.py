@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from padir.errors import PadirError
 
 DistributionFn = Callable[[Int[np.ndarray, "R L"], Int[np.ndarray, " R"]], Any]
-"""(tokens_RL, one position of each row) -> the model's log-probabilities there, [R, V]."""
+"""Function from (tokens_RL, one position of each row) to the model's log-probabilities at these positions, [R, V]."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,7 +75,7 @@ def refined(
 
 
 def reference_tokens(translator: Translator, test_set: TestSet) -> list[list[int]]:
-    """The references' tokens with EOS, cut to the length that the model writes."""
+    """The references' tokens with EOS; longer references are cut to the model's `max_length`."""
     limit = translator.card.config.max_length
     return [[*tokens[: limit - 1], EOS] for tokens in translator.tokenizer.encode_batch(test_set.references)]
 
@@ -94,5 +94,5 @@ def first_sentences(test_set: TestSet, limit: int | None) -> TestSet:
 
 
 def pieces(translator: Translator, tokens_L: Any) -> list[str]:
-    """The pieces of tokens, without the sign of a word's beginning unless the piece is nothing else."""
+    """The pieces of tokens, without the "▁" that marks the beginning of a word; a piece that is only "▁" stays."""
     return [translator.tokenizer.pieces[i].lstrip("▁") or "▁" for i in tokens_L]

@@ -35,7 +35,7 @@ from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 METRICS = ("bleu", "exact_match", "toy_right", "toy_mixed", "stutter", "stutter_before", "passes")
 TOY = "toy_de_en"
-MOST_TOKENS = 16  # longest sentence that is shown, where there is a choice
+MOST_TOKENS = 16  # longer sentences are shown only if there are too few of at most this length
 # At temperature 0 the strategies differ only in the positions that they write, not in their draws.
 CORRECTORS = (
     "block_gibbs:temperature=0.0",

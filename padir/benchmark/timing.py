@@ -12,7 +12,7 @@ import numpy as np
 from padir.errors import PadirError
 
 PERCENTILES = (50, 90, 99)
-LEAST_CALLS = 30  # fewest calls for which high percentiles are reported
+LEAST_CALLS = 30  # minimum number of calls for which high percentiles are reported
 
 
 @dataclasses.dataclass(frozen=True)

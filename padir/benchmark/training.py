@@ -151,8 +151,8 @@ class _StepTimer:
     def __init__(self, programs: Programs, mesh: Mesh, clock: Callable[[], float]):
         self.waits: list[float] = []
         self.seconds: list[float] = []
-        self.first_seconds: list[float] = []  # of the first step of each batch shape, which compiles
-        self.temporaries: dict[tuple[int, ...], int | None] = {}  # bytes by batch shape
+        self.first_seconds: list[float] = []  # seconds of the first step of each batch shape, which compiles
+        self.temporaries: dict[tuple[int, ...], int | None] = {}  # bytes of temporaries by batch shape
         self._programs, self._mesh, self._clock = programs, mesh, clock
         self._state = programs.placement.fresh(programs.initial)
 

@@ -22,7 +22,7 @@ from padir.models.config import ModelConfig
 from padir.reporting.patience import told
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
-# As `Decoding.changed` takes them.
+# Options whose values `Decoding.changed` takes as they are.
 _PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "offsets", "draws", "n_best")
 _OF_REFINING = (
     *("num_steps", "strategy", "top_k", "offsets", "draws"),

@@ -59,7 +59,7 @@ def _dropped(split: str, dropped: dict[str, int]) -> str:
 
 @contextlib.contextmanager
 def counter(label: str, shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """Count lines on stderr if it is a terminal; yields a function to call with each number of new lines.
+    """Count lines on stderr if stderr is a terminal; yields a function to call with each number of new lines.
 
     Args:
       shown: False if the results go to the same terminal; then nothing is counted.

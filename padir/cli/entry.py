@@ -35,7 +35,7 @@ def command() -> NoReturn:
     """Run the command of this process, and exit with its status.
 
     An interrupted process exits at once: a program that XLA was compiling would hold up the exit and then crash it.
-    Several processes leave each other in order, which the ordinary exit sees to.
+    Several processes exit in the ordinary way, which lets them leave each other in order.
     """
     status = main()
     if status == _INTERRUPTED and not jax.distributed.is_initialized():

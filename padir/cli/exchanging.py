@@ -69,7 +69,7 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
     check_options(args, translator.card.config)
     if args.weights:
         if wrong := [name for name in _OF_PROGRAMS if getattr(args, name) is not None]:
-            raise PadirError(f"--{wrong[0]} is of programs, and --weights writes none: leave one of them out")
+            raise PadirError(f"--{wrong[0]} applies to programs, and --weights writes none: leave one of them out")
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
         return written
@@ -143,7 +143,7 @@ def _t5x_import(args: argparse.Namespace) -> dict[str, Any]:
         if args.gin or args.languages:
             raise PadirError(
                 "padir.json beside the checkpoint says what model it is: leave --languages and gin's bindings out, or"
-                " give --vocab and with it all of them"
+                " give all three: --vocab, --languages and gin's bindings"
             )
         card, tokenizer = described
     elif args.vocab is None or not args.languages or not args.gin:

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter} | settings)
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # pyright: ignore
-        """Parse words; refuse the words that argparse would leave to the parser above, options before all else."""
+        """Parse words; refuse the words that argparse would leave to the parent parser, unknown options first."""
         words = list(sys.argv[1:] if args is None else args)
         if self._subparsers is None:  # otherwise the words belong to another parser, too
             self._refuse_options(itertools.takewhile(lambda word: word != "--", words))

@@ -57,10 +57,10 @@ def _train(args: argparse.Namespace) -> dict[str, Any] | None:
     _check_configured(args)
     weights = {"weights": tuple(args.weights)} if args.weights else {}
     if not weights and args.data and len(folders) == 1:
-        weights = {"weights": ()}  # those of a gin file belong to its own folders
+        weights = {"weights": ()}  # weights in a gin file belong to the folders that the file names
 
     def validation() -> tuple[Any, TrainConfig, Any]:
-        """Decoding options of the validation, the settings, and the validation function; raises if one is wrong."""
+        """Validation's decoding options, the training settings, and the validation function; raises if one is wrong."""
         settings, decoding = config.configured(TrainConfig)(), decoding_of(args)
         check_options(args, settings.model, decodings=[decoding])
         resolve(decoding, settings.model, settings.objective.corruption, settings.objective.strategy)
@@ -78,11 +78,11 @@ def _train(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _check_configured(args: argparse.Namespace) -> None:
-    """Refuse a run of which nobody has said how large and how long it should be, and --num_steps."""
+    """Refuse a run without any configuration, and the option --num_steps, which could mean two things."""
     if args.num_steps is not None:
         raise PadirError(
-            "--num_steps says neither the steps of training nor those of validation: give --gin.train.num_steps=N for"
-            " the former, --gin.Decoding.num_steps=N for the latter"
+            "--num_steps could mean the steps of training or the decoder passes of validation: give"
+            " --gin.train.num_steps=N for the former, --gin.Decoding.num_steps=N for the latter"
         )
     if not (args.yes or args.gin_file or any("." in binding.partition("=")[0] for binding in args.bindings)):
         raise PadirError(

@@ -32,7 +32,7 @@ from padir.reporting.trace import Step, Trace, render_html, render_text
 from padir.storage.files import atomic_file, write_text
 from padir.text.lines import TimedReader, open_bytes
 
-_SHOWN = 1_000  # translations on the page of --html: browsers do not take many more, and all are in memory
+_SHOWN = 1_000  # maximum number of translations on the page of --html, for the sake of browsers and of memory
 _IDLE = 0.1  # seconds without a further line after which the lines read so far are translated
 
 

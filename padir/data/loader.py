@@ -34,7 +34,7 @@ from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
 
-Arrays = dict[str, np.ndarray]  # of one batch, by name
+Arrays = dict[str, np.ndarray]  # the arrays of one batch, by name
 
 _PREFETCHED_BATCHES = 4
 
@@ -68,8 +68,9 @@ def make_loader(
       shard: (index of this process, number of processes); each process gets an equal share of every batch's rows.
 
     Raises:
-      PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; folders do not go together;
-        an argument is out of range. `set_state` raises it for a state of other data or arguments.
+      PadirError: a folder is not whole, lacks the split, or holds pairs longer than a row; the folders have different
+        vocabularies or languages; an argument is out of range. `set_state` raises this error for a state of other data
+        or arguments.
     """
     index, count = shard
     if not 0 <= index < count:
@@ -180,9 +181,8 @@ class _Records:
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         with readable(self._mixture):
             records = self._source.__getitems__(numbers) if numbers else []
-        pairs = iter(
-            [read_record(record, self._stored_N2[n], self._vocab_size) for n, record in zip(numbers, records, strict=True)]
-        )
+        found = zip(records, self._stored_N2[np.array(numbers, int)], strict=True)
+        pairs = (read_record(record, length_2, self._vocab_size) for record, length_2 in found)
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),

@@ -43,7 +43,7 @@ class LengthLimits:
     """Limits on the lengths of sentence pairs, in tokens with EOS; pairs beyond them are dropped.
 
     Attributes:
-      max_source_tokens, max_target_tokens: longer pairs are dropped.
+      max_source_tokens, max_target_tokens: pairs with more source or target tokens are dropped.
       max_length_ratio: pairs whose longer side has more than this many times the tokens of the shorter one are
         dropped; None keeps them.
 

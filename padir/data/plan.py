@@ -21,7 +21,7 @@ BUCKET_STEP = 8  # lengths are rounded up to a multiple of this number
 
 # Rows that wait for more pairs while packing: more rows waste fewer positions and take longer to search.
 _OPEN_ROWS = 64
-_MOST_POSITIONS = 2**26  # of a batch, whose arrays of numbers alone then take about 2 GB
+_MOST_POSITIONS = 2**26  # maximum number of positions of a batch; its arrays alone then take about 2 GB
 
 Shape = tuple[int, int, int]  # B, S, L
 Rows = list[list[int]]  # the record numbers of each row, in segment order
@@ -32,7 +32,8 @@ class Batching:
     """The options for the shape of training batches, which gin configurations set.
 
     Attributes:
-      rows, row_length: a batch has about rows * row_length target positions; in "pack" mode exactly these rows.
+      rows, row_length: a batch has about rows * row_length target positions; in "pack" mode it has exactly `rows` rows
+        of `row_length` positions.
       source_row_length: source positions of a packed row; None takes the length that the corpus needs.
       mode: "pack" puts several pairs into a row, "bucket" batches pairs of similar length.
       max_segments: maximum number of pairs in a packed row; None takes an eighth of row_length.
@@ -60,7 +61,7 @@ class Layout:
     """The shape of batches with all options resolved (see `Batching`).
 
     Attributes:
-      rows: B, rows of a batch over all processes (bucket: of the longest bucket).
+      rows: B, number of rows of a batch over all processes; in "bucket" mode, of a batch of the longest bucket.
       row_length: L, target positions of a row.
       source_row_length: S, source positions of a row.
       mode: "pack" or "bucket".

@@ -41,8 +41,8 @@ from padir.storage.manifest import file_sums
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
 
-_ENCODE_BATCH = 1024  # pairs whose tokens are in memory at once
-_MOST_CHARACTERS = 1 << 22  # characters of these pairs; long lines come in smaller batches
+_ENCODE_BATCH = 1024  # maximum number of pairs whose tokens are in memory at once
+_MOST_CHARACTERS = 1 << 22  # maximum number of characters of these pairs; long lines come in smaller batches
 
 
 def prepare(

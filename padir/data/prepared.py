@@ -42,7 +42,7 @@ def is_prepared(directory: Path) -> bool:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Checks that padir made every file of a prepared folder, as all are deleted when the folder is replaced.
+    """Checks that padir made every file of a prepared folder, because replacing the folder deletes all its files.
 
     Raises:
       PadirError: the folder holds a file that its manifest does not name.

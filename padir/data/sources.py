@@ -13,7 +13,7 @@ from padir.errors import PadirError
 from padir.text.lines import byte_lines, open_bytes
 
 SPLITS = ("train", "validation", "test")
-LONGEST_LINE = 1 << 24  # bytes: more is no sentence
+LONGEST_LINE = 1 << 24  # maximum length of a line in bytes; no sentence is longer
 
 PathLike = str | os.PathLike[str]
 # Two files with the same number of lines, or one file with two columns separated by a tab.
@@ -113,7 +113,7 @@ def read_lines(path: PathLike) -> Iterator[str]:
         for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
             if cut:
                 raise PadirError(
-                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, which no sentence is",
+                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, too long for a sentence",
                     remedy="give a text file with one sentence a line",
                 )
             try:

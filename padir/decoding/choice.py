@@ -17,7 +17,7 @@ from padir.models.length import log_probs
 
 
 def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> list[Translation]:
-    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the first of the best.
+    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
     Args:
       decoding: options that `resolve` has filled in.

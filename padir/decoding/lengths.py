@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
     draw: int
 
 
-_MOST_DRAFTS = 4_096  # of one sentence: all are in memory at once
+_MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence, which are all in memory at once
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ class LoadedModel:
         return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
 
     def padded(self, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
-        """Pads token lists as `padir.decoding.refine_batch.padded`, to a multiple of the number of devices in rows."""
+        """Pads token lists (`padir.decoding.refine_batch.padded`) to rows that the devices can share equally."""
         return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA])
 
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
@@ -72,7 +72,7 @@ class LoadedModel:
         return None if decoding.shortlist is None else decoding.shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
-        """The encoder's input (token lists with EOS, and [LENGTH] if the model uses it), and numbers of cut texts.
+        """The encoder's input (token lists with EOS, and [LENGTH] if the model uses it), and indices of cut texts.
 
         Raises:
           PadirError: a text has more tokens than the model takes, and `truncate` is False.
@@ -82,7 +82,7 @@ class LoadedModel:
         return [[*prefix, *each] for each in tokens], truncated
 
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
-        """Token lists with EOS, and the numbers of the texts that were truncated.
+        """Token lists with EOS, and the indices of the texts that were cut.
 
         Args:
           name: the noun for a text in error messages.
@@ -113,13 +113,13 @@ class LoadedModel:
         """The parameters with 8-bit weights.
 
         Raises:
-          PadirError: the weights have been rounded before.
+          PadirError: the weights are rounded to 8 bits already.
         """
         self._require_floats()
         return jax.jit(quantise)(self.params)
 
     def bfloat16_params(self) -> Any:
-        """The parameters in bfloat16, except for parameters that stay in float32.
+        """The parameters in bfloat16, except for the length head and the rejecter head, which stay in float32.
 
         Raises:
           PadirError: the weights are 8-bit.

@@ -51,7 +51,7 @@ class Decoding:
       canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
       lengths: the target lengths to try, and the number of drafts of each length.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
-        digits and bytes; None for only with the strategy "padir".
+        digits and bytes; None does this with the strategy "padir" only.
       search: the search of a causal model; the options above are for models that refine drafts.
       batch_size: number of sentences decoded at once.
       seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.

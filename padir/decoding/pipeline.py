@@ -61,7 +61,8 @@ class RefiningPipeline:
     Attributes:
       decoding: options that `resolve` has filled in for the model.
       trace: keep every step of the drafts.
-      counts: numbers of candidates a sentence to which a batch is filled up, so that fewer shapes are compiled.
+      counts: allowed numbers of candidates per sentence. A batch is filled up to one of them, so that fewer shapes are
+        compiled.
     """
 
     loaded: LoadedModel
@@ -155,7 +156,8 @@ class RefiningPipeline:
             strategy=decoding.strategy,
             corruption=decoding.canvas,
             prune=None if self.trace else decoding.prune,
-            # Groups take rows from all over the batch, so that the devices would exchange rows at every step.
+            # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
+            # exchange rows at every step.
             rows_at_once=rows_together(length) if loaded.mesh is None else None,
             # The trace has room for a few more steps, so that similar numbers of steps share a program.
             traced_steps=round_up(decoding.num_steps, _TRACE_ROOM) if self.trace else None,

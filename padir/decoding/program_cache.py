@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-SHARE = 0.6  # share of the allowed mappings at which programs are dropped; the rest of the process needs some, too
+SHARE = 0.6  # share of the allowed mappings at which programs are dropped; other code needs mappings, too
 
 
 def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:

@@ -35,7 +35,8 @@ class DraftInputs(NamedTuple):
     """Encoded sentences and the N candidates of each.
 
     Attributes:
-      cross_kv, source_segment_BS: cross-attention keys and values, and segment ids, of the sources; one row a sentence.
+      cross_kv, source_segment_BS: cross-attention keys and values of the sources, and their segment ids; each sentence
+        has one row.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
     """
@@ -78,7 +79,7 @@ class RefineOptions:
       max_target_length: L, the width of the canvas.
       corruption: the corruption that makes the drafts.
       prune: leaves out candidates after the first steps, or None.
-      rows_at_once: number of rows that the decoder processes together; None for all.
+      rows_at_once: number of rows that the decoder processes together; None means all rows.
       traced_steps: number of steps that the trace has room for, at least the number of steps; None for no trace.
     """
 

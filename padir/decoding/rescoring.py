@@ -18,7 +18,9 @@ def rescorer(model_dir: str, brevity: float = 1.0) -> Rescore:
     """
     translator = Translator.load(model_dir)
     if not translator.card.config.causal:
-        raise PadirError(f"{model_dir} holds no autoregressive model, which rescoring needs: give one, or own or mbr")
+        raise PadirError(
+            f"{model_dir} holds no autoregressive model, and rescoring needs one: give one, or rerank by own or mbr"
+        )
     # A hypothesis may have more pieces in the rescoring model's vocabulary than that model takes.
     score_fn = functools.partial(translator.score, truncate=True)
     return Rescore(score_fn, brevity, model_dir, translator.card.target_language)

@@ -155,7 +155,7 @@ class Sampling:
       temperature: number that divides the logits.
       top_k: draw among the k most likely tokens; 0 for all tokens.
       top_p: draw among the fewest most likely tokens that together have at least this probability; 1 for all tokens.
-      size: N, the number of samples for each sentence, of which decoding returns the one with the best score.
+      size: N, the number of samples for each sentence; decoding returns the sample with the best score.
 
     Raises:
       PadirError: a number is out of its range.

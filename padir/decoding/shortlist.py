@@ -32,7 +32,7 @@ from padir.storage.files import atomic_file
 from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
-# Errors of NumPy and zipfile for damaged files, MemoryError included, as a damaged size can ask for any amount.
+# Errors of NumPy and zipfile for damaged files; a damaged size can ask for any amount of memory (MemoryError).
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),

@@ -24,9 +24,9 @@ from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
 from padir.text.sentences import Paragraph
 
-_CHUNK_BATCHES = 16  # batches in a chunk of lines at most; several, so that sorting by length saves padding
+_CHUNK_BATCHES = 16  # maximum number of batches in a chunk of lines; sorting several by length saves padding
 _CHUNK_CHARACTERS = 1 << 21  # a chunk ends with the line that exceeds this number of characters
-LONGEST_LINE = 1 << 20  # in bytes; models read at most the first few thousand
+LONGEST_LINE = 1 << 20  # maximum length of a line in bytes; models read at most the first few thousand bytes
 _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+)>")
 
 
@@ -114,7 +114,7 @@ def join_sentences(
 
 
 def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], target_language: str) -> Translation:
-    """The translation of a line from those of its sentences; the score is their mean by length."""
+    """The translation of a line, joined from its sentences; the score is their mean score, weighted by length."""
     results = [result for _, result in parts]
 
     def joined(texts: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda
     """Yields lists of lines; reads no line before its list is needed.
 
     The first list has `size` lines, so that the first translations are soon there, and each of the others twice as many
-    as the one before, up to 16 times as many. Lists of long lines have fewer, and so has a list whose next line is not
+    as the one before, up to 16 times as many. A list has fewer lines if the lines are long, or if the next line is not
     ready.
     """
     chunk, characters, most = [], 0, size

@@ -70,7 +70,7 @@ class Translator:
           sharding: spreads parameters and rows over all devices; None for one device.
 
         Raises:
-          PadirError: the directory is missing, half-written or damaged, or that many devices cannot share the model.
+          PadirError: the directory is missing, half-written or damaged, or the devices cannot share the model equally.
         """
         folder = model_folder(path)
         checkpoints = folder / "checkpoints"
@@ -150,7 +150,7 @@ class Translator:
         ...         print(result.text)
         """
         if isinstance(texts, str):
-            checks.strings(texts=texts)  # refuses it, with what to write instead
+            checks.strings(texts=texts)  # refuses the single string, and says what to write instead
         decoding = (decoding or self.decoding).changed(**changes)
         texts = iter(texts)
         while some := list(itertools.islice(texts, 16 * decoding.batch_size)):
@@ -219,18 +219,18 @@ class Translator:
         save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
     def quantised(self) -> Translator:
-        """The same model with 8-bit weights (`padir.models.quantization`): faster on CPUs, with slightly other results.
+        """This model with 8-bit weights (`padir.models.quantization`): faster on CPUs, with slightly different results.
 
         A sentence's translation may then depend on its batch: a difference in the last bits, which has no effect in
         float32, can change the rounding of an activation.
 
         Raises:
-          PadirError: the weights have been rounded before.
+          PadirError: the weights are rounded to 8 bits already.
         """
         return Translator(self.loaded.quantised_params(), self.card, self.tokenizer)
 
     def in_bfloat16(self) -> Translator:
-        """The same model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
+        """This model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
 
         Raises:
           PadirError: the weights are 8-bit.
@@ -240,7 +240,7 @@ class Translator:
         return Translator(self.loaded.bfloat16_params(), card, self.tokenizer)
 
     def resolved(self, decoding: Decoding) -> Decoding:
-        """The options with this model's own strategy and canvas in place of None.
+        """Returns the options with None replaced by this model's own strategy and canvas.
 
         Raises:
           PadirError: the options do not fit the model.

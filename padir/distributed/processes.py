@@ -24,7 +24,7 @@ from padir.errors import PadirError, first_line
 T = TypeVar("T")
 
 AUTO = "auto"
-_SHUTDOWN_SECONDS = 60  # time for which a process that has finished waits for the others
+_SHUTDOWN_SECONDS = 60  # seconds for which a process that has finished waits for the other processes
 
 
 def join(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:

@@ -40,7 +40,7 @@ def _canvas(row: RowDict) -> str:
 
 def _drop_repeats(row: RowDict) -> str:
     drop, strategy = row.get("drop_repeats"), (row.get("strategy") or {}).get("name")
-    if drop is None and (strategy or row.get("causal")):  # of an older version: the default of the strategy
+    if drop is None and (strategy or row.get("causal")):  # an older version used the strategy's default
         drop = strategy == "padir"
     return {True: "yes", False: "no", None: "-"}[drop]
 

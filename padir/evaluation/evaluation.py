@@ -26,13 +26,13 @@ class Evaluation:
     """Scores and hypotheses of one model with one set of decoding options.
 
     Attributes:
-      scores: metrics by name, with signatures. "stutter_before" is the stutter before repeated tokens were dropped, for
-        models that refine drafts. "oscillating" is their percentage of sentences that were ended because they
-        oscillated between two drafts. "passes" is the mean number of decoder passes per sentence, "truncated"
-        the number of truncated sentences, "seconds" the time of translating from text to text; the signature of
-        "seconds" says whether compilation is included.
-      hypotheses: one line a sentence.
-      passes: decoder passes of each sentence.
+      scores: metrics by name, with signatures. For models that refine drafts, "stutter_before" is the stutter before
+        repeated tokens were dropped, and "oscillating" is the percentage of sentences that were ended because they
+        oscillated between two drafts. "passes" is the mean number of decoder passes per sentence, "truncated" is the
+        number of truncated sentences, and "seconds" is the time of translating from text to text; its signature says
+        whether compilation is included.
+      hypotheses: the translations, one line for each sentence.
+      passes: number of decoder passes of each sentence.
     """
 
     scores: dict[str, Score]
@@ -124,7 +124,7 @@ def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: b
 def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
     """Per cent of sentences whose reference's length is among the k lengths predicted as most likely, for each k.
 
-    Empty for a model whose length head is no classifier.
+    The result is empty for a model whose length head is no classifier.
     """
     if translator.card.config.length_head != "token":
         return {}
@@ -147,7 +147,7 @@ def validation_fn(
 ) -> Callable[[Any, ModelCard, Tokenizer], dict[str, float]] | None:
     """Make an `evaluate_fn` for `padir.training.loop.train`: scores the first sentences of the validation split.
 
-    None if the prepared folder has no validation split.
+    Returns None if the prepared folder has no validation split.
     """
     if "validation" not in load_manifest(data_dir).splits:
         return None

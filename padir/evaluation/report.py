@@ -1,6 +1,6 @@
 """Files and terminal output of `padir evaluate`; the files share the beginning of their names.
 
-x.md          the whole table, weights, length recalls and signatures
+x.md          the whole table, the weights that each model used (such as "of step 1,000"), length recalls, signatures
 x.csv         the same metrics with all their digits
 x.json        the rows, with settings and signatures; `padir tables` reads it
 x.png         BLEU, chrF and passes by source length, if matplotlib is installed
@@ -23,7 +23,7 @@ from padir.evaluation.test_set import TestSet
 from padir.reporting import tables
 from padir.storage.files import write_json, write_text
 
-MAX_CURVES = 10  # more lines cannot be told apart
+MAX_CURVES = 10  # maximum number of curves in a picture; more could not be told apart
 
 
 def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) -> Rows:
@@ -36,7 +36,7 @@ def show(rows: Sequence[Row], test_set: TestSet, warn: Callable[[str], None]) ->
     truncated = {
         row.model: int(row.evaluation.metrics["truncated"])
         for row in rows
-        if row.evaluation and not row.oracle_lengths  # rows with oracle lengths count cut references, too
+        if row.evaluation and not row.oracle_lengths  # with oracle lengths the number includes cut references
     }
     for model, count in truncated.items():
         if count:

@@ -24,7 +24,7 @@ from padir.refinement.strategies import STRATEGIES
 
 
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
-    """Describe a row as JSON; options of refinement are null for an autoregressive model, and `search` for others."""
+    """Describe a row as JSON. Refinement options are null for autoregressive models, `search` for all other models."""
     decoding = row.decoding
     scores = row.evaluation.scores if row.evaluation else {}
     return {

@@ -54,7 +54,8 @@ def evaluate_all(
     Args:
       models: (name, translator) pairs.
       decodings: sets of decoding options, for all models or as a function of the model. If `drop_repeats` is None in
-        some and the defaults of their strategies differ, repeated tokens are dropped for all drafts.
+        several sets and their strategies have different defaults, repeated tokens are dropped from the drafts of all
+        these sets.
       oracle_lengths: add rows that are given the references' lengths.
       progress: called with each row when it is done.
 
@@ -120,9 +121,10 @@ def ways(
 def _alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Drops repeated tokens of all drafts if those of some are dropped by default, so that rows can be compared.
+    """Drops repeated tokens from all or from none of the drafts whose options leave this open.
 
-    A CTC model's tokens are collapsed in any case.
+    They are dropped if the options of any draft drop them, so that rows can be compared. A CTC model's tokens are
+    collapsed in any case.
     """
     refining = [not (translator.card.config.causal or translator.card.config.ctc) for _, translator in models]
     some = any(d.drops_repeats for own, drafts in zip(tried, refining, strict=True) if drafts for d, _ in own)

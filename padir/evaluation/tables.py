@@ -21,7 +21,8 @@ TITLES = {
     "non_words": "outputs with a non-word",
     "reference_non_words": "references with a non-word",
 }
-# A system column shows hypotheses, truncation is a warning, and one measure of non-words is enough for a table.
+# These metrics get no column: the system column of the same name shows "hypotheses", a warning reports "truncated",
+# and a table needs no more than one measure of non-words.
 _UNTABLED = re.compile(r"hypotheses|truncated|(reference_)?non_words_.*")
 _RECALL = "length_recall_"
 

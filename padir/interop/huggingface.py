@@ -108,7 +108,7 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
       PadirError: the folder holds something else, or the weights are 8-bit integers.
     """
     if translator.loaded.as_integers:
-        raise PadirError("other frameworks know no weights of padir's 8 bits: export them as float32")
+        raise PadirError("other frameworks cannot read padir's 8-bit weights: export them as float32")
     flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
     arrays, names = {}, {}
     for name, value in flat.items():

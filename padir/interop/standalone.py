@@ -37,8 +37,9 @@ import sentencepiece
 FORMAT = 2
 DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
 _PADDING, _EOS, _UNK = 0, 1, 2
-_LONGEST = 2**16  # tokens; arrays of one row have this size before any program is asked
-_MOST_DRAFTS = 4_096  # of one sentence
+# Maximum number of tokens of a row: the loader allocates a row before it runs a program that could refuse its length.
+_LONGEST = 2**16
+_MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence
 _DTYPES = ("float32", "bfloat16", "int8", "int32")
 
 
@@ -162,8 +163,9 @@ class Exported:
         Args:
           sources: the ids of each sentence, without EOS; no ids give an empty translation.
           truncate: cut sources that are too long instead of raising.
-          options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (most
-            decoder passes), top_k (lengths tried), offsets (added to each length), draws (drafts of each length).
+          options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (the
+            maximum number of decoder passes), top_k (the number of lengths to try), offsets (numbers added to each
+            length), draws (the number of drafts of each length).
 
         Raises:
           ExportError: a source is longer than any program takes, or an option is unknown or out of its range.
@@ -305,7 +307,8 @@ class Exported:
 
     def _search(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch with an autoregressive model: one program encodes and searches."""
-        factor, extra = self.description["length_limit"]  # most target tokens, from the number of source tokens
+        # At most factor * (source tokens) + extra target tokens; EOS counts on both sides.
+        factor, extra = self.description["length_limit"]
         limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
         limit_B[sentences:] = 2  # padding rows end at once
         arguments = (source_BS, limit_B.astype(np.int32), np.int32(chosen["seed"]))

@@ -31,7 +31,8 @@ def run(
     Args:
       subject: "fig1", "fig2", "fig3" or "theorems".
       seed: seed of all random draws, 32 bits.
-      output: NAME of NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
+      output: NAME, a path without an ending; the files are NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
+        None writes no file.
       tell: receives a line of text for every row.
       sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), or `models`, `num_spins` and `only`
         (theorems); None keeps a default.
@@ -51,7 +52,7 @@ def run(
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
     if output is not None:  # before the work
         if os.path.basename(output) in ("", ".", ".."):
-            raise PadirError("output", "the name of files without their endings", output, "add one")
+            raise PadirError("output", "a path that ends in a file name without an ending", output, "add a name")
         check_writable(f"{output}.csv", file=True)
         if subject != "theorems":
             require_matplotlib()

@@ -42,7 +42,14 @@ class Statement:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Result of a check: the smallest of `margins` margins, and the number of spins of its model."""
+    """Result of a check.
+
+    Attributes:
+      statement: the statement that was checked.
+      margin: the smallest margin that the check yielded.
+      num_spins: number of spins of the model that has this margin.
+      margins: number of margins that the check yielded.
+    """
 
     statement: Statement
     margin: float
@@ -62,7 +69,8 @@ class Finding:
 
 def check(statement: Statement, *, seed: int, models: int, largest: int) -> Finding:
     """Checks a statement on `models` random models of 2 to `largest` spins, within the statement's own limits."""
-    name = int.from_bytes(statement.name.encode(), "big") % (1 << 32)  # so that no statement's models depend on others
+    # Each statement has a seed of its own, so that its models do not depend on which other statements are checked.
+    name = int.from_bytes(statement.name.encode(), "big") % (1 << 32)
     rng = np.random.default_rng([seed, name])
     sizes = range(statement.smallest, max(statement.smallest, min(largest, statement.largest)) + 1)
     found = [

@@ -45,7 +45,7 @@ from padir.storage.resumable import Chunks
 from padir.text.ids import EOS
 
 _ENCODE_BATCH = 1024
-CHUNK_BATCHES = 16  # batches in a chunk, the most that an interruption can lose
+CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ from padir.text.ids import PADDING, Ids
 
 BLOCK = 2**21  # pairs of a source and a target token in a block
 NULL = PADDING
-_READ = 1024  # records that are read at once
+_READ = 1024  # number of records that are read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +138,7 @@ def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: 
 
     Args:
       sources, targets: the two sides of the same sentence pairs; the NULL word is added to each source.
-      num_ids: an upper bound of all ids, itself excluded.
+      num_ids: a number above all ids.
       iterations: number of iterations of expectation maximisation.
     """
     source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)

@@ -6,8 +6,8 @@ module makes from text:
     [CLS] reference [SEP] candidate [SEP]      segment 0 up to the first [SEP], segment 1 after it, padded with zeros
 
 The older checkpoints (such as bleurt-base-128) read BERT's word pieces; BLEURT-20 and its distilled checkpoints read
-SentencePiece. A pair that is too long for the graph is cut token by token: the longer side loses its last token, or the
-candidate if both have the same length.
+SentencePiece. A pair that is too long for the graph is cut token by token: each time the longer side loses its last
+token; if both sides have the same length, the candidate does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pieces:
     Attributes:
       encode: text -> ids, without [CLS] and [SEP].
       cls, sep: ids of [CLS] and [SEP].
-      max_length: largest number of ids of a pair, [CLS] and both [SEP] included.
+      max_length: maximum number of ids of a pair, [CLS] and both [SEP] included.
       dynamic: True if the graph takes shorter rows; otherwise all rows have max_length.
     """
 

@@ -27,8 +27,8 @@ class NonWords:
 
     Attributes:
       known: number of times that each word occurs in the text that the list comes from, as `count_known` gives it.
-      least: number of times that a word must occur to be in the list.
-      by_word: give the percentage of words in place of outputs.
+      least: minimum number of times that a word must occur to be in the list.
+      by_word: give the percentage of words instead of the percentage of outputs.
       of_references: score the references in place of the outputs.
     """
 

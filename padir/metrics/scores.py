@@ -92,7 +92,9 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
 
 
 def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
-    """Number of tokens in all outputs divided by that in all references; below 1, the outputs are too short.
+    """Number of tokens in all outputs, divided by the number of tokens in all references.
+
+    A ratio below 1 means that the outputs are too short.
 
     The tokens are BLEU's, and the value is SacreBLEU's `ratio`.
 

@@ -8,7 +8,7 @@ from typing import Any
 from padir.errors import PadirError
 
 UNKNOWN = "[UNK]"
-_LONGEST_WORD = 200  # characters; longer words are unknown
+_LONGEST_WORD = 200  # maximum number of characters of a word; longer words become unknown
 
 
 def load_word_pieces(path: Path, lower_case: bool) -> Any:

@@ -30,8 +30,8 @@ class ModelConfig:
       tied: use the token embedding, scaled by 1/sqrt(D), as the output projection.
       positional_attention: give each decoder layer the paper's positional attention.
       dropout_rate: share of activations dropped in training, in [0, 1); all positions drop the same, as in T5X.
-      max_length: rows of the position table and classes of the length head; sources and targets have at most this many
-        tokens, EOS included.
+      max_length: number of rows of the position table and of classes of the length head; sources and targets have at
+        most this many tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`; "ctc" makes a CTC model, whose canvas holds blanks and
         repetitions and is collapsed to the translation (`padir.training.ctc.Ctc`).
       max_fertility: largest change from one target token per source token (fertility head only).

@@ -97,7 +97,8 @@ class Decoder(nn.Module):
             self.abs_pos_embed = Embed(c.max_length, c.width, dtype, axes=("abs_position", "embed"))
         if c.decontextualised:
             self.context_norm = RMSNorm(dtype)
-        layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer  # deterministic
+        # Argument 7 of a layer, counted from self, is `deterministic`.
+        layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.decoder_layers)]
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))

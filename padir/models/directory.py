@@ -66,7 +66,7 @@ def save_model(
             (folder / MANIFEST).unlink(missing_ok=True)
             for name in (*MODEL_FILES, MANIFEST):
                 (unfinished / name).rename(folder / name)
-    except safetensors.SafetensorError as error:  # safetensors reports a full disk so, not as an OSError
+    except safetensors.SafetensorError as error:  # raised for a full disk, in place of an OSError
         raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
 
 

@@ -58,7 +58,8 @@ class Encoder(nn.Module):
     def setup(self):
         c, dtype = self.config, DTYPES[self.config.dtype]
         self.relpos_bias = RelativePositionBias(c.heads)
-        layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer  # deterministic
+        # Argument 4 of a layer, counted from self, is `deterministic`.
+        layer = nn.remat(EncoderLayer, static_argnums=(4,)) if c.remat else EncoderLayer
         self.layers = [layer(c, name=f"layers_{i}") for i in range(c.encoder_layers)]
         self.encoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))

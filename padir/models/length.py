@@ -126,7 +126,7 @@ def get_length_head(name: str) -> Callable[..., nn.Module]:
     """Looks up the class of a length head, (width, max_length, max_fertility) -> module, by its name.
 
     Raises:
-      PadirError: no length head has that name; the message lists the known ones.
+      PadirError: no length head has that name; the message lists the known names.
     """
     checks.one_of(LENGTH_HEADS, length_head=name)
     return LENGTH_HEADS[name]

@@ -78,7 +78,7 @@ class Transformer(nn.Module):
         Args:
           source_BS: source segments; each begins with the [LENGTH] id if the length head is "token".
           segment_BS: 1 .. num_segments, 0 for padding.
-          num_segments: G, the largest number of segments in a row (static).
+          num_segments: G, the maximum number of segments in a row (static).
         """
         memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
         text_BS = jnp.where(source_BS == self.ids.length, 0, segment_BS) if self.config.length_token else segment_BS
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
 
     def cross_kv(self, memory_BSD: Float[Array, "B S D"]) -> Any:
-        """Cross-attention keys and values of each decoder layer, which all stages and steps share."""
+        """Cross-attention keys and values of each decoder layer, for all training stages or all refinement steps."""
         return self.decoder.cross_kv(memory_BSD)
 
     def decode(
@@ -101,7 +101,7 @@ class Transformer(nn.Module):
         deterministic: bool = True,
         find_best: bool = False,
     ) -> Output:
-        """Runs the decoder on drafts; returns float32 logits of every position, and keep logits if it has a rejecter.
+        """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
         Arguments and errors are those of `draft_states`. With `find_best`, and if there are more than `MOST_LOGITS`
         logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute the whole
@@ -261,7 +261,7 @@ class Transformer(nn.Module):
         return self.decoder.logits_dense(states_BLD, only)
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
-        """The logit of keeping what `ModelConfig.rejecter_judges` names at each position; None without a rejecter."""
+        """Logit of keeping the token shown or the argmax (`ModelConfig.rejecter_judges`); None without a rejecter."""
         if not self.config.rejecter:
             return None
         return self.rejecter(stop_gradient(states_BLD) if self.config.rejecter_judges == "prediction" else states_BLD)

@@ -18,7 +18,8 @@ class Canvas:
 
     Attributes:
       tokens_BL: the drafts; padding where segment_BL is 0.
-      score_BL: log-probability of each token when it was last written, below 0; 0 where nothing was written.
+      score_BL: log-probability that each token had when it was last written, always below 0; 0 where nothing was
+        written.
       free_BL: positions that may be rewritten, which are all but EOS and padding.
       start_BL: tokens that the canvas began with. Hiding a position restores its start token, a random piece or a
         mask.

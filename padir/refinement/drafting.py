@@ -10,7 +10,7 @@ from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.protocols import Corruption
 from padir.text.ids import Ids, sequence_mask
 
-# Folded into a row's key for the draft. No refinement step has this number, so draft and steps get different noise.
+# A row's key is folded with this number to draw the draft. No step has this number, so the steps get other noise.
 _DRAFT = 2**31 - 1
 
 

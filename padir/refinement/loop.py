@@ -39,8 +39,8 @@ class Part:
     Attributes:
       first, end: the call makes steps first .. end - 1 of num_steps; `end=None` means num_steps.
       memory: the strategy's memory after the previous part; None makes the initial memory.
-      rows_at_once: number of rows in one decoder call, which then leaves out rows that are done; None means all rows.
-        This number changes the time and memory of a pass, but not the results.
+      rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
+        out rows that are done. This number changes the time and memory of a pass, but not the results.
     """
 
     first: int | Int[Array, ""] = 0
@@ -87,7 +87,8 @@ def refine(
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
 
     Args:
-      key_B: one key per row, made from sentence and hypothesis numbers, so that a row does not depend on its batch.
+      key_B: one key per row. In decoding a key is made from the sentence and its hypothesis (`padir.refinement.draws`),
+        so that a row does not depend on its batch.
       canvas: the draft, usually from `padir.refinement.draft`.
       logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
       strategy: one of `padir.refinement.STRATEGIES`.
@@ -96,7 +97,8 @@ def refine(
       banned_ids: ids that are never written; None means `canvas.ids.special`.
       trace: also return the tokens and scores after every step. A number instead of True makes room for that many
         steps, at least num_steps; entries beyond num_steps repeat the last tokens.
-      part: the steps to make in this call, and the rows of a decoder pass; by default all.
+      part: the steps that this call makes, and the number of rows in one decoder call; by default all steps and all
+        rows.
 
     Raises:
       PadirError: num_steps is below 1 or above `trace`, or `trace` is set and `part` leaves out steps.

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax.monitoring
 
-SECONDS = 2.0  # work that takes longer is told of
+SECONDS = 2.0  # work that takes longer is reported on stderr
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"  # JAX records this event just before XLA compiles,
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # and this one after it
 _END = b"\0"  # no signal has this number

@@ -104,7 +104,7 @@ def make_app(
 
 
 async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
-    """Writes the answer as JSON, one translation at a time, as megabytes of traces would keep other clients waiting."""
+    """Writes the answer as JSON, one translation at a time: to write megabytes at once would delay other clients."""
     written = []
     for each in translations:
         written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
@@ -173,7 +173,8 @@ async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, l
     ]
     sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
     if len(sentences) > limits.max_sentences:
-        raise Refused(422, f"a request takes {limits.max_sentences} sentences, got {len(sentences)}: send several")
+        expected = f"a request has at most {limits.max_sentences} sentences"
+        raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
     request_of_sentences = dataclasses.replace(asked, texts=sentences)
     futures = await asyncio.to_thread(engine.submit, request_of_sentences)  # tokenising takes a while
     answer = asyncio.ensure_future(_all(futures))
@@ -208,7 +209,7 @@ async def _body(request: requests.Request, most: int) -> bytes:
     Raises:
       Refused: 413 if the body is larger.
     """
-    problem = Refused(413, f"a request takes {most:,} bytes: send several")
+    problem = Refused(413, f"a request has at most {most:,} bytes: send several requests")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > most:
         raise problem

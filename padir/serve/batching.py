@@ -20,7 +20,7 @@ from padir.errors import PadirError
 
 
 class QueueFull(PadirError):
-    """Error for more jobs than may wait."""
+    """Error: the queue has no room for the jobs."""
 
 
 class Closed(PadirError):
@@ -38,12 +38,12 @@ class Batcher:
     """Runs jobs in batches of equal keys, in one thread.
 
     Args:
-      run: (key, works) -> a result for each, called in the one thread. After an exception the jobs of the batch run
-        again one by one, so that only the failed job gets the exception.
+      run: function from (key, works) to one result for each work; only the thread calls it. After an exception the jobs
+        of the batch run again one by one, so that only the failed job gets the exception.
       max_batch: maximum number of jobs in a batch.
       max_wait: seconds that a job waits for other jobs of its key.
       max_queue: maximum number of waiting jobs.
-      clock: seconds, for tests.
+      clock: function that returns the time in seconds; tests replace it.
     """
 
     def __init__(

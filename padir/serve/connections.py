@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEADER_SECONDS = 10.0  # from a connection's start, or from the first byte of a further request
+# Time limit for a request's headers, from the connection's start or from the first byte of a further request.
+HEADER_SECONDS = 10.0
 
 
 class KnownHosts:
@@ -51,16 +52,19 @@ def is_known(host: str, names: Collection[str]) -> bool:
     return True
 
 
+STALLED_SECONDS = 30.0  # for a client to read what fills the buffer of its connection
 _Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is installed
 
 
 class TimedHeaders(_Protocol):
-    """uvicorn's HTTP protocol that closes a connection whose next request does not have whole headers in time.
+    """uvicorn's HTTP protocol, which here closes a connection whose client is late to send headers or to read answers.
 
-    uvicorn alone limits the time between two requests, but neither that before the first one nor that of half a one.
+    By itself, uvicorn limits the time between two requests, but neither the time before the first request nor the time
+    that a request's headers take to arrive.
     """
 
     _waiting: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -73,8 +77,17 @@ class TimedHeaders(_Protocol):
         elif self._waiting is None:
             self._wait()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_stalled()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_stalled()
         super().connection_lost(exc)
 
     def _answering(self) -> bool:
@@ -87,6 +100,11 @@ class TimedHeaders(_Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def _stop_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _close(self) -> None:
         self._waiting = None

@@ -132,7 +132,7 @@ class Engine:
         self.state = "stopped"
 
     def submit(self, request: Request) -> list[Future[Translation]]:
-        """Queues a request and returns the futures of its translations, in order; cancel those no longer wanted.
+        """Queues a request and returns the futures of its translations, in order; cancel futures that nobody awaits.
 
         Raises:
           Refused: 422 if a sentence is too long, 429 if the queue is full, 503 if the engine is not ready.
@@ -211,7 +211,7 @@ class Engine:
         ]
 
     def _compile_next(self) -> bool:
-        """Compiles one more shape of the warm-up; False if none is left, or no room for its programs."""
+        """Compiles one more shape of the warm-up; False if no shape is left, or no room for more programs."""
         if not self._left or not self.ready:
             return False
         try:

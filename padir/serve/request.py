@@ -11,7 +11,7 @@ from padir.errors import PadirError
 
 
 class Refused(PadirError):
-    """A request is answered by an error.
+    """Error with which the server answers a request.
 
     Attributes:
       status: HTTP status.
@@ -28,12 +28,12 @@ class Limits:
     """Limits of requests and of the queue.
 
     Attributes:
-      max_body: bytes of a request.
-      max_sentences: sentences of a request.
-      max_characters: characters of a sentence; the model has a limit of tokens, too.
+      max_body: maximum size of a request in bytes.
+      max_sentences: maximum number of sentences in a request.
+      max_characters: maximum number of characters in a sentence; the model also limits the tokens.
       max_steps, max_lengths: largest num_steps, and largest top_k and n_best, of a request.
-      max_queue: sentences of all clients that wait.
-      timeout: seconds from a request's arrival to its answer.
+      max_queue: maximum number of waiting sentences, of all clients together.
+      timeout: maximum number of seconds from a request's arrival to its answer.
 
     Raises:
       PadirError: no request could meet a limit.
@@ -65,7 +65,7 @@ class Options:
 
     Attributes:
       num_steps, top_k: as in `Decoding` and `LengthSearch`; None for an autoregressive model.
-      trace: the answer has every step.
+      trace: True if the answer lists every step.
     """
 
     num_steps: int | None
@@ -112,7 +112,7 @@ def read_request(body: bytes, limits: Limits, defaults: Options) -> Request:
     if unknown := sorted(set(asked) - set(FIELDS)):
         raise Refused(422, f"unknown field {_short(unknown[0])}: known are {', '.join(FIELDS)}")
     if defaults.num_steps is None and (foreign := [name for name in FIELDS[2:] if name in asked]):
-        raise Refused(422, f"the model is autoregressive, which has no {foreign[0]}: leave it out")
+        raise Refused(422, f"the model is autoregressive and has no {foreign[0]}: leave it out")
     texts = _texts(asked, limits)
     if defaults.num_steps is None or defaults.top_k is None:
         return Request(texts, defaults, split=_flag(asked, "split"))
@@ -147,7 +147,8 @@ def _texts(asked: dict[str, Any], limits: Limits) -> tuple[str, ...]:
     if not isinstance(texts, list):
         raise Refused(422, f"text must be a string or a list of strings, got {_kind(texts)}")
     if len(texts) > limits.max_sentences:
-        raise Refused(422, f"a request takes {limits.max_sentences} sentences, got {len(texts)}: send several")
+        expected = f"a request has at most {limits.max_sentences} sentences"
+        raise Refused(422, f"{expected}, got {len(texts)}: send several requests")
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise Refused(422, f"text must be a string or a list of strings, got {_kind(text)} at place {number}")

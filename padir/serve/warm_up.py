@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """True for shapes that are compiled before the first request: one sentence, its translation as long."""
+        """True for single sentences with translations of equal length; these shapes are compiled before any request."""
         return self.rows == 1 and self.target == self.source and not self.trace
 
 
@@ -63,11 +63,12 @@ def batch_shapes(batch_size: int) -> list[int]:
 
 
 def candidate_counts(top_k: int, most: int, each: int) -> tuple[int, ...]:
-    """The numbers of candidates a sentence to which batches are filled up, however a client sets top_k.
+    """The numbers of candidates per sentence to which batches are filled up, whatever top_k clients set.
 
     Args:
-      top_k: the default, whose number is among them; requests have up to `most`.
-      each: candidates of each length, by offsets and draws.
+      top_k: the default top_k; the numbers include its number of candidates.
+      most: the largest top_k of a request.
+      each: number of candidates of each length, which is the number of offsets times the number of draws.
 
     >>> candidate_counts(5, 8, 1)
     (1, 2, 4, 5, 8)

@@ -113,7 +113,7 @@ class Manifest:
         """
         if missing := [name for name in needed if name not in self.files]:
             raise PadirError(
-                f"{folder / MANIFEST} does not name {missing[0]}, which so cannot be checked", remedy=self.REMEDY
+                f"{folder / MANIFEST} does not name {missing[0]}, so this file cannot be checked", remedy=self.REMEDY
             )
         for name, expected in self.files.items():
             path = path_inside(folder, name)

@@ -24,7 +24,7 @@ PADDING = 0
 EOS = 1
 UNK = 2
 NUM_BYTES = 256  # SentencePiece's byte pieces follow UNK when byte fallback is on
-_MOST_SENTINELS = 2**17  # mask_range needs one for each position of the longest row, and 3 more
+_MOST_SENTINELS = 2**17  # enough for mask_range, which needs one for each position of the longest row, and 3 more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +61,10 @@ class Ids:
             raise PadirError("num_sentinels", f"at most {_MOST_SENTINELS:,}", self.num_sentinels, "100 are usual")
         if not UNK < self.first_regular < self.end_regular:
             raise PadirError(
-                f"a vocabulary of {self.vocab_size} ids with {self.num_sentinels} sentinels and regular pieces from"
-                f" {self.first_regular} on has no regular piece",
-                remedy="use a larger vocabulary",
+                "first_regular",
+                f"above {UNK} and below {self.end_regular}, the first sentinel of {self.vocab_size} ids",
+                self.first_regular,
+                "use a larger vocabulary" if self.first_regular > UNK else "",
             )
         checks.at_least(self.vocab_size, num_embeddings=self.num_embeddings)
 

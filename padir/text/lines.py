@@ -45,7 +45,7 @@ class TimedReader:
     """
 
     def __init__(self, file: IO[bytes]):
-        self._file = file  # kept, as a file that nobody holds is closed
+        self._file = file  # the reference keeps the file open
         self._buffer, self._ended = bytearray(), False
 
     def readline(self, size: int, /) -> bytes:

@@ -32,7 +32,7 @@ from padir.storage.manifest import check_manifest, write_manifest
 EXTRA = "extra"
 Check = Callable[[Mapping[str, tuple[int, ...]]], object]
 """Callback that gets the shapes of arrays by name, and raises if they are not wanted."""
-_STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is none, as it would become 115
+_STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is not one: it would become 115
 
 
 def _orbax(*, partial: bool = False) -> Any:
@@ -54,7 +54,7 @@ def _orbax(*, partial: bool = False) -> Any:
 
 
 def _is_no_raised_error(record: logging.LogRecord) -> bool:
-    """False for the tracebacks that Orbax logs of errors which it raises, too."""
+    """False for log records with the traceback of an error that Orbax also raises."""
     return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
@@ -267,4 +267,6 @@ def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
     """The error for a checkpoint without parameters or without their moving average."""
     if path == ("params",) or "params" not in tree:
         return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")
-    return PadirError(f"{folder} holds no moving average, which the training was validated with: average the last ones")
+    return PadirError(
+        f"{folder} holds no moving average, although the run was validated with one: average the last checkpoints"
+    )

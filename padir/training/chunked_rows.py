@@ -32,7 +32,8 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
     size = batch if positions_at_once is None else rows_at_once(batch, length, positions_at_once)
     if size == batch:
         return fn(*rows)
-    leaves, row_tree = jax.tree.flatten(rows)  # a Canvas does not allow the chunks' extra axis
+    # Flattened, because rows may hold a Canvas, whose annotated shapes allow no axis of chunks.
+    leaves, row_tree = jax.tree.flatten(rows)
     made_tree = None
 
     def chunk(leaves):

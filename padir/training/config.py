@@ -44,7 +44,7 @@ class Intervals:
         checks.at_least(0, **checks.fields_of(self, "evaluate"))
 
     def evaluates(self, step: int, num_steps: int) -> bool:
-        """True if the validation split is decoded after a step: at each interval and, unless it is 0, the last step."""
+        """True if validation follows a step: at each interval and after the last step, unless `evaluate` is 0."""
         return self.evaluate > 0 and (step % self.evaluate == 0 or step == num_steps)
 
 

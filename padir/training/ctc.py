@@ -179,7 +179,7 @@ def best_alignment(logits_BLV: Float[Array, "B L V"], canvas: Canvas, label_BN: 
       canvas: gives the free positions, to which the target is aligned; all others keep their tokens.
       label_BN: the target's pieces, 0 after the last.
 
-    If the target needs more positions than are free, the row's alignment means nothing.
+    If the target needs more positions than are free, the row's alignment is meaningless.
     """
     batch, states = label_BN.shape[0], 2 * label_BN.shape[1] + 1
     blank = canvas.ids.blank

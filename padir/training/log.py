@@ -89,8 +89,8 @@ class TrainingLog:
     Args:
       folder: the model directory; None writes and shows nothing, since another process logs.
       num_steps: total number of optimizer steps.
-      start: the step from which the run resumes; later rows of metrics.jsonl are dropped, as the run logs them again,
-        and so are metrics of averaged weights if only the model is left to write.
+      start: the step from which the run resumes. Rows of later steps are dropped from metrics.jsonl, because the run
+        logs these steps again. If only the model is left to write, the metrics of averaged weights are dropped, too.
       parameters: number of the model's parameters.
 
     Raises:

@@ -32,7 +32,8 @@ class NotFinite:
     Attributes:
       action: "stop" (saves the batch and ends the run) or "skip" (leaves parameters and optimizer state unchanged, and
         counts the step as "skipped" in metrics.jsonl).
-      most_in_a_row: number of skipped steps in a row after which "skip" stops, too, as the batches are not the cause.
+      most_in_a_row: number of skipped steps in a row after which "skip" stops the run, too, because so many failures in
+        a row are not due to single batches.
 
     Raises:
       PadirError: the action is unknown, or `most_in_a_row` is below 1.
@@ -58,7 +59,9 @@ def is_finite(loss: Float[Array, ""], grads: Any) -> Bool[Array, ""]:
 
 
 class Watch:
-    """Applies the policy to steps whose loss or gradient is not finite, once known; only `drain` waits for outcomes.
+    """Applies the policy to steps whose loss or gradient is not finite, as soon as the outcome of a step is known.
+
+    Only `drain` waits for outcomes.
 
     Attributes:
       folder: the model directory, where the batch is saved if the run stops.
@@ -111,7 +114,7 @@ class Watch:
         remedy = "" if self.policy.action == "skip" else ", or leave such updates out (NotFinite.action='skip')"
         raise PadirError(
             f"{what}; its batch is saved in {path}: lower the learning rate or clip the gradient{remedy}; the"
-            " checkpoints are from before"
+            " checkpoints were saved before that step"
         )
 
 

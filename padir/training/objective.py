@@ -67,7 +67,8 @@ class Objective:
     """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
 
     A call returns the loss of a batch, summed over all positions that count. A training step divides this sum by the
-    number of all target tokens: if few positions of a stage count, the length loss weighs more against it.
+    number of all target tokens: if few positions of a stage count, the length loss has more weight relative to the
+    stage's loss.
 
     Attributes:
       corruption: makes the first stage's canvas.

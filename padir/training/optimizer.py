@@ -16,9 +16,9 @@ from padir.errors import PadirError
 class Cosine:
     """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
 
-    The warm-up begins at peak / (warmup_steps + 1), an even share of the peak a step. The paper's begins at the least
-    rate instead, peak * final here. That would raise the rates of the warm-up by at most 2 % of the peak, with the
-    defaults; the scores in the heads of configs/run/ were measured without it.
+    The warm-up begins at peak / (warmup_steps + 1), an even share of the peak a step. The paper's warm-up begins at the
+    lowest rate instead, which is peak * final here. With the defaults, this would raise the rates of the warm-up by at
+    most 2 % of the peak; the scores in the headers of configs/run/ were measured with padir's warm-up.
 
     Attributes:
       peak: highest learning rate.
@@ -71,8 +71,8 @@ class Adafactor:
       factored: keep only row and column means of the second moment of matrices whose sides are both 128 or more.
       multiply_by_parameter_scale: multiply the learning rate by each parameter's scale, as T5X does by default.
       decay_rate: the second moment's decay at step t is 1 - t**-decay_rate.
-      clipping_threshold: largest root mean square of an update.
-      momentum: decay of a first moment, or None for none.
+      clipping_threshold: maximum root mean square of an update; larger updates are scaled down.
+      momentum: decay of a first moment; None keeps no first moment.
       weight_decay: share of each parameter that a step subtracts, independent of the learning rate.
       clip_norm: largest global norm of the gradient, or None.
     """

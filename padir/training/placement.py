@@ -78,6 +78,6 @@ class Placement:
         data, model = self.mesh.devices.shape
         part = part_held(self.state, self.like)
         return (
-            f"{self.mesh.size} devices: {data} share the rows of a batch, {model} the work on each; a device holds"
-            f" {part:.1%} of the state"
+            f"{self.mesh.size} devices: the rows of a batch are split {data} ways, the work on each row {model} ways;"
+            f" a device holds {part:.1%} of the state"
         )

@@ -28,8 +28,8 @@ def check_new(folder: Path, checkpoints: Checkpoints) -> None:
     """
     if (folder / MANIFEST).exists() and not checkpoints.steps():
         raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training run to resume, got {folder} with a"
-            f" {MANIFEST} and no checkpoints, which would be overwritten: give another one"
+            f"model_dir must be new, or hold the checkpoints of the training run to resume, got {folder},"
+            f" which holds a {MANIFEST} but no checkpoints and would be overwritten: give another one"
         )
 
 

@@ -153,7 +153,10 @@ class TrainRun:
         self._sums = sums if self._sums is None else jax.tree.map(jnp.add, self._sums, sums)
 
     def stop_requested(self) -> bool:
-        """True if any process was asked to stop before the last step; call once a step, as signals come at any time."""
+        """True if any process was asked to stop and steps remain.
+
+        Every process must call this once a step, because several processes take the decision by a common vote.
+        """
         return self._vote(self.stop.requested) and self.at < self.config.num_steps
 
     def record(self) -> None:
@@ -216,7 +219,7 @@ class TrainRun:
         if not on_host(all_finite(self.state.params)):
             raise PadirError(
                 f"the parameters are not finite at step {self.at}: lower the learning rate or clip the gradient; the"
-                f" checkpoints in {self.checkpoints.folder} are from before"
+                f" checkpoints in {self.checkpoints.folder} were saved while the parameters were still finite"
             )
 
     def _save(self, extra: bool) -> None:

@@ -72,7 +72,7 @@ def read_run_card(checkpoints: Checkpoints, step: int | None = None, **replaced:
     folder = checkpoints.folder / str(step)
     if not (folder / "model.json").is_file():
         raise PadirError(
-            f"{folder} does not describe its model, as an earlier version of padir wrote it",
+            f"{folder} does not describe its model, because an earlier version of padir wrote it",
             remedy="run the same `padir train` again, which writes further checkpoints",
         )
     return read_card(folder, **replaced)

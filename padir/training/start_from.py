@@ -33,8 +33,8 @@ class StartFrom:
 
     Attributes:
       model: a model directory, or the name of a model that comes with padir.
-      parts: "encoder" (and the length head), "decoder" (and output projection, rejecter) or both; the token embedding
-        comes with either.
+      parts: "encoder" (with the length head), "decoder" (with the output projection and the rejecter) or both. The
+        token embedding is taken in either case.
 
     Raises:
       PadirError: `parts` is empty or names something else.
@@ -62,7 +62,8 @@ class StartFrom:
         if card.config.width != model.config.width:
             raise PadirError(
                 f"start_from must be a model of width {model.config.width}, got {self.model} of width"
-                f" {card.config.width}, of which nothing fits: change ModelConfig.width, or start from another model"
+                f" {card.config.width}, whose parameters do not fit: change ModelConfig.width, or start from another"
+                " model"
             )
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
         expected = param_shapes(model.config, model.ids)
@@ -106,7 +107,7 @@ class StartFrom:
     ) -> list[str]:
         lines = [f"padir: {len(taken)} of {count} parameters start from {self.model}"]
         lines += [
-            f"  {name}: {len(ids):,} of {pieces:,} pieces, which that model has, too" for name, ids in rows.items()
+            f"  {name}: {len(ids):,} of {pieces:,} pieces, those that both models have" for name, ids in rows.items()
         ]
         by_reason = collections.defaultdict(list)
         for name, reason in why.items():

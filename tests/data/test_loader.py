@@ -12,8 +12,11 @@ from padir.data.loader import default_source_length, make_loader
 from padir.data.manifest import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.plan import PLANS, Batching, Layout
 from padir.data.prepare import prepare
+from padir.data.records import read_record
 from padir.data.sources import multi30k
 from padir.errors import PadirError
+from padir.storage.files import write_json
+from padir.storage.manifest import FileSum, sealed
 from padir.text.tokenizer import train
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
@@ -258,3 +261,37 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
 def test_a_batch_of_more_positions_than_memory_is_refused(sizes):
     with pytest.raises(PadirError, match="a batch must be of at most 67,108,864 positions, got"):
         Layout(**{"rows": 32, "row_length": 128, "source_row_length": 128} | sizes)
+
+
+def int32(*numbers):
+    return np.array(numbers, "<i4").tobytes()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"abc",
+        int32(3, 300, 1, 300, 1),  # another length of the source
+        int32(2, 300, 300, 1, 300, 1),  # longer than its place in the row
+        int32(-3, 300, 1, 300, 1),
+        int32(2, 300, 1, 2**30, 1),
+        int32(2, -300, 1, 300, 1),
+        int32(2, 300, 1, 300, 0),  # no EOS
+        int32(2, 0, 1, 300, 1),
+    ],
+)
+def test_a_forged_record_is_refused(record):
+    with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids below 400: prepare the folder again"):
+        read_record(record, np.array([2, 2]), 400)
+
+
+def test_a_record_of_a_folder_is_compared_with_its_lengths(tmp_path, tokenizer):
+    prepare(Listed((("eins zwei", "one two"), ("drei", "three"))), tokenizer, tmp_path / "out", progress=False)
+    path = tmp_path / "out" / "train.lengths.npy"
+    np.save(path, np.load(path)[::-1])
+    manifest = PreparedManifest.read(tmp_path / "out")
+    files = manifest.files | {path.name: FileSum.of(path)}
+    write_json(tmp_path / "out" / "manifest.json", sealed(dataclasses.replace(manifest, files=files).to_json()))
+    with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids"):
+        next(make_loader(tmp_path / "out", Batching(rows=1, row_length=8), seed=None))

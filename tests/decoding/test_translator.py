@@ -12,7 +12,7 @@ from support.tiny_model import TINY, random_model_dir, random_translator
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import refine_drafts
-from padir.decoding.rerank import OwnScore, Rescore
+from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rescore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.text import one_line, without_repeats
 from padir.decoding.translation import Translation
@@ -256,6 +256,22 @@ class TestChoosing:
         results = translator.translate(texts, prune=Prune(keep=2), batch_size=len(texts), **options)
         assert [result.hypotheses for result in results] == [2, 3] * (len(texts) // 2)
         assert [len(set(result.candidate_lengths)) for result in results] == [2] * len(texts)
+
+    @pytest.mark.parametrize("rerank", [OwnScore(), MinimumBayesRisk()])
+    def test_rows_that_pad_a_sentence_are_no_candidates(self, translator, rerank):
+        """The first sentence has 2 candidates, its neighbour 3: the first one's third row repeats one of the two."""
+        texts, lengths = ["eins zwei", "drei vier fünf"], [2, 6]
+        options = {"lengths": LengthSearch(offsets=(-1, 0, 1)), "n_best": 9, "rerank": rerank}
+        together = translator.translate(texts, target_lengths=lengths, batch_size=2, **options)
+        alone = [
+            translator.translate([text], target_lengths=[length], **options)[0]
+            for text, length in zip(texts, lengths, strict=True)
+        ]
+        assert [len(result.candidates) for result in together] == [2, 3]
+        assert [result.text for result in together] == [result.text for result in alone]
+        for one, other in zip(together, alone, strict=True):
+            assert [text for text, _ in one.candidates] == [text for text, _ in other.candidates]
+            assert [s for _, s in one.candidates] == pytest.approx([s for _, s in other.candidates], abs=1e-4)
 
     def test_of_equal_scores_the_most_likely_length_wins(self, translator):
         def equal(sources, targets):

@@ -138,7 +138,7 @@ def test_what_the_manifest_does_not_name_is_not_read(tokenizer, tmp_path, name):
 
 
 def test_8_bits_are_refused(tokenizer, tmp_path):
-    with pytest.raises(PadirError, match="other frameworks know no weights of padir's 8 bits"):
+    with pytest.raises(PadirError, match="other frameworks cannot read padir's 8-bit weights"):
         write_weights(untrained(tokenizer).quantised(), tmp_path / "out")
 
 
@@ -149,4 +149,4 @@ def test_the_command(tokenizer, tmp_path, capsys):
     assert main(arguments) == 0
     assert read_weights(tmp_path / "out").card == translator.card
     assert main([*arguments, "--overwrite", "--platforms", "cpu"]) == 2
-    assert "--platforms is of programs, and --weights writes none" in capsys.readouterr().err
+    assert "--platforms applies to programs, and --weights writes none" in capsys.readouterr().err

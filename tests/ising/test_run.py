@@ -85,7 +85,7 @@ def test_theorems_are_told(tmp_path, capsys):
         (["fig2", "--seed", str(1 << 32)], "0 to 4,294,967,295, got 4,294,967,296"),
         (["fig1", "--samples", "100", "100000000"], "at most 6,710,886 samples"),
         (["fig3", "--budget", "3000000000"], "below 2,147,483,647 steps"),
-        (["fig1", "--output", "figures/"], "the name of files"),
+        (["fig1", "--output", "figures/"], "ends in a file name without an ending"),
     ],
 )
 def test_bad_sizes_end_with_a_message(arguments, message, capsys):

@@ -145,7 +145,7 @@ class TestModelDirectory:
         manifest = json.loads((model_dir / MANIFEST).read_text())
         del manifest["files"][name]
         (model_dir / MANIFEST).write_text(json.dumps(sealed(manifest)))
-        with pytest.raises(PadirError, match=f"does not name {name}, which so cannot be checked"):
+        with pytest.raises(PadirError, match=f"does not name {name}, so this file cannot be checked"):
             load_model(model_dir)
 
     @pytest.mark.parametrize("name", ["a\0b", "x" * 5_000, "circle", "fifo", "."])

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -118,7 +119,7 @@ class TestAnswers:
         (single,) = ask(client, "eins", split=True)
         assert single["text"] == single["sentences"][0]["text"] == ask(client, "eins")[0]["text"]
         many = client.post("/translate", json={"text": "Ja. " * 13, "split": True})
-        assert many.status_code == 422 and "a request takes 12 sentences, got 13" in many.json()["error"]
+        assert many.status_code == 422 and "a request has at most 12 sentences, got 13" in many.json()["error"]
 
     def test_with_candidates_and_every_step(self, client, translator):
         decoding = Decoding(num_steps=3, lengths=LengthSearch(2), n_best=2, batch_size=1)
@@ -197,10 +198,10 @@ class TestRefusals:
             (b'{"text": "eins", "num_steps": 9}', 422, "num_steps must be in 1 .. 8, got 9"),
             (b'{"text": "eins", "top_k": 5}', 422, "top_k must be in 1 .. 4, got 5"),
             (b'{"text": "' + b"e" * 301 + b'"}', 422, "sentence 1 has 301 characters, the server takes 300"),
-            (json.dumps({"text": ["eins"] * 13}).encode(), 422, "takes 12 sentences, got 13"),
+            (json.dumps({"text": ["eins"] * 13}).encode(), 422, "at most 12 sentences, got 13"),
             (b'{"text": ["eins", "' + b"eins " * 40 + b'"]}', 422, "sentence 2 has more than the 7 tokens"),
             (b'{"text": "\\ud800"}', 422, "surrogates"),
-            (b'{"text": "' + b"e" * 4_000 + b'"}', 413, "a request takes 4,000 bytes"),
+            (b'{"text": "' + b"e" * 4_000 + b'"}', 413, "a request has at most 4,000 bytes"),
         ],
     )
     def test_say_why(self, client, body, status, message):
@@ -600,6 +601,21 @@ class TestConnections:
             connection.sendall(b"GET /hea")
             while answer := connection.recv(10_000):
                 assert b"HTTP" not in answer  # at most the rest of the body
+
+    def test_a_client_that_does_not_read_is_left(self, client, monkeypatch):
+        monkeypatch.setattr("padir.serve.connections.STALLED_SECONDS", 0.2)
+        asked, answer = 1_000, b""
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(30)
+            connection.connect(("127.0.0.1", client.port))
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * asked)
+                time.sleep(1.5)
+                while part := connection.recv(1_000_000):
+                    answer += part
+        assert answer.count(b"HTTP/1.1 200") < asked
+        assert client.get("/health").status_code == 200
 
     def test_a_request_that_takes_longer_than_its_headers_is_answered(self, translator, monkeypatch):
         monkeypatch.setattr("padir.serve.connections.HEADER_SECONDS", 0.05)

@@ -37,7 +37,7 @@ def test_files_of_inner_folders_are_compared(folder):
 
 
 def test_a_needed_file_must_be_named(folder):
-    with pytest.raises(PadirError, match="does not name weights, which so cannot be checked"):
+    with pytest.raises(PadirError, match="does not name weights, so this file cannot be checked"):
         check_manifest(folder, ["inner/file", "weights"])
 
 

@@ -334,7 +334,7 @@ class TestAverageRun:
     def test_the_best_by_a_moving_average_that_is_not_there(self, run, tmp_path):
         params, card, tokenizer = load_model(run)
         save_model(run, params, dataclasses.replace(card, weights=Weights("ema", (30,), 0.9)), tokenizer, "")
-        with pytest.raises(PadirError, match="10 holds no moving average.*: average the last ones"):
+        with pytest.raises(PadirError, match="10 holds no moving average.*: average the last checkpoints"):
             average_run(run, tmp_path / "out", kind="best", count=2)
 
     def test_what_it_refuses(self, run, tmp_path):
@@ -347,7 +347,7 @@ class TestAverageRun:
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
         (run / "manifest.json").unlink()
-        with pytest.raises(PadirError, match="checkpoints/30 does not describe its model, as an earlier version"):
+        with pytest.raises(PadirError, match="checkpoints/30 does not describe its model, because an earlier version"):
             average_run(run, tmp_path / "out", kind="last", count=1)
         assert not (tmp_path / "out").exists()
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import types
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.decoding.text import collapsed
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.transitions import Glat
@@ -142,7 +142,7 @@ def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
     """The logits are those of one alignment, with each piece at two positions."""
     canvas = canvas_of(6)
     path = [A, A, CTC_IDS.blank, B, B, CTC_IDS.eos]
-    model, params = tiny_model(length_head="ctc", encoder_layers=1, decoder_layers=1, max_length=16)
+    model, _ = tiny_model(length_head="ctc")
     rows = StageRows(
         key_B=jax.random.split(jax.random.key(0), 1),
         canvas=canvas,
@@ -151,19 +151,21 @@ def test_accuracy_counts_the_first_position_of_each_piece_and_eos():
         chosen_BL=canvas.free_BL,
         keep_BL=None,
     )
-    objective = Ctc()
 
     def correct(path):
-        logits_BLV = 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
-        fixed = types.SimpleNamespace(ids=CTC_IDS, bind=lambda _: types.SimpleNamespace(logits=lambda _: logits_BLV))
-        return float(objective.end_stage(fixed, None, 0.0, True, jnp.zeros((1, 6, 1)), rows)[0][3])
+        class Fixed(Transformer):
+            def logits(self, states_BLD):
+                return 20.0 * jax.nn.one_hot(jnp.array([path]), CTC_IDS.vocab_size)
+
+        sums, _ = Ctc().end_stage(Fixed(model.config, CTC_IDS), {}, 0.0, True, jnp.zeros((1, 6, 1)), rows)
+        return float(sums[3])
 
     assert correct(path) == 3
     assert correct([A, A, A, A, A, CTC_IDS.eos]) == 2, "B has its place on an A"
 
 
 def test_glancing_shows_the_alignment_itself():
-    """With everything shown, the second stage reads the best alignment of the target under the first stage's prediction."""
+    """The transition gets the target's best alignment under the first stage's prediction, and shows parts of it."""
     seen, batch = [], batch_of(*pairs([(4, 3), (6, 5)], length_token=False))
 
     @dataclasses.dataclass(frozen=True)

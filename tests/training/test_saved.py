@@ -61,7 +61,7 @@ def test_steps_that_are_not_there(unfinished, tmp_path):
         Translator.load(unfinished)
     for step in (4, 6):
         (unfinished / "checkpoints" / str(step) / "model.json").unlink()
-    with pytest.raises(PadirError, match="does not describe its model, as an earlier version"):
+    with pytest.raises(PadirError, match="does not describe its model, because an earlier version"):
         Translator.load(unfinished)
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(PadirError, match="has no manifest.json"):

@@ -106,13 +106,14 @@ def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_pat
             np.testing.assert_array_equal(ours[i], expected, err_msg=piece)
     said = capsys.readouterr().err
     assert (
-        f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, which that model has, too" in said
+        f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, those that both models have"
+        in said
     )
 
 
 class TestRefused:
     def test_a_model_of_another_width(self, tokenizer, causal):
-        with pytest.raises(PadirError, match="must be a model of width 32, got .* of width 16, of which nothing fits"):
+        with pytest.raises(PadirError, match="a model of width 32, got .* of width 16, whose parameters do not fit"):
             started(tokenizer, StartFrom(str(causal)), width=32)
 
     def test_a_model_of_which_nothing_fits(self, tokenizer, causal, monkeypatch):

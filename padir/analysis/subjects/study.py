@@ -25,7 +25,7 @@ class AnalysisOptions:
       canvases: number of first canvases over which measures are averaged (dependency).
       given: "source" hides the whole draft; "draft" shows all of it but the pair that is measured (dependency).
       strategies: strategies as the command line names them (refinement). None runs all strategies that the model
-        supports, at temperature 0; for models of masks, it adds variants of block Gibbs.
+        supports, at temperature 0; for models that were trained with masks, it adds variants of block Gibbs.
       passes: numbers of decoder passes that every strategy gets (refinement).
 
     Raises:

@@ -29,7 +29,8 @@ from padir.storage.files import check_chunks, check_files, check_local
 from padir.storage.folders import atomic_folder
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
-TENSORFLOW = b"model_checkpoint_path"  # first bytes of a TensorFlow checkpoint's index file, which has the same name
+# The first bytes of a TensorFlow checkpoint's index file, which is called `checkpoint`, as is T5X's own file.
+TENSORFLOW = b"model_checkpoint_path"
 _VERSIONS = (2, 3)
 _CHUNK_BYTES = 2**26
 
@@ -41,7 +42,8 @@ class T5XCheckpoint:
     Attributes:
       path: the checkpoint's folder.
       step: number of optimizer steps taken.
-      params: parameters by name ("encoder/encoder_norm/scale"), float32; of those that were not wanted, shape and type.
+      params: float32 parameters by name ("encoder/encoder_norm/scale"). A parameter for which `wanted` was False (see
+        `read`) is a `jax.ShapeDtypeStruct` instead of an array.
     """
 
     path: Path
@@ -146,7 +148,7 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
                 check_chunks(state / name, array.shape, array.storage and array.storage.chunk_shape)
             chosen = {name: array for name, array in arrays.items() if wanted(name, array.shape)}
             part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
-            if chosen:  # Orbax takes an empty tree for another structure
+            if chosen:  # to Orbax an empty "target" would be a structure other than the checkpoint's
                 part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
             # NumPy arrays, whatever devices the checkpoint was saved from.
             how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)

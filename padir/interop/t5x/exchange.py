@@ -269,4 +269,6 @@ def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     if (folder / VOCABULARY).is_file():
         same = same and (folder / VOCABULARY).read_bytes() == tokenizer.model_bytes
     if not same:
-        raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy="give another folder")
+        raise PadirError(
+            f"{folder} holds checkpoints of another model, as its {CARD} says", remedy="give another folder"
+        )

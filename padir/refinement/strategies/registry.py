@@ -35,7 +35,7 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
 
     Raises:
       PadirError: no strategy has that name, or a hyperparameter is unknown or of the wrong type; the message lists the
-        known ones.
+        known names.
 
     >>> get_strategy("threshold", tau=1)
     Threshold(tau=1.0, final_tau=None)

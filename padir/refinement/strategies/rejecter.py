@@ -16,7 +16,7 @@ from padir.refinement.segments import count_in_segment
 
 @dataclasses.dataclass(frozen=True)
 class Rejecter:
-    """The learned rejecter: tokens that the model's rejecter head would not keep are not kept.
+    """The learned rejecter: replaces or hides the tokens that the model's rejecter head rejects.
 
     The model knows what its head judges (`ModelConfig.rejecter_judges`):
 

@@ -25,9 +25,10 @@ def _no_logits(remask: str, canvas: Canvas) -> Float[Array, "B L V"] | None:
 
 
 def _take_back(remask: str, where_BL, written: Canvas, before: Canvas, summed_BLV) -> Canvas:
-    """Replaces the tokens at `where_BL` by those from before the step, start tokens or the argmax of summed logits.
+    """Takes back the tokens that a step has written at `where_BL`.
 
-    `remask` decides between the three, as in `Padir`.
+    `remask` decides what replaces these tokens, as in `Padir`: the tokens before the step, the start tokens, or the
+    argmax of the summed logits.
     """
     if remask == "logits":
         return write(written, where_BL, *best_tokens(summed_BLV))
@@ -66,19 +67,19 @@ class Padir:
     leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
     included. With the remask "previous", "start" or "none", all remaining steps would give the same tokens.
 
-    A row that comes back to its tokens of two steps before would oscillate between two canvases until the last step. It
-    is done, too, with the canvas whose tokens have the higher log-probability.
+    A row that comes back to its tokens of two steps before would oscillate between two canvases until the last step.
+    Such a row is done, too, and keeps the one of the two canvases whose tokens have the higher log-probability.
 
     Attributes:
       remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
         ("start"), or the argmax of the logits summed over the steps so far ("logits", which keeps B·L·V numbers between
         steps); "none" takes nothing back.
-      remask_last: take stutter back after the last step, too, where a step before has written a token.
+      remask_last: take stutter back after the last step, too, at positions where an earlier step has written a token.
       temperature: temperature of the draws that replace the argmax; 0 for the argmax. At other temperatures all steps
         are taken.
       top_k, top_p: tokens among which to draw, as in `padir.decoding.search.Sampling`.
-      end_cycles: end rows that oscillate, if the argmax is written and the remask is not "logits"; otherwise equal
-        tokens may be followed by others.
+      end_cycles: end rows that oscillate. This has an effect only if temperature is 0 and the remask is not "logits",
+        because otherwise different tokens may follow the same tokens.
 
     Raises:
       PadirError: a number is out of its range, or remask_last is set with a remask that would leave noise or takes
@@ -122,7 +123,7 @@ class Padir:
             ended_BL |= count_in_segment(changed_BL, canvas.segment_BL) == 0
         final_BL = ended_BL | (step == num_steps - 1)
         if self.remask_last:
-            final_BL &= canvas.score_BL == 0  # nothing has been written there that could be put back
+            final_BL &= canvas.score_BL == 0  # at these positions there is no earlier token to put back
         after = restore(rewritten, final_BL, written)
         cycled_BL = memory.cycled_BL
         if self.end_cycles and self.temperature == 0 and self.remask != "logits":
@@ -190,8 +191,8 @@ class Constant:
 
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
     sentence; ties go to the leftmost. A row is done when a step changes neither the tokens nor the positions taken
-    back; the result is then the tokens that this step wrote. With the remask "start" or "previous" this loses
-    nothing: more steps would give the same tokens.
+    back; the result is then the tokens that this step wrote. With the remask "start" or "previous", ending the row
+    loses nothing: more steps would give the same tokens.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.

@@ -46,9 +46,10 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 class SundaeSampling:
     """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
-    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll,
-    which replaces the tokens that were least certain when they were written by the argmax given all tokens. At
-    temperature 0 a row is done when the argmax agrees with every token; at other temperatures all steps are taken.
+    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
+    each step chooses the tokens that were least certain when they were written, and replaces them by the argmax given
+    all tokens. At temperature 0 a row is done when the argmax agrees with every token; at other temperatures all steps
+    are taken.
 
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
@@ -100,8 +101,8 @@ class BlockGibbs:
 
     Attributes:
       block: k, number of positions in a block; a shorter sentence is one block.
-      order: the choice of a block's positions: "random", or "margin" for the smallest differences between the
-        probabilities of the two likeliest tokens, outside the previous block. The margin depends on the tokens, so that
+      order: the choice of a block's positions: "random", or "margin", which chooses, outside the previous block, the
+        positions whose two likeliest tokens differ least in probability. This difference depends on the tokens, so that
         "margin" changes the stationary distribution of the chain.
       temperature: temperature of the draws, at least 0.
       parallel: draw all positions of a block in one pass, independently of each other, which is an approximation.
@@ -130,7 +131,7 @@ class BlockGibbs:
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         left_BL = hidden_BL & ~chosen_BL
         if self.order == "margin":
-            # Without the previous block's positions, or the same block would be chosen forever at temperature 0.
+            # The previous block's positions are left out: at temperature 0 the same block would be chosen forever.
             others_BL = free_BL & ~block_BL
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
@@ -155,7 +156,7 @@ def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 
 @flax.struct.dataclass
 class Sweep:
-    """Memory of `IndependentParallel`: the current state of the Markov chain, and the part of the next that is drawn.
+    """Memory of `IndependentParallel`: the current state of the chain, and the part of the next state already drawn.
 
     The canvas shows the current state with one position of each segment hidden.
 
@@ -178,11 +179,11 @@ class Sweep:
 class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
-    The first step writes every position. From then on a sweep draws each position given the other tokens from before
-    the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes one pass for each
-    free position of a sentence, with that position alone hidden. A decontextualised decoder takes one pass for all
-    positions, because none sees its own token. An unfinished sweep changes no token. At temperature 0 a row is done
-    when a sweep changes none of its tokens.
+    The first step writes every position. From then on a sweep draws each position given the tokens that all other
+    positions had before the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes
+    one pass for each free position of a sentence, with that position alone hidden. A decontextualised decoder takes one
+    pass for all positions, because none sees its own token. An unfinished sweep changes no token. At temperature 0 a
+    row is done when a sweep changes none of its tokens.
 
     Attributes:
       temperature: temperature of the draws, at least 0.
