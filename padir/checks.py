@@ -39,10 +39,12 @@ def strings(**values: Any) -> None:
 
 
 def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:
-    """Refuses values below `least` (NaN, too)."""
+    """Refuses values below `least` (NaN, too), and integers of 2**31 and above, which arrays of int32 cannot hold."""
     for name, value in values.items():
         if not value >= least:
             raise PadirError(name, f"at least {least}", value, remedy)
+        if isinstance(value, int) and value >= 2**31:
+            raise PadirError(name, "below 2**31", value, remedy)
 
 
 def above(bound: int | float, remedy: str = "", /, **values: Any) -> None:

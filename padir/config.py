@@ -85,7 +85,10 @@ def configured(item: Callable[..., Any]) -> Callable[..., Any]:
         for name, default in unbound.items():
             if name not in given and type(default) in CONFIGURABLES and _bound(item, name) is _UNBOUND:
                 given[name] = configured(type(default))()
-        return _REGISTERED[_name(item)](**given)
+        try:
+            return _REGISTERED[_name(item)](**given)
+        except RecursionError:
+            raise PadirError("macros of gin refer to each other in a circle: set one of them to a value") from None
 
     return call
 
@@ -232,11 +235,7 @@ def check_overrides() -> None:
 
 
 def _bare(name: str) -> str:
-    """Owner and parameter of a binding's name, without scopes and modules.
-
-    >>> _bare("some_scope/padir.decoding.options.Decoding.seed")
-    'Decoding.seed'
-    """
+    """Owner and parameter of a binding's name without scopes and modules: "Decoding.seed" of "a/x.Decoding.seed"."""
     return ".".join(name.split("/")[-1].strip().split(".")[-2:])
 
 

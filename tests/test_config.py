@@ -294,6 +294,11 @@ class TestWrongNames:
             config.parse([], [binding])
         assert "\n" not in str(error.value)
 
+    def test_macros_in_a_circle_are_refused(self):
+        with pytest.raises(PadirError, match="macros of gin refer to each other in a circle"):
+            config.parse([], ["ModelConfig.width=%A", "A=%B", "B=%A"])
+            config.configured(ModelConfig)()
+
     @pytest.mark.parametrize(
         ("line", "name", "module"),
         [

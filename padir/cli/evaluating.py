@@ -66,7 +66,8 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     test_set = test_set_of(args)
     metrics, skipped = _bleurt(args.bleurt)
     if args.known_words:
-        metrics += non_words(line for path in args.known_words for line in read_lines(path))
+        lines = (line for path in args.known_words for line in read_lines(path))
+        metrics += non_words(lines, test_set.target_language)
     models = load_models(args, args.model, sharding)
 
     def decodings(translator: Translator) -> list[Decoding]:

@@ -88,7 +88,8 @@ def _translate(args: argparse.Namespace) -> None:
                     _show_steps(args, text, result, traces)
                 if add is not None:
                     add(line)
-                row = json.dumps(translation_row(line), ensure_ascii=False) if args.jsonl else line.translation.text
+                text = line.translation.text.replace("\n", " ")  # one line for each text, also for a TEXT of several
+                row = json.dumps(translation_row(line), ensure_ascii=False) if args.jsonl else text
                 out.write((without_controls(row) if on_terminal else row) + "\n")
                 number, passes = number + 1, passes + line.translation.passes
             out.flush()

@@ -18,7 +18,6 @@ import hashlib
 import importlib.util
 import itertools
 import json
-import math
 import os
 import sys
 import unicodedata
@@ -337,7 +336,7 @@ def _fields(description: dict[str, Any]) -> dict[str, bool]:
         return type(description.get(name)) in kinds
 
     def is_number(name: str) -> bool:
-        return is_kind(name, int, float) and math.isfinite(description[name])
+        return is_kind(name, int, float) and abs(description[name]) <= sys.float_info.max  # nan is not, either
 
     platforms, dtypes = description.get("platforms"), description.get("dtypes")
     refines = description.get("kind") == "refine"

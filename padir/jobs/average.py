@@ -14,6 +14,7 @@ from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
 from padir.models.directory import check_shapes, load_model, save_model
+from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
@@ -52,6 +53,7 @@ def average_run(
     run_dir, output_dir = Path(run_dir), Path(output_dir)
     checks.at_least(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
+    remove_leftovers(output_dir)  # of a call that was killed
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")

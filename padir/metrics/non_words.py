@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from padir.errors import PadirError
@@ -16,6 +17,8 @@ from padir.metrics.scores import Score
 
 # A run of letters, possibly with apostrophes inside; a word with a hyphen counts as several.
 _LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+
+_UNSPACED = ("zh", "ja", "th")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,7 +75,7 @@ def words(line: str) -> list[str]:
     >>> words("Don’t re-read Chapter 7!")
     ["don't", 're', 'read', 'chapter']
     """
-    return _LETTERS.findall(line.casefold().replace("’", "'"))
+    return _LETTERS.findall(unicodedata.normalize("NFC", line.casefold()).replace("’", "'"))
 
 
 def count_known(lines: Iterable[str]) -> dict[str, int]:
@@ -87,8 +90,17 @@ def count_known(lines: Iterable[str]) -> dict[str, int]:
     return dict(counts)
 
 
-def non_words(lines: Iterable[str]) -> list[NonWords]:
-    """All variants of the metric for one text: outputs or words, seen once or twice, outputs or references."""
+def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
+    """All variants of the metric for one text: outputs or words, seen once or twice, outputs or references.
+
+    Args:
+      language: the code of the text's language.
+
+    Raises:
+      PadirError: the language writes no spaces between words, or the text has no words.
+    """
+    if language in _UNSPACED:
+        raise PadirError(f"non-words need words with spaces between them, got text in {language!r}: leave them out")
     known = count_known(lines)
     return [
         NonWords(known, least, by_word, of_references)

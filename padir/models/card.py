@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS
@@ -123,9 +124,12 @@ class ModelCard:
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
-            for name, kind in (("source_language", str), ("target_language", str), ("task", str), ("step", int)):
+            kinds = dict.fromkeys(described, str) | {"step": int, "metrics": dict[str, float]}
+            for name, kind in kinds.items():
                 if not fits(described[name], kind):
-                    raise TypeError(f"{name} must be of type {kind.__name__}, got {described[name]!r}")
+                    kind = getattr(kind, "__name__", kind)
+                    raise TypeError(f"{name} must be of type {kind}, got {described[name]!r}")
+            checks.within(0, 2**63 - 1, step=described["step"])
             return ModelCard(
                 config=config,
                 ids=from_json(Ids, data["ids"]),

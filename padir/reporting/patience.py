@@ -9,12 +9,14 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.monitoring
 
 SECONDS = 2.0  # work that takes longer is reported on stderr
+AGAIN = 60.0  # seconds from one line about compiling to the next
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"  # JAX records this event just before XLA compiles,
 _COMPILED = "/jax/core/compile/backend_compile_duration"  # and this one after it
 _END = b"\0"  # no signal has this number
@@ -23,16 +25,16 @@ _END = b"\0"  # no signal has this number
 @contextlib.contextmanager
 def told(work: str) -> Iterator[None]:
     """Prints "padir: WORK ..." on stderr if the block takes longer than `SECONDS`."""
-    timer = _timer(work)
+    timer = _timer(lambda: _say(work))
     try:
         yield
     finally:
         timer.cancel()
 
 
-def _timer(work: str) -> threading.Timer:
-    """Starts a timer that prints the line, unless it is cancelled before."""
-    timer = threading.Timer(SECONDS, _say, [work])
+def _timer(say: Callable[[], None]) -> threading.Timer:
+    """Starts a timer that calls `say`, unless it is cancelled before."""
+    timer = threading.Timer(SECONDS, say)
     timer.daemon = True
     timer.start()
     return timer
@@ -44,14 +46,23 @@ def _say(work: str) -> None:
 
 @functools.cache
 def tell_of_compiling() -> None:
-    """Prints a line, from now on, about each program that XLA compiles for longer than `SECONDS`."""
+    """Prints a line, from now on, about programs that XLA compiles for longer than `SECONDS`.
+
+    Several programs within `AGAIN` seconds share one line.
+    """
     running = threading.local()  # each thread compiles its own programs
+    said = [-AGAIN]
+
+    def say() -> None:
+        if time.monotonic() - said[0] >= AGAIN:
+            said[0] = time.monotonic()
+            _say("compiling")
 
     def record(event: str, duration_secs: float, **_: Any) -> None:
         if event in (_LOWERED, _COMPILED):
             if (timer := getattr(running, "timer", None)) is not None:
                 timer.cancel()
-            running.timer = _timer("compiling") if event == _LOWERED else None
+            running.timer = _timer(say) if event == _LOWERED else None
 
     jax.monitoring.register_event_duration_secs_listener(record)
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,6 +132,8 @@ def _atomic_file(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]
     try:
         with partial.open(**how) as file:
             yield file
+        if final.exists():
+            shutil.copymode(final, partial)  # a file that only its owner may read stays so
         os.replace(partial, final)
     finally:
         partial.unlink(missing_ok=True)

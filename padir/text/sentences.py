@@ -9,6 +9,8 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from padir.text.tokenizer import surrogates_error
+
 _WHITE = re.compile(r"[^\S\n]")
 _UNSPACED = ("zh", "ja", "th")  # languages that write no space between sentences
 
@@ -37,14 +39,20 @@ class Paragraph:
 
         Args:
           language: language code, such as "de".
+
+        Raises:
+          PadirError: the text holds surrogate code points.
         """
         import sentencex  # translating a sentence does not need it
 
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise surrogates_error() from None
         sentences, gaps, end = [], [""], 0
-        whole = text.encode("utf-8", "replace").decode()  # the rules take no surrogates, and models refuse them
-        plain = _WHITE.sub(" ", whole)  # white space of several bytes makes the rules of version 1.0 fail
+        plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
         for ruled in sentencex.segment(language, plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
-            part, end = whole[end : end + len(ruled)], end + len(ruled)
+            part, end = text[end : end + len(ruled)], end + len(ruled)
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
             gaps[-1] += before
@@ -61,12 +69,15 @@ class Paragraph:
     def joined(self, translations: Sequence[str], language: str) -> str:
         """Puts translations into the places of the sentences.
 
-        Languages with and without spaces between sentences translate into each other; line ends stay.
+        Languages with and without spaces between sentences translate into each other; line ends stay. White space alone
+        gives an empty text.
 
         Args:
           translations: one for each sentence.
           language: language code of the translations.
         """
+        if not translations:
+            return ""
         instead = {" ": ""} if language in _UNSPACED else {"": " "}
         inner = [instead.get(gap, gap) for gap in self.gaps[1:-1]]
         pairs = zip(translations, [*inner, self.gaps[-1]][: len(translations)], strict=True)

@@ -111,10 +111,7 @@ class Tokenizer:
         try:
             return self._processor.encode(list(texts), num_threads=1)
         except TypeError:  # SentencePiece's error for a string that UTF-8 cannot encode
-            raise PadirError(
-                "text must be Unicode without surrogates (U+D800 to U+DFFF), which stand for undecodable bytes",
-                remedy="read the text as UTF-8",
-            ) from None
+            raise surrogates_error() from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Converts token ids to one line of text.
@@ -138,6 +135,12 @@ class Tokenizer:
         """The V pieces as strings, for traces; U+2581 stands for the space, and sentinels have their names in T5."""
         sentinels = (f"<extra_id_{i}>" for i in reversed(range(self.ids.num_sentinels)))
         return (*(self._processor.id_to_piece(i) for i in range(self.num_pieces)), *sentinels)
+
+
+def surrogates_error() -> PadirError:
+    """The error for text that UTF-8 cannot encode."""
+    what = "text must be Unicode without surrogates (U+D800 to U+DFFF), which stand for undecodable bytes"
+    return PadirError(what, remedy="read the text as UTF-8")
 
 
 def train(

@@ -443,6 +443,7 @@ class TestForged:
             ((("dtypes", "length_predictor/length_embed/embedding"), "V100000000"), "no usable dtypes"),
             ((("dtypes", "length_predictor/length_embed/embedding"), ...), "cannot be read"),
             ((("brevity",), float("nan")), "no usable brevity"),
+            ((("brevity",), 10**400), "no usable brevity"),
         ],
     )
     def test_values_are_refused_on_loading(self, copy, change, message):

@@ -37,6 +37,15 @@ def test_the_signature_says_what_the_list_is():
     assert signatures["non_words_by_word_2"] == "case:folded|unit:word|list:1|count:2"
 
 
+def test_composed_and_decomposed_letters_are_one_word():
+    assert count_known(["tre\u0300s"]) == count_known(["tr\u00e8s"]) == {"tr\u00e8s": 1}
+
+
+def test_a_language_without_spaces_is_refused():
+    with pytest.raises(PadirError, match="spaces between them, got text in 'zh'"):
+        non_words(["你好"], "zh")
+
+
 def test_text_without_words_is_refused():
     with pytest.raises(PadirError, match="at least one word"):
         non_words(["12 ...", ""])

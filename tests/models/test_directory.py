@@ -195,6 +195,9 @@ class TestModelDirectory:
             (("corruption", "name"), "os.system", "'os.system', which padir does not know"),
             (("target_language",), 3, "target_language must be of type str"),
             (("step",), None, "step must be of type int"),
+            (("step",), -5, "step must be in"),
+            (("metrics",), "abc", "metrics must be of type"),
+            (("strategy",), {"name": "constant", "count": 10**30}, "Constant.count must be below"),
         ],
     )
     def test_a_description_that_somebody_made_up_is_refused(self, model_dir, path, value, message):

@@ -1,4 +1,4 @@
-"""Addresses of buckets, which would be taken for folders such as `gs:`."""
+"""Atomic files, and addresses of buckets, which would be taken for folders such as `gs:`."""
 
 import os
 from pathlib import Path
@@ -69,3 +69,10 @@ def test_the_command_line_refuses_addresses(words, tmp_path, monkeypatch, capsys
 def test_a_sentence_may_begin_with_an_address(capsys):
     assert main(["translate", "http://example.org ist eine Adresse."]) == 0
     assert capsys.readouterr().out
+
+
+def test_a_replaced_file_keeps_its_permissions(tmp_path):
+    write_text(tmp_path / "private", "one")
+    (tmp_path / "private").chmod(0o600)
+    write_text(tmp_path / "private", "two")
+    assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from padir.errors import PadirError
 from padir.text.sentences import Paragraph
 
 
@@ -34,10 +35,19 @@ def test_sentences_joined_are_the_text(text, language):
     paragraph = Paragraph.split(text, language)
     assert len(paragraph.gaps) == len(paragraph.sentences) + 1 and not "".join(paragraph.gaps).strip()
     assert "".join(part for pair in zip(("", *paragraph.sentences), paragraph.gaps) for part in pair) == text  # noqa: B905
-    if "" not in paragraph.gaps[1:-1]:
+    if paragraph.sentences and "" not in paragraph.gaps[1:-1]:
         assert paragraph.joined(paragraph.sentences, "en") == text
 
 
 def test_spaces_come_and_go_with_the_language():
     assert Paragraph.split("你好！再见。", "zh").joined(["Hello!", "Goodbye."], "en") == "Hello! Goodbye."
     assert Paragraph.split("Hello! Bye.\nNo.", "en").joined(["你好！", "再见。", "不。"], "zh") == "你好！再见。\n不。"
+
+
+def test_white_space_alone_becomes_nothing():
+    assert Paragraph.split(" \n ", "de").joined([], "en") == ""
+
+
+def test_surrogates_are_refused():
+    with pytest.raises(PadirError, match="without surrogates"):
+        Paragraph.split("Gut\udcff Tag.", "de")
