@@ -112,10 +112,11 @@ class Ctc(Objective):
         ids, canvas = model.ids, rows.canvas
         logits_BLV = model.bind({"params": params}).logits(states_BLD)
         label_BN = jnp.where((rows.target_BL > 0) & (rows.target_BL != ids.eos), rows.target_BL, 0)
-        aligned_BL = jax.lax.stop_gradient(best_alignment(logits_BLV, canvas, label_BN))
+        own_BLC = label_logits(logits_BLV, label_BN, ids)
+        aligned_BL = jax.lax.stop_gradient(best_alignment(own_BLC, canvas, label_BN))
         fits_B = positions_needed(rows.target_BL, (rows.target_BL > 0).astype(jnp.int32), ids) <= canvas.free_BL.sum(-1)
         counts_B = fits_B & rows.weight_BL.any(-1)
-        loss, z_loss = self._loss(logits_BLV, canvas.free_BL, label_BN, counts_B, ids)
+        loss, z_loss = self._loss(logits_BLV, own_BLC, canvas.free_BL, label_BN, counts_B)
         # A token's first aligned position; equal tokens side by side have a blank between them.
         left_BL = jnp.pad(aligned_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
         begins_BL = canvas.free_BL & (aligned_BL != ids.blank) & (aligned_BL != left_BL)
@@ -134,22 +135,30 @@ class Ctc(Objective):
     def _loss(
         self,
         logits_BLV: Float[Array, "B L V"],
+        own_BLC: Float[Array, "B L C"],
         free_BL: Bool[Array, "B L"],
         label_BN: Int[Array, "B N"],
         counts_B: Bool[Array, " B"],
-        ids: Ids,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Summed loss of the rows that count, and the z-loss in it."""
-        logits_BLV = logits_BLV.astype(jnp.float32)
+        """Summed loss of the rows that count, and the z-loss in it.
+
+        Optax normalises over a row's own columns; the difference of the two normalisers makes this the normalisation
+        over all ids. Only the latter reads all logits.
+
+        Args:
+          own_BLC: the columns of each row's own labels (`label_logits`).
+        """
+        log_z_BL = jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
         outside_BL, no_label_BN = (~free_BL).astype(jnp.float32), (label_BN == 0).astype(jnp.float32)
-        loss_B = optax.losses.ctc_loss(logits_BLV, outside_BL, label_BN, no_label_BN, blank_id=ids.blank)
-        z_B = jnp.zeros_like(loss_B)
-        if self.label_smoothing or self.z_loss:
-            log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-            uniform_B = ((log_z_BL - logits_BLV.mean(-1)) * free_BL).sum(-1)
-            z_B = self.z_loss * (jnp.square(log_z_BL) * free_BL).sum(-1)
-            loss_B = (1.0 - self.label_smoothing) * loss_B + self.label_smoothing * uniform_B + z_B
-        return jnp.where(counts_B, loss_B, 0.0).sum(), jnp.where(counts_B, z_B, 0.0).sum()
+        # Equal pieces share a column, as side by side they need a blank between them.
+        column_BN = (label_BN[:, :, None] == label_BN[:, None, :]).argmax(-1) + 1
+        loss_B = optax.losses.ctc_loss(own_BLC, outside_BL, column_BN, no_label_BN, blank_id=0)
+        loss_B += ((log_z_BL - jax.nn.logsumexp(own_BLC, axis=-1)) * free_BL).sum(-1)
+        z_B = self.z_loss * (jnp.square(log_z_BL) * free_BL).sum(-1)
+        if self.label_smoothing:
+            uniform_B = ((log_z_BL - logits_BLV.astype(jnp.float32).mean(-1)) * free_BL).sum(-1)
+            loss_B = (1.0 - self.label_smoothing) * loss_B + self.label_smoothing * uniform_B
+        return jnp.where(counts_B, loss_B + z_B, 0.0).sum(), jnp.where(counts_B, z_B, 0.0).sum()
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
         *parts_S, unaligned_S, aligned_S = zip(*parts, strict=True)
@@ -171,11 +180,18 @@ def positions_needed(target_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"]
     return piece_BL.sum(-1) + again_BL.sum(-1)
 
 
-def best_alignment(logits_BLV: Float[Array, "B L V"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
+def label_logits(logits_BLV: Float[Array, "B L V"], label_BN: Int[Array, "B N"], ids: Ids) -> Float[Array, "B L C"]:
+    """The logits of the blank and of each row's own labels, C = N + 1 columns, float32."""
+    token_BC = jnp.pad(label_BN, ((0, 0), (1, 0)), constant_values=ids.blank)
+    index_BLC = jnp.broadcast_to(token_BC[:, None], (*logits_BLV.shape[:2], token_BC.shape[1]))
+    return jnp.take_along_axis(logits_BLV, index_BLC, axis=-1).astype(jnp.float32)
+
+
+def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
     """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at every free position.
 
     Args:
-      logits_BLV: logits of the canvas's positions; a constant added to a position's logits changes nothing.
+      own_BLC: `label_logits` of the canvas's positions; a constant added to a position's logits changes nothing.
       canvas: gives the free positions, to which the target is aligned; all others keep their tokens.
       label_BN: the target's pieces, 0 after the last.
 
@@ -187,8 +203,8 @@ def best_alignment(logits_BLV: Float[Array, "B L V"], canvas: Canvas, label_BN: 
     token_BS = jnp.full((batch, states), blank).at[:, 1::2].set(label_BN)
     two_before_BS = jnp.pad(token_BS, ((0, 0), (2, 0)), constant_values=-1)[:, :-2]
     may_skip_BS = (token_BS != blank) & (token_BS != two_before_BS)
-    index_BLS = jnp.broadcast_to(token_BS[:, None], (batch, logits_BLV.shape[1], states))
-    emit_LBS = jnp.take_along_axis(logits_BLV.astype(jnp.float32), index_BLS, axis=-1).swapaxes(0, 1)
+    emit_BLS = jnp.broadcast_to(own_BLC[..., :1], (*own_BLC.shape[:2], states)).at[..., 1::2].set(own_BLC[..., 1:])
+    emit_LBS = emit_BLS.swapaxes(0, 1)
 
     def forward(score_BS, position):
         emit_BS, free_B = position
