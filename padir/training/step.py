@@ -13,6 +13,7 @@ import optax
 from padir.data.plan import Batching
 from padir.models.transformer import Transformer
 from padir.training.batch import Batch, Sums
+from padir.training.losses import mean_loss
 from padir.training.nonfinite import NotFinite, is_finite
 from padir.training.objective import Objective
 from padir.training.optimizer import without_gradient
