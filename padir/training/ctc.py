@@ -61,6 +61,8 @@ class Ctc(Objective):
         super().__post_init__()
         for weight in self.stage_weights:
             checks.one_of(("all", "none"), "CTC has no target of single positions", **{"Ctc.stage_weights": weight})
+        if self.normaliser == "sentences":
+            raise PadirError("Ctc.normaliser", '"tokens" or "positions"', self.normaliser, "CTC sums over alignments")
         if self.visibility is not None:
             raise PadirError("Ctc.visibility", "None, as CTC models are not decontextualised", self.visibility)
 

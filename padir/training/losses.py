@@ -11,7 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 from padir import checks
 from padir.models.length import LengthOutput
 from padir.refinement.scores import best_tokens
+from padir.training.batch import Batch, Sums
 
+# T5X's NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE.
+NORMALISERS = ("tokens", "positions", "sentences")
 STAGE_WEIGHTS = ("all", "noised", "masked", "none")
 
 
@@ -49,6 +52,12 @@ def cross_entropy(
     return ((loss + z) * weight).sum(), (z * weight).sum()
 
 
+def mean_loss(loss: Float[Array, ""], sums: Sums, batch: Batch, normaliser: str) -> Float[Array, ""]:
+    """A batch's loss divided by one of `NORMALISERS`."""
+    count = {"tokens": sums.tokens, "positions": batch.target_BL.size, "sentences": sums.segments}[normaliser]
+    return loss / jnp.maximum(count, 1)
+
+
 def check_loss(objective: Any) -> None:
     """Checks label_smoothing and positions_at_once of an objective.
 
@@ -64,11 +73,11 @@ def token_sums(
     logits_BLV: Float[Array, "B L V"],
     target_BL: Int[Array, "B L"],
     present_BL: Bool[Array, "B L"],
-    weight_BL: Bool[Array, "B L"],
+    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
     label_smoothing: float,
     z_loss: float,
 ) -> tuple[Float[Array, ""], ...]:
-    """Sums of one stage: cross-entropy, z-loss, number of positions that count, number of right argmax tokens."""
+    """Sums of one stage: cross-entropy, z-loss, weights of the positions that count, number of right argmax tokens."""
     losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
     correct = ((best_tokens(logits_BLV)[0] == target_BL) & present_BL).sum()
     return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)

@@ -25,12 +25,14 @@ from padir.refinement.canvas import Canvas, from_tokens, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, best_tokens, forbid
+from padir.refinement.segments import count_in_segment
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
 from padir.training.batch import Batch, Sums
 from padir.training.chunked_rows import by_rows
 from padir.training.losses import (
+    NORMALISERS,
     STAGE_WEIGHTS,
     check_loss,
     length_correct,
@@ -50,7 +52,7 @@ class StageRows:
       keep_BL: logits of the rejecter head; None if the model has none.
       target_BL: the target tokens; a CTC model's canvas has another length.
       chosen_BL: positions that the corruption, or the transition before this stage, chose.
-      weight_BL: positions that count in the loss.
+      weight_BL: positions that count in the loss, or their weights.
       key_B: random keys of the transition to the next stage.
     """
 
@@ -58,7 +60,7 @@ class StageRows:
     keep_BL: Float[Array, "B L"] | None
     target_BL: Int[Array, "B _"]
     chosen_BL: Bool[Array, "B L"]
-    weight_BL: Bool[Array, "B L"]
+    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"]
     key_B: Key[Array, " B"]
 
 
@@ -67,8 +69,7 @@ class Objective:
     """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
 
     A call returns the loss of a batch, summed over all positions that count. A training step divides this sum by the
-    number of all target tokens: if few positions of a stage count, the length loss has more weight relative to the
-    stage's loss.
+    number of all target tokens (`normaliser`): if few positions of a stage count, the length loss weighs more.
 
     Attributes:
       corruption: makes the first stage's canvas.
@@ -81,9 +82,10 @@ class Objective:
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
       length_weight: factor of the length loss.
       rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
+      normaliser: what a step divides the loss by: all target "tokens", "positions" (padding, too), or "sentences", for
+        which each sentence's positions together have weight 1.
       positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
-        (`padir.training.chunked_rows.by_rows`), or None for all; the backward pass recomputes the logits. This number
-        changes memory and speed, not the results.
+        (`padir.training.chunked_rows.by_rows`), or None for all; it changes memory and speed, not the results.
 
     Raises:
       PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
@@ -99,6 +101,7 @@ class Objective:
     z_loss: float = 0.0
     length_weight: float = 1.0
     rejecter_weight: float = 1.0
+    normaliser: str = "tokens"
     positions_at_once: int | None = None
 
     def __post_init__(self):
@@ -122,6 +125,7 @@ class Objective:
                 f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
                 " count: use 'noised', or a corruption with masks"
             )
+        checks.one_of(NORMALISERS, **checks.fields_of(self, "normaliser"))
         check_loss(self)
 
     @property
@@ -187,6 +191,8 @@ class Objective:
             keep_BL = decoder.keep_logits(states_BLD)
             masked_BL = canvas.start_BL >= model.ids.end_regular
             weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL)
+            if self.normaliser == "sentences":
+                weight_BL = weight_BL / jnp.maximum(count_in_segment(weight_BL, segment_BL), 1)
             key_B = jax.random.split(jax.random.fold_in(key_between, stage), rows)
             is_last = stage + 1 == len(self.stage_weights)
             end = functools.partial(self.end_stage, model, stage_params, progress, is_last)
@@ -235,7 +241,7 @@ class Objective:
         judges = model.config.rejecter_judges
         if rows.keep_BL is not None and judges == "prediction":
             right_BL = best_tokens(logits_BLV)[0] == rows.target_BL
-            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL))
+            sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL > 0))
         if is_last:
             return sums, None
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))

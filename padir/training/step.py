@@ -13,6 +13,7 @@ import optax
 from padir.data.plan import Batching
 from padir.models.transformer import Transformer
 from padir.training.batch import Batch, Sums
+from padir.training.losses import mean_loss
 from padir.training.nonfinite import NotFinite, is_finite
 from padir.training.objective import Objective
 from padir.training.optimizer import without_gradient
@@ -41,7 +42,7 @@ def make_step(
     key = jax.random.key(seed)
 
     def step_fn(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        def mean_loss(params):
+        def of_params(params):
             loss, sums = objective(
                 jax.random.fold_in(key, state.step),
                 without_gradient(params, freeze),
@@ -51,9 +52,9 @@ def make_step(
                 dropout=model.config.dropout_rate > 0,
                 progress=jnp.asarray(state.step, jnp.float32) / num_steps,
             )
-            return loss / jnp.maximum(sums.tokens, 1), sums
+            return mean_loss(loss, sums, batch, objective.normaliser), sums
 
-        (loss, sums), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+        (loss, sums), grads = jax.value_and_grad(of_params, has_aux=True)(state.params)
         finite = is_finite(loss, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -85,7 +86,10 @@ def step_metrics(sums: Sums, objective: Objective | TeacherForcing, seconds: flo
     total = float(stage_loss_S.sum()) + objective.length_weight * float(sums.length_loss)
     if sums.rejecter_loss is not None and isinstance(objective, Objective):
         total += objective.rejecter_weight * float(sums.rejecter_loss)
-    row = {"loss": total / tokens, "length_loss": float(sums.length_loss) / segments}
+    row = {
+        "loss": total / (segments if objective.normaliser == "sentences" else tokens),
+        "length_loss": float(sums.length_loss) / segments,
+    }
     row["length_accuracy"] = float(sums.length_correct) / segments
     per_stage = zip(stage_loss_S, np.asarray(sums.stage_weight_S), stage_correct_S, strict=True)
     for stage, (loss, weight, correct) in enumerate(per_stage, 1):

@@ -34,6 +34,7 @@ class TeacherForcing:
     z_loss: float = 0.0
     positions_at_once: int | None = None
     length_weight = 0.0
+    normaliser = "tokens"
     corruption = strategy = None
 
     def __post_init__(self):

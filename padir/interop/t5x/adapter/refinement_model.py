@@ -29,6 +29,7 @@ from padir.models.transformer import Transformer
 from padir.refinement.transitions import Glat
 from padir.text.ids import Ids
 from padir.training.batch import Batch, Sums
+from padir.training.losses import mean_loss
 from padir.training.objective import Objective
 
 
@@ -119,7 +120,7 @@ class RefinementModel(BaseTransformerModel):
             dropout=dropout_rng is not None and self.module.config.dropout_rate > 0,
             progress=0.0,
         )
-        mean = loss / jnp.maximum(sums.tokens, 1)
+        mean = mean_loss(loss, sums, rows, self.objective.normaliser)
         return mean, metrics(mean, sums, rows)
 
     def predict_batch_with_aux(self, params: Any, batch: Mapping[str, Any], rng: Any = None) -> tuple[Any, Any]:
