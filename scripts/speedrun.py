@@ -1,12 +1,12 @@
 """Trains and scores the tries of a board: the best Multi30k de-en score in 15, 30 or 60 CPU minutes.
 
-python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_words FILE   # trains, scores, writes the board
-python scripts/speedrun.py                                                                # lists the tries
+python scripts/speedrun.py                                                               # lists the tries
+python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_words FILE  # runs them, writes the board
 
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
-non-words. A CPU minute is a minute of both of two cores: process time, user and system, divided by 2. The number of steps
-of a try is fixed in this file, chosen from a measured rate. Scores are those of the validation split; the board is
-results/speedrun.json and, as a table, results/speedrun.md. A stopped try goes on where it stopped.
+non-words. A CPU minute is a minute of both of two cores: process time (user and system) divided by 2. The number of
+steps of a try is fixed in this file, chosen from a measured rate. Scores are those of the validation split; the board
+is results/speedrun.json and, as a table, results/speedrun.md. A stopped try goes on where it stopped.
 """
 
 import argparse
@@ -58,13 +58,15 @@ TRIES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*TRIES, []], metavar="NAME")
+    parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--data", default="data/multi30k_de_en_distilled")
     parser.add_argument("--teacher", default="runs/multi30k_de_en_ar_cpu")
     parser.add_argument("--known_words", nargs="+", default=[])
     args = parser.parse_args()
     if not args.names:
         print("\n".join(f"{name}: {each.what}, {each.minutes} minutes" for name, each in TRIES.items()))
+    if unknown := set(args.names) - set(TRIES):
+        parser.error(f"there is no try {unknown.pop()!r}: known are {', '.join(TRIES)}")
     for name in args.names:
         train(name, args.data, args.teacher)
         rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
