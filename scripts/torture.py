@@ -181,14 +181,14 @@ def kill(run: Run, kind: str, pace: Pace, rng: random.Random) -> str:
     if kind == "model" and run.has_model():
         # As if the kill had come before the manifest, the last file, so that there is more to kill.
         (run.model / "manifest.json").unlink()
-        return "when the model was written" if status else ""
+        return "just after the model had been written" if status else ""
     if ended or not status:
         raise Failed(f"the training ended before it was killed:\n{run.tail()}")
     if run.saving():
-        return "while a checkpoint was written"
+        return "while a checkpoint was being written"
     if run.writing_model():
-        return "while the model was written"
-    return "while it started" if run.log_file() == before else "between steps"
+        return "while the model was being written"
+    return "while the process started" if run.log_file() == before else "between steps"
 
 
 def stop(run: Run, rng: random.Random) -> float:

@@ -1,10 +1,10 @@
 """Agreement of attention, distance and model with the true dependency of positions on the built-in corpus.
 
-This tests the paper's second hypothesis. For every sentence with several right translations of one length, three things
-are measured for every pair of its positions: the true mutual information (`padir.analysis.truth`), the attention
-between the two positions while the model writes its first draft, and the model's own dependency
-(`padir.analysis.conditionals`), given the source and the length alone. Each measure is correlated with the truth and
-scored on how well it finds the dependent pairs (ROC).
+This tests the paper's second hypothesis: dependent positions have similar cross-attention. For every sentence with
+several right translations of one length, three things are measured for every pair of its positions: the true mutual
+information (`padir.analysis.truth`), the attention between the two positions while the model writes its first draft,
+and the model's own dependency (`padir.analysis.conditionals`), given the source and the length alone. Each measure is
+correlated with the truth and scored on how well it finds the dependent pairs (ROC).
 
 Distance is one of the measures because neighbours depend on each other more than other positions, and also attend to
 each other more: a measure must do better than distance to say anything about dependency.
@@ -53,7 +53,7 @@ class Agreement:
       adjacent_P: True where the two positions are neighbours.
       sentence_P: the number of the pair's sentence.
       model: the model's dependency of the P pairs, one canvas after the other.
-      drafts: the free tokens of the first canvas's draft of each sentence, by the sentence's number.
+      drafts: for each sentence's number, the draft made from the first of the canvases, without EOS.
     """
 
     values: dict[str, Float[np.ndarray, " P"]]
@@ -174,7 +174,10 @@ def measure_agreement(
     checks.at_least(1, canvases=canvases)
     known = all(sentence.joint is not None for sentence in sentences)
     if known and given_draft:
-        raise PadirError("the truth is known given the source and the length: use given='source'")
+        raise PadirError(
+            "the true dependency is conditioned on the source and the length alone, so the model's cannot be"
+            " conditioned on the draft, too: use given='source'"
+        )
     each = []
     for number in range(canvases):
         seeded = dataclasses.replace(decoding, seed=decoding.seed + number)

@@ -1,4 +1,7 @@
-"""A model's own dependency between the positions of a sentence: `padir.analysis.conditionals` with a decoder."""
+"""Dependency between the positions of a sentence according to a model.
+
+The measures are those of `padir.analysis.conditionals`, with the probabilities of the model's decoder.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def sentence_dependence(
       one: the batch that holds the sentence, in its row `row`.
       pairs_P2: the pairs of positions.
       values: tokens that are tried at a position.
-      given_draft: True shows the rest of the last draft, False hides it.
+      given_draft: while a pair is measured, True lets the decoder see the last draft at all other positions; False
+        hides these positions, too.
 
     Raises:
       PadirError: fewer than 2 values, or more than the vocabulary has.
@@ -63,7 +67,8 @@ def sentence_dependence(
         ]
         return np.concatenate(jax.device_get(parts))[: len(tokens_RL)]
 
-    # As many pairs at once as keep the distributions in memory, for large vocabularies and long sentences.
+    # Only as many pairs are measured at once as have distributions that fit in memory: with a large vocabulary and a
+    # long sentence, all pairs at once would not fit.
     most = max(1, _DISTRIBUTIONS // (values * translator.card.ids.num_embeddings))
     return joined_dependence(
         [

@@ -63,7 +63,7 @@ def summary(row: dict[str, Any]) -> str:
     """A row's latency, throughput and ratio in one line, to show progress."""
     return (
         f"{_value(row, 'p50_ms'):.1f} ms a batch of {row['batch_size']}, {_value(row, 'sentences_per_second'):.1f}"
-        f" sentences/s, {_value(row, 'ratio'):.2f} times the first"
+        f" sentences/s, {_value(row, 'ratio'):.2f} times those of the first row"
     )
 
 
@@ -90,8 +90,8 @@ def to_markdown(rows: Rows, where: Mapping[str, Any]) -> str:
     columns, lines = stage_table(rows)
     stages = tables.markdown(columns, lines, words=("system",))
     return (
-        f"{evaluation_markdown(rows)}\nMilliseconds of each stage of a batch, which here waits for the one before it"
-        f" (medians over the batches):\n\n{stages}\nMeasured on {machine_line(where)}.\n"
+        f"{evaluation_markdown(rows)}\nMilliseconds of each stage of a batch, measured with every stage waiting for the"
+        f" end of the stage before it (medians over the batches):\n\n{stages}\nMeasured on {machine_line(where)}.\n"
     )
 
 

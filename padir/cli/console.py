@@ -52,9 +52,14 @@ def print_splits(title: str, manifest: PreparedManifest) -> None:
 
 
 def _dropped(split: str, dropped: dict[str, int]) -> str:
-    """Number of dropped pairs by reason; test sets drop them from the records only."""
+    """Number of dropped pairs by reason.
+
+    Validation and test splits leave these pairs out of their records only, and keep them in their text.
+    """
     counts = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
-    return (counts if split == "train" else f"none ({counts} in the text only)") if counts else "none"
+    if split == "train" or not counts:
+        return counts or "none"
+    return f"none (kept in the text but not in the records: {counts})"
 
 
 @contextlib.contextmanager

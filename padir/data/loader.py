@@ -76,7 +76,7 @@ def make_loader(
     if not 0 <= index < count:
         raise PadirError("shard", "(index, count) with 0 <= index < count", shard)
     if seed is not None:
-        checks.within(0, 2**32 - 1, "use None for the records' order", seed=seed)
+        checks.within(0, 2**32 - 1, "use None to keep the order of the records", seed=seed)
     if num_epochs is not None:
         checks.at_least(1, "use None to repeat the data forever", num_epochs=num_epochs)
     mixture = Mixture.of(data)

@@ -96,10 +96,10 @@ class Greedy:
 class Beam:
     """Beam search: keeps as many of the most likely extensions as there are unfinished rows.
 
-    A finished row keeps its place, so that the beam narrows, a sentence never has more than N rows, and size 1 is
-    greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly better results.) The
-    search of a sentence ends as soon as no unfinished row can beat the best finished row, whatever its final length,
-    which does not change the result. Rows that are unfinished at that point are not results.
+    A finished row keeps its place, so fewer rows are extended from then on. A sentence therefore never has more than N
+    rows, and size 1 is greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly
+    better results.) The search of a sentence ends as soon as no unfinished row, however long it became, could beat the
+    best finished row. Ending early does not change the result. Rows that are unfinished at that point are not results.
 
     Attributes:
       size: N, the number of rows for each sentence.
@@ -168,7 +168,8 @@ class Sampling:
 
     def __post_init__(self):
         if not 0 < self.temperature < math.inf:  # refuses nan, too
-            raise PadirError("temperature", "above 0 and finite", self.temperature, "search with Greedy for the limit")
+            remedy = "search with Greedy instead of temperature 0"
+            raise PadirError("temperature", "above 0 and finite", self.temperature, remedy)
         checks.at_least(0, top_k=self.top_k)
         if not 0 < self.top_p <= 1:
             raise PadirError("top_p", "in (0, 1]", self.top_p)

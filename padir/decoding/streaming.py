@@ -56,7 +56,10 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
 
 
 class TranslatedLine(NamedTuple):
-    """A line, its translation, and the line's sentences with their translations: one, unless lines are split."""
+    """A line, its translation, and the line's sentences with their translations.
+
+    Unless lines are split, the whole line is the only sentence.
+    """
 
     source: str
     translation: Translation
@@ -100,7 +103,7 @@ def translate_lines(
 def join_sentences(
     texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
 ) -> list[TranslatedLine]:
-    """Puts the translations of sentences together to those of the texts.
+    """Joins the translations of the sentences into one translation for each text.
 
     Args:
       paragraphs: the sentences of each text.
@@ -138,9 +141,9 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
 def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
     """Yields lists of lines; reads no line before its list is needed.
 
-    The first list has `size` lines, so that the first translations are soon there, and each of the others twice as many
-    as the one before, up to 16 times as many. A list has fewer lines if the lines are long, or if the next line is not
-    ready.
+    The first list has `size` lines, so that the first translations come soon. Each further list has twice as many lines
+    as the one before it, but at most 16 * `size`. A list has fewer lines if the lines are long, or if the next line is
+    not ready.
     """
     chunk, characters, most = [], 0, size
     for line in source:
@@ -154,7 +157,7 @@ def _chunks(source: Iterable[str], size: int, ready: Callable[[], bool] = lambda
 
 
 def translation_row(line: TranslatedLine) -> dict[str, Any]:
-    """A translated line as JSON; with candidates, best first, or with its sentences, if there are some."""
+    """A translated line as JSON, with its candidates (best first) if any, and its sentences if there are several."""
     source, translation, sentences = line
     fields = {name: getattr(translation, name) for name in ("text", "length", "passes", "hypotheses", "truncated")}
     row = {"source": source, "score": _finite(translation.score), **fields}
@@ -176,8 +179,8 @@ def _finite(score: float) -> float | None:
 def translations_json(path: str | PathLike[str]) -> Iterator[tuple[Callable[[TranslatedLine], None], dict[str, Any]]]:
     """Writes translations as JSON one by one: {"translations": [{...}, ...], "lines": ...}.
 
-    Yields a function that adds a translated line, and a dictionary for the metrics after the translations. The file
-    appears once it is complete, or not at all.
+    Yields a function that adds a translated line, and a dictionary: the metrics that the caller puts into it are
+    written after the translations. The file appears once it is complete, or not at all.
     """
     metrics: dict[str, Any] = {}
     count = 0

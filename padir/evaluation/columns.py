@@ -56,7 +56,7 @@ def _with_settings(description: dict[str, Any]) -> str:
 
 
 def _lengths(row: RowDict) -> str:
-    """Origin of the hypotheses' lengths, offsets, draws of each length, and pruning."""
+    """Says where the hypotheses' lengths come from, then their offsets, the draws of each length, and the pruning."""
     if row.get("causal"):
         return "-"
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]

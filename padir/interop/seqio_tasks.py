@@ -35,7 +35,7 @@ def register(vocab_path: PathLike, data_dir: PathLike | None = None, *, num_sent
 
     Args:
       vocab_path: a vocabulary of `padir vocab`; seqio reads addresses such as gs://bucket/vocab.model, too.
-      data_dir: the folder with the files of the sources that have files.
+      data_dir: the folder with the corpus's data files; toy_de_en has none.
       num_sentinels: number of ids above the pieces, seqio's extra ids.
 
     Raises:

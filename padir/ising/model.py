@@ -1,8 +1,9 @@
 """Ising models small enough to enumerate (Definition 12): p(x) ∝ exp(Σ_i h_i x_i + Σ_{i<j} J_ij x_i x_j), x_i = ±1.
 
-State s is a number whose bit i is 1 where spin i is +1. This module is NumPy in float64; `learning` and `samplers` draw
-and fit by the thousand in JAX. Axis letters of this package: N spins, S = 2^N states, D = N + N(N-1)/2 parameters (the
-fields, then the couplings above the diagonal, row by row), K blocks of spins, C states of one block.
+State s is a number whose bit i is 1 where spin i is +1. This module uses NumPy in float64; in JAX, `learning` fits
+models and `samplers` runs chains, many at a time. Axis letters of this package: N spins, S = 2^N states, D = N +
+N(N-1)/2 parameters (the fields, then the couplings above the diagonal, row by row), K blocks of spins, C states of one
+block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of every statement of sections 2.2 to 2.4 on random small models: `padir ising theorems`."""
+"""Checks of every statement in sections 2.2 to 2.4 of the paper, on random small models: `padir ising theorems`."""
 
 from __future__ import annotations
 

@@ -34,12 +34,15 @@ class ModelConfig:
         most this many tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`; "ctc" makes a CTC model, whose canvas holds blanks and
         repetitions and is collapsed to the translation (`padir.training.ctc.Ctc`).
-      max_fertility: largest change from one target token per source token (fertility head only).
+      max_fertility: for the fertility head only, which predicts 1 + c target tokens for each source token, with c in
+        -(max_fertility + 1) .. max_fertility.
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
-        token. This option sets positional_attention=False, through which a token would leak into its own output.
+        token. This option sets positional_attention=False, because a token would leak into its own output through
+        positional attention.
       rejecter: give the decoder a head that learns which tokens are right.
       rejecter_judges: the tokens that this head judges: "token" for those that the decoder was shown, or "prediction"
-        for its own argmax, as in the published implementation, whose head trains no other part of the model.
+        for the decoder's argmax, as in the published implementation. With "prediction", the head's loss trains only the
+        head.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False, and length_head="oracle", because sentences end where the decoder writes EOS;
@@ -79,7 +82,8 @@ class ModelConfig:
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
         sizes = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length")
         checks.at_least(1, **checks.fields_of(self, *sizes))
-        checks.within(1, 2**16, **checks.fields_of(self, "max_length"))  # no array of a causal model has this size
+        # Causal models need this bound: they have no array with max_length rows that would limit it.
+        checks.within(1, 2**16, **checks.fields_of(self, "max_length"))
         checks.within(0, 1_000, **checks.fields_of(self, "max_fertility"))
         checks.below(0, 1, **checks.fields_of(self, "dropout_rate"))
         checks.one_of(DTYPES, **checks.fields_of(self, "dtype"))

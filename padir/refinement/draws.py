@@ -2,7 +2,8 @@
 
 In decoding, `sentence_keys` makes a row's key from the sentence. Every draw is made from (row key, segment number,
 position in the segment). A row therefore draws the same values in any batch, and a longer row draws the same values at
-its first positions. Sentence pairs that are corrupted and then packed equal pairs that are packed and then corrupted.
+its first positions. Corrupting sentence pairs and then packing them gives the same rows as packing them and then
+corrupting them.
 """
 
 from __future__ import annotations

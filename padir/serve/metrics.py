@@ -38,7 +38,7 @@ class Metrics:
             Histogram, "batch_sentences", "Sentences that were translated together", buckets=_SENTENCES
         )
         self.batch_seconds: Histogram = made(
-            Histogram, "batch_seconds", "Seconds of the model for a batch", buckets=_SECONDS
+            Histogram, "batch_seconds", "Seconds that the model took to translate a batch", buckets=_SECONDS
         )
         self.ready: Gauge = made(Gauge, "ready", "1 if the server is warmed up and takes requests")
         self.shapes_left: Gauge = made(Gauge, "shapes_left", "Shapes of the warm-up that are not compiled yet")

@@ -169,8 +169,9 @@ def read_json(path: Path) -> Any:
 def path_inside(folder: Path, name: str) -> Path:
     """Returns the path of a file that a manifest names, after checking that the file lies inside the manifest's folder.
 
-    The check protects against folders from untrusted sources. Symbolic links may lead to files of the folder, and from
-    a snapshot in a cache of the Hugging Face hub to the blobs of the same repository.
+    The check protects against folders from untrusted sources. Symbolic links to files of the folder are allowed. If the
+    folder is a snapshot in a cache of the Hugging Face hub, links directly in it may also lead to its repository's
+    blobs.
 
     Raises:
       PadirError: `name` is not a valid file name, or `name` or a symbolic link leads out of the folder.

@@ -24,7 +24,7 @@ def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
     assert found["splits"]["train"]["written"] == 300
     limits = {"train": {"source too long": 2}, "test": {"source too long": 3, "empty": 0}, "validation": {}}
     shown = [_dropped(split, dropped) for split, dropped in limits.items()]
-    assert shown == ["2 source too long", "none (3 source too long in the text only)", "none"]
+    assert shown == ["2 source too long", "none (kept in the text but not in the records: 3 source too long)", "none"]
     assert json.loads((tmp_path / "data" / "manifest.json").read_text())["splits"].keys() == {"train", "validation"}
 
 

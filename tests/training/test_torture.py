@@ -26,7 +26,7 @@ def test_killed_and_stopped_it_ends_as_if_nothing_had_been(tmp_path):
     )
     assert process.returncode == 0, process.stdout + process.stderr
     lines = process.stdout.splitlines()
-    assert re.match("2 kills survived: .*while a checkpoint was written", lines[-4])
+    assert re.match("2 kills survived: .*while a checkpoint was being written", lines[-4])
     assert lines[-3].startswith("1 stops, of which the longest took")
     assert lines[-1] == "equal bit by bit: parameters, optimizer state, place in the data, metrics"
 

@@ -1,7 +1,7 @@
 """From a German sentence of `toy_de_en` back to what it means.
 
-Analysis by synthesis: words propose readings of the verb and of each noun phrase; a reading counts only if the grammar
-says exactly the given sentence for it. So a parse can be missing but never wrong.
+Analysis by synthesis: the words suggest readings of the verb and of each noun phrase; a reading counts only if the
+grammar generates exactly the given sentence from it. So a parse can be missing but never wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _Tables:
     predicates: dict[str, Adjective]
     pronouns: dict[str, list[Pronoun]]
     prepositions: frozenset[str]
-    # The verbs of a clause in the order in which they stand in it: (verb, tense, person).
+    # From a clause's verb forms, in their order in the clause, to their readings (verb, tense, person): `last` for
+    # clauses that end with their verb, `second` for all others.
     second: dict[tuple[str, ...], list[tuple[Verb, str, int]]]
     last: dict[tuple[str, ...], list[tuple[Verb, str, int]]]
 
@@ -132,7 +133,7 @@ def _chunks(words: list[str]) -> tuple[list[list[NounPhrase | Pronoun]], dict[st
 
 
 def _clauses(text: str, order: str) -> Iterator[Clause]:
-    """Every clause that the grammar says as `text` with its verb `first`, `second` or `last`."""
+    """Every clause from which the grammar generates `text` with its verb in the place `order` (`Clause.german`)."""
     noun_phrases, adverbs, verbs, first = _chunks(text.split())
     roles = {1: [("subject",)], 2: [("subject", "object"), ("object", "subject")]}
     roles[3] = [("subject", "recipient", "object")]
@@ -159,7 +160,7 @@ def _may_come_first(clause: Clause) -> bool:
 
 
 def parse(source: str) -> list[Sentence]:
-    """Every meaning that the grammar says as `source`; empty if it is not a sentence of the grammar."""
+    """Every meaning from which the grammar generates `source`; empty if `source` is no sentence of the grammar."""
     if not source.endswith(".") or len(source) < 2:
         return []
     meanings = []

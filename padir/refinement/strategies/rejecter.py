@@ -25,8 +25,8 @@ class Rejecter:
     - "prediction": the argmax of this pass, as in the published implementation. Every pass writes the argmax at every
       position, and every pass but the last hides the rejected positions again.
 
-    A row is done when a pass changes none of its tokens; with "prediction" the result is then the argmax of this pass,
-    as all remaining passes would show the decoder the same tokens.
+    A row is done when a pass changes none of its tokens, because every further pass would show the decoder the same
+    tokens. With "prediction", the result is then the argmax of this pass, with no position hidden again.
 
     Attributes:
       threshold: smallest probability of keeping a token at which the token stays; 0 keeps all, above 1 keeps none.

@@ -26,7 +26,7 @@ def task(
     Args:
       name: name of the Task to use, such as "toy_de_en".
       vocabulary: the SentencePiece file.
-      data_dir: the folder with the files of sources that have files.
+      data_dir: the folder with the corpus's data files; toy_de_en has none.
       num_sentinels: number of ids above the pieces.
       only_fitting: return the Task that leaves out pairs longer than the feature lengths, for training; the other Task
         cuts them.
