@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BOARD = ROOT / "results" / "speedrun.json"
 RUNS = ROOT / "runs" / "speedrun"
 BASE = "configs/run/multi30k_de_en_distilled_cpu.gin"
-SHARED = ("Batching.rows=16", "Batching.row_length=64", "Objective.length_weight=5.0", "Intervals.evaluate=0")
+SHARED = ("Batching.rows=16", "Batching.row_length=64", "Intervals.evaluate=0")
+LENGTHS = ("Objective.length_weight=5.0",)
 FROM_TEACHER = ("Cosine.peak=1e-2", "Cosine.warmup_steps=50")
 
 
@@ -49,8 +50,8 @@ class Try:
 CTC = ("configs/objective/ctc.gin",)
 CTC_SHAPE = ("ModelConfig.max_length=128", "Ctc.label_smoothing=0.0", "Batching.rows=64")
 TRIES = {
-    "padir_nothing": Try("the paper's objective", 15, 2_800, from_teacher=False),
-    "padir": Try("the paper's objective", 15, 2_800),
+    "padir_nothing": Try("the paper's objective", 15, 2_800, bindings=LENGTHS, from_teacher=False),
+    "padir": Try("the paper's objective", 15, 2_800, bindings=LENGTHS),
     "ctc": Try("CTC with glancing, stages none and all", 15, 1_150, CTC, CTC_SHAPE),
     "ctc_one_stage": Try("CTC, one stage", 15, 1_350, CTC, (*CTC_SHAPE, "Ctc.stage_weights=('all',)")),
 }
