@@ -48,7 +48,7 @@ class Try:
 
 
 CTC = ("configs/objective/ctc.gin",)
-CTC_SHAPE = ("ModelConfig.max_length=128", "Ctc.label_smoothing=0.0", "Batching.rows=64")
+CTC_SHAPE = ("ModelConfig.max_length=192", "Ctc.label_smoothing=0.0", "Batching.rows=64")
 TRIES = {
     "padir_nothing": Try("the paper's objective", 15, 2_800, bindings=LENGTHS, from_teacher=False),
     "padir": Try("the paper's objective", 15, 2_800, bindings=LENGTHS),
