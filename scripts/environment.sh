@@ -1,5 +1,6 @@
 # Sourced by the other scripts, from the root of the checkout.
-#   make_environment [EXTRA]   leaves a .venv with padir (and EXTRA, such as dev) installed in place
+#   make_environment [EXTRA [FOLDER]]   leaves an environment in FOLDER (.venv) with padir (and EXTRA, such as dev, or several
+#                                       with commas) installed in place
 # PYTHON names the interpreter to make it with; otherwise the first suitable one is taken.
 
 supported_python() {
@@ -26,22 +27,23 @@ python_version() {
 }
 
 make_environment() {
-    local extra="${1:-}" python stamp=".venv/installed-${1:-core}"
-    if [[ ! -x .venv/bin/python ]]; then
+    local extra="${1:-}" venv="${2:-.venv}" python
+    local stamp="$venv/installed-${1:-core}"
+    if [[ ! -x "$venv/bin/python" ]]; then
         python="$(find_python)" || return 1
-        echo "padir: making .venv with $("$python" --version)" >&2
-        "$python" -m venv .venv || return 1
-    elif ! supported_python .venv/bin/python; then
-        echo "padir: .venv is not a working Python 3.11, 3.12 or 3.13: remove it (rm -r .venv) and run this again" >&2
+        echo "padir: making $venv with $("$python" --version)" >&2
+        "$python" -m venv "$venv" || return 1
+    elif ! supported_python "$venv/bin/python"; then
+        echo "padir: $venv is not a working Python 3.11, 3.12 or 3.13: remove it (rm -r $venv) and run this again" >&2
         return 1
-    elif [[ -n "${PYTHON:-}" && "$(python_version "$PYTHON")" != "$(python_version .venv/bin/python)" ]]; then
-        echo "padir: .venv is Python $(python_version .venv/bin/python), not PYTHON=$PYTHON: remove it (rm -r .venv) and run this again" >&2
+    elif [[ -n "${PYTHON:-}" && "$(python_version "$PYTHON")" != "$(python_version "$venv/bin/python")" ]]; then
+        echo "padir: $venv is Python $(python_version "$venv/bin/python"), not PYTHON=$PYTHON: remove it (rm -r $venv) and run this again" >&2
         return 1
     fi
     # The stamp is the pyproject.toml that was installed; it is written last, so that an interrupted install runs again.
     if ! cmp --silent pyproject.toml "$stamp"; then
-        echo "padir: installing padir${extra:+[$extra]} into .venv (some minutes the first time)" >&2
-        .venv/bin/python -m pip install -qq --disable-pip-version-check --editable ".${extra:+[$extra]}" || return 1
+        echo "padir: installing padir${extra:+[$extra]} into $venv (some minutes the first time)" >&2
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable ".${extra:+[$extra]}" || return 1
         cp pyproject.toml "$stamp"
     fi
 }

@@ -120,7 +120,7 @@ def hostile_lines(count: int, seed: int = 0) -> list[bytes]:
 
 
 def as_text(lines: list[bytes]) -> list[str]:
-    """What the lines say, told independently of padir: by Python's own decoder."""
+    """The lines as text, decoded by Python alone, without padir."""
     return [line.removesuffix(b"\r").decode("utf-8", errors="replace") for line in lines]
 
 

@@ -26,6 +26,15 @@ SHARED = ("Batching.rows=16", "Batching.row_length=64", "Intervals.evaluate=0")
 LENGTHS = ("Objective.length_weight=5.0",)
 FROM_TEACHER = ("Cosine.peak=1e-2", "Cosine.warmup_steps=50")
 
+SCORES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "non_words": "non-words",
+    "stutter_before": "stutter before clean-up",
+    "length_ratio": "length ratio",
+    "passes": "passes",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Try:
@@ -77,8 +86,10 @@ def main() -> None:
 
 
 def train(name: str, data: str, teacher: str) -> None:
-    """Train a try to its end, and add the process time of this call to that of earlier ones."""
+    """Train a try to its end, unless it is there, and add the process time of this call to that of earlier ones."""
     each, folder = TRIES[name], RUNS / name
+    if (folder / "manifest.json").exists():
+        return
     bindings = [*SHARED, f"train.num_steps={each.steps}", *each.bindings]
     if each.from_teacher:
         bindings += [f"train.start_from='{teacher}'", *FROM_TEACHER]
@@ -89,8 +100,7 @@ def train(name: str, data: str, teacher: str) -> None:
     done = padir("train", *words)
     spent.parent.mkdir(parents=True, exist_ok=True)
     total = (float(spent.read_text()) if spent.exists() else 0.0) + _process_time() - before
-    if not (folder / "scored").exists():
-        spent.write_text(f"{total}\n")
+    spent.write_text(f"{total}\n")
     if done:
         raise SystemExit(f"{name} stopped after {total / 120:.1f} CPU minutes; the same command goes on with it")
 
@@ -103,7 +113,6 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
     words = ["--known_words", *known_words] if known_words else []
     if padir("evaluate", "--model", str(folder), "--data", data, *ways, *words):
         raise SystemExit(f"{name} could not be scored")
-    (folder / "scored").touch()
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     logged = [json.loads(line) for line in lines]
     return {
@@ -115,8 +124,7 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
 
 
 def _scores(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("bleu", "chrf", "non_words", "stutter_before", "length_ratio", "passes")
-    scores = {name: row["scores"][name]["value"] for name in names if name in row["scores"]}
+    scores = {name: row["scores"][name]["value"] for name in SCORES if name in row["scores"]}
     return {"steps": row["num_steps"], "lengths": row["top_k"], **scores}
 
 
@@ -125,7 +133,7 @@ def table(rows: dict[str, Any]) -> str:
     lines = [(each, score) for each in rows.values() for score in each["rows"]]
     lines.sort(key=lambda line: (line[0]["minutes"], -line[1]["bleu"]))
     head = ["CPU minutes", "start", "what changed", "steps", "passes allowed", "lengths"]
-    head += ["BLEU", "chrF", "non-words", "stutter before clean-up", "length ratio", "passes"]
+    head += SCORES.values()
     cells = [
         [
             f"{each['cpu_minutes']:.1f}",
@@ -133,8 +141,7 @@ def table(rows: dict[str, Any]) -> str:
             each["what"],
             f"{each['steps']:,}",
             *(str(score[name]) for name in ("steps", "lengths")),
-            *(_number(score.get(name)) for name in ("bleu", "chrf", "non_words", "stutter_before", "length_ratio")),
-            _number(score["passes"]),
+            *(_number(score.get(name)) for name in SCORES),
         ]
         for each, score in lines
     ]

@@ -20,7 +20,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
-from padir.evaluation.systems import Row, ways
+from padir.evaluation.systems import Decodings, Row, decodings_for, ways
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.params import count_parameters
 
@@ -86,14 +86,14 @@ class System:
 
 def systems(
     translators: Sequence[tuple[str, Translator]],
-    decodings: Sequence[Decoding] | Callable[[Translator], Sequence[Decoding]],
+    decodings: Decodings,
     *,
     given_lengths: bool = False,
 ) -> list[System]:
     """Combines every model with all decoding options that are valid for the model, without duplicates.
 
     Args:
-      decodings: sets of decoding options, for all models or as a function of the model.
+      decodings: sets of decoding options, for all models or as a function of a model's own options.
       given_lengths: True if the batches have target lengths; then several drafts of the given length replace several
         lengths.
 
@@ -102,7 +102,7 @@ def systems(
     """
     found, problem = [], PadirError("a benchmark needs at least one model")
     for name, translator in translators:
-        own = decodings(translator) if callable(decodings) else decodings
+        own = decodings_for(translator, decodings)
         own = [_drafts_of_one_length(decoding) for decoding in own] if given_lengths else own
         for decoding, _ in ways(translator, own, oracle_lengths=False):
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any
 
 from padir import benchmark, config
@@ -19,7 +20,6 @@ from padir.cli.options import (
     step_option,
     test_set_options,
 )
-from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
@@ -84,11 +84,8 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     if args.quick:
         args.sentences, args.repeats = 16, 3
     translators, test_set = _random_models(args) if args.random else _models(args)
-
-    def decodings(translator: Translator) -> list[Decoding]:
-        return decodings_of(args, translator.decoding, batch_size=None)  # every system takes a whole batch
-
-    every = [decoding for _, translator in translators for decoding in decodings(translator)]
+    decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
+    every = [decoding for _, translator in translators for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
     systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
     systems += peers(systems, args.ctranslate2)
@@ -143,7 +140,7 @@ def _batches(
 
 
 def _named_file(argument: str) -> tuple[str, str]:
-    """Split NAME=FILE."""
+    """Split NAME=FILE, which names a model and its gin file, into the name and the file."""
     name, separator, path = argument.partition("=")
     if not separator or not name or not path:
         raise PadirError(f"--random takes NAME=GIN, a name and a gin file of ModelConfig, got {argument!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from typing import Any
 
 from padir.cli.arguments import check_options, decodings_of, load_models, sharding_of
@@ -19,8 +20,6 @@ from padir.cli.options import (
     step_option,
     test_set_options,
 )
-from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.columns import summary
@@ -80,11 +79,8 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.similarity is not None:
         metrics.append(_similarity(args.similarity, test_set.target_language))
     models = load_models(args, args.model, sharding)
-
-    def decodings(translator: Translator) -> list[Decoding]:
-        return decodings_of(args, translator.decoding)
-
-    every = [decoding for _, translator in models for decoding in decodings(translator)]
+    decodings = functools.partial(decodings_of, args)
+    every = [decoding for _, translator in models for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in models), decodings=every)
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")

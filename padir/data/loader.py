@@ -29,7 +29,7 @@ from padir import checks
 from padir.data.manifest import REMEDY, PreparedManifest, SplitInfo
 from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
-from padir.data.records import read_record, readable
+from padir.data.records import read_records, readable
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
@@ -148,8 +148,8 @@ class _Records:
         self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
-        self._stored_N2, self._vocab_size = length_N2, vocabulary.size
-        self._length_N2 = length_N2 + np.array([len(self._prefix), 0], np.int32)
+        self._vocab_size, self._added_2 = vocabulary.size, np.array([len(self._prefix), 0], np.int32)
+        self._length_N2 = length_N2 + self._added_2
         with readable(mixture):
             self._source: Any = grain.sources.ArrayRecordDataSource(paths)
         if len(self._source) != len(length_N2):
@@ -180,9 +180,8 @@ class _Records:
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         with readable(self._mixture):
-            records = self._source.__getitems__(numbers) if numbers else []
-        found = zip(records, self._stored_N2[np.array(numbers, int)], strict=True)
-        pairs = (read_record(record, length_2, self._vocab_size) for record, length_2 in found)
+            stored_N2 = self._length_N2[np.array(numbers, int)] - self._added_2
+            pairs = iter(read_records(self._source, numbers, stored_N2, self._vocab_size))
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),

@@ -11,8 +11,9 @@ import collections
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -151,6 +152,19 @@ def readable(where: object) -> Iterator[None]:
         yield
     except (RuntimeError, OSError, IndexError) as error:
         raise PadirError(f"the records of {where} are damaged ({first_line(error)})", remedy=REMEDY) from error
+
+
+def read_records(
+    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The pairs of the records with these numbers, checked as by `read_record`.
+
+    Args:
+      source: the records, a `grain.sources.ArrayRecordDataSource`.
+      length_N2: the lengths of the two sides of these records.
+    """
+    records = source.__getitems__(list(numbers)) if len(numbers) else []
+    return [read_record(record, length_2, vocab_size) for record, length_2 in zip(records, length_N2, strict=True)]
 
 
 def read_record(record: bytes, length_2: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:

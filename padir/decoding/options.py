@@ -121,7 +121,8 @@ class Decoding:
             value: Any = getattr(decoding, part)
             names = [field.name for field in dataclasses.fields(value)]
             inner = {name: changes[name] for name in names if name in changes}
-            decoding = dataclasses.replace(decoding, **{part: dataclasses.replace(value, **inner)})
+            if inner:
+                decoding = dataclasses.replace(decoding, **{part: dataclasses.replace(value, **inner)})
             known += names
         for name in changes:
             if name not in known:

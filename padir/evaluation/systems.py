@@ -36,10 +36,14 @@ class Row:
     weights: str = ""
 
 
+Decodings = Sequence[Decoding] | Callable[[Decoding], Sequence[Decoding]]
+"""Sets of decoding options for all models, or a function that makes them from a model's own options."""
+
+
 def evaluate_all(
     models: Sequence[tuple[str, Translator]],
     test_set: TestSet,
-    decodings: Sequence[Decoding] | Callable[[Translator], Sequence[Decoding]],
+    decodings: Decodings,
     *,
     oracle_lengths: bool = False,
     metrics: Sequence[Metric] = (),
@@ -53,9 +57,9 @@ def evaluate_all(
 
     Args:
       models: (name, translator) pairs.
-      decodings: sets of decoding options, for all models or as a function of the model. If `drop_repeats` is None in
-        several sets and their strategies have different defaults, repeated tokens are dropped from the drafts of all
-        these sets.
+      decodings: sets of decoding options, for all models or as a function of a model's own options. If `drop_repeats`
+        is None in several sets and their strategies have different defaults, repeated tokens are dropped from the
+        drafts of all these sets.
       oracle_lengths: add rows that are given the references' lengths.
       progress: called with each row when it is done.
 
@@ -65,8 +69,7 @@ def evaluate_all(
     """
     _check(models, test_set)
     rows: list[Row] = []
-    of_model = decodings if callable(decodings) else lambda translator: decodings
-    tried = [list(ways(translator, of_model(translator), oracle_lengths)) for _, translator in models]
+    tried = [list(ways(translator, decodings_for(translator, decodings), oracle_lengths)) for _, translator in models]
     for (name, translator), own_ways in zip(models, _alike(models, tried), strict=True):
         model = _Model(name, translator, test_set, metrics)
         own: list[Row] = []
@@ -92,6 +95,11 @@ def _check(models: Sequence[tuple[str, Translator]], test_set: TestSet) -> None:
                 f"{name} translates {'-'.join(languages)}, and the test set is"
                 f" {test_set.source_language}-{test_set.target_language}: evaluate it on its own languages"
             )
+
+
+def decodings_for(translator: Translator, decodings: Decodings) -> Sequence[Decoding]:
+    """The sets of decoding options for one model."""
+    return decodings(translator.decoding) if callable(decodings) else decodings
 
 
 def ways(

@@ -22,7 +22,7 @@ import numpy as np
 from padir import checks
 from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
-from padir.data.records import read_record
+from padir.data.records import read_records
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.text.ids import PADDING, Ids
@@ -125,8 +125,7 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
     for begin in range(0, len(numbers), _READ):
         some = numbers[begin : begin + _READ]
-        found = zip(records.__getitems__(some.tolist()), length_N2[some], strict=True)
-        pairs = [read_record(record, length_2, manifests[0].vocabulary.size) for record, length_2 in found]
+        pairs = read_records(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size)
         for part, side in zip(parts, zip(*pairs, strict=True), strict=True):
             part.append(np.concatenate([tokens[:-1] for tokens in side]))
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1

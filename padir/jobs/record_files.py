@@ -13,7 +13,7 @@ import numpy as np
 
 from padir.data.manifest import PreparedManifest
 from padir.data.prepared import load_tokenizer, read_lengths
-from padir.data.records import read_record
+from padir.data.records import read_records
 from padir.storage.files import write_errors
 
 SPLIT = "train"
@@ -37,9 +37,9 @@ class RecordSources:
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""
-        records = zip(self._records.__getitems__(numbers), self._length_N2[numbers], strict=True)
-        size = self.tokenizer.ids.vocab_size
-        tokens = [read_record(record, length_2, size)[0].tolist() for record, length_2 in records]
+        vocab_size = self.tokenizer.ids.vocab_size
+        pairs = read_records(self._records, numbers, self._length_N2[numbers], vocab_size)
+        tokens = [source.tolist() for source, _ in pairs]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 
 

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from padir.errors import PadirError
 from padir.metrics.scores import Score
+from padir.text.sentences import UNSPACED
 
 # A run of letters, possibly with apostrophes inside; a word with a hyphen counts as several.
 _LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
-
-_UNSPACED = ("zh", "ja", "th")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
     Raises:
       PadirError: the language writes no spaces between words, or the text has no words.
     """
-    if language in _UNSPACED:
+    if language in UNSPACED:
         raise PadirError(f"non-words need words with spaces between them, got text in {language!r}: leave them out")
     known = count_known(lines)
     return [

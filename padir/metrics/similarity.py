@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Similarity:
             tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
             tokenizer.no_padding()
             tokenizer.enable_truncation(_MOST_TOKENS)
-            params = safetensors.numpy.load_file(weights)
+            params = jax.device_put(safetensors.numpy.load_file(weights))
             similarity = Similarity(
                 params, tokenizer, config["num_hidden_layers"], config["num_attention_heads"], sha256(weights)[:8]
             )
@@ -86,10 +86,15 @@ class Similarity:
 
     def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         """The mean cosine times 100, at most 100; an empty output counts 0."""
-        cosine_N = (self.embeddings(hypotheses) * self.embeddings(references)).sum(-1)
+        cosine_N = (self.embeddings(hypotheses) * self._references(tuple(references))).sum(-1)
         written_N = np.array([bool(text.strip()) for text in hypotheses])
         mean = float((cosine_N * written_N).mean()) if len(cosine_N) else 0.0
         return Score(self.name, 100 * mean, f"model:all-MiniLM-L6-v2|sha256:{self.source}|mean:cosine")
+
+    @functools.cached_property
+    def _references(self) -> Callable[[tuple[str, ...]], np.ndarray]:
+        """`embeddings` with its last result kept: the rows of a table have the same references."""
+        return functools.lru_cache(maxsize=1)(self.embeddings)
 
     def embeddings(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings [N, D] of length 1."""
@@ -138,9 +143,9 @@ def _embed(
         found = jax.nn.dot_product_attention(q, k, v, mask=present_BL[:, None, None, :])
         return norm(f"{name}.output.LayerNorm", x_BLD + dense(f"{name}.output.dense", found.reshape(x_BLD.shape)))
 
-    tables = {name: jnp.asarray(params[f"embeddings.{name}_embeddings.weight"]) for name in ("word", "position")}
-    x_BLD = tables["word"][token_BL] + tables["position"][: token_BL.shape[1]]
-    x_BLD = norm("embeddings.LayerNorm", x_BLD + jnp.asarray(params["embeddings.token_type_embeddings.weight"])[0])
+    names = ("word", "position", "token_type")
+    word_VD, position_LD, type_2D = (params[f"embeddings.{name}_embeddings.weight"] for name in names)
+    x_BLD = norm("embeddings.LayerNorm", word_VD[token_BL] + position_LD[: token_BL.shape[1]] + type_2D[0])
     for layer in range(layers):
         name = f"encoder.layer.{layer}"
         x_BLD = attention(f"{name}.attention", x_BLD)

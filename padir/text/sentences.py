@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from padir.text.tokenizer import surrogates_error
 
 _WHITE = re.compile(r"[^\S\n]")
-_UNSPACED = ("zh", "ja", "th")  # languages that write no space between sentences
+UNSPACED = ("zh", "ja", "th")  # languages that write no space between words, nor between sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Paragraph:
         """
         if not translations:
             return ""
-        instead = {" ": ""} if language in _UNSPACED else {"": " "}
+        instead = {" ": ""} if language in UNSPACED else {"": " "}
         inner = [instead.get(gap, gap) for gap in self.gaps[1:-1]]
         pairs = zip(translations, [*inner, self.gaps[-1]][: len(translations)], strict=True)
         return self.gaps[0] + "".join(translation + gap for translation, gap in pairs)

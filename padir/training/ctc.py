@@ -77,7 +77,7 @@ class Ctc(Objective):
         dropout: bool = True,
         progress: Float[Array, ""] | float = 0.0,
     ) -> tuple[Float[Array, ""], Sums]:
-        """As `Objective.__call__`.
+        """Loss of a batch, summed over positions and stages, and its `Sums`, as from `Objective.__call__`.
 
         Raises:
           PadirError: rows are packed (`num_segments` is given), or the canvas is longer than the position table.

@@ -24,7 +24,7 @@ from padir.models.card import ModelCard, Weights
 from padir.models.directory import load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.storage.files import read_json, write_json
+from padir.storage.files import is_address, write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
@@ -141,7 +141,7 @@ def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer
     Args:
       model_dir: a folder, or an address such as gs://bucket/run: T5X runs write to buckets, too.
     """
-    if "://" not in str(model_dir):
+    if not is_address(model_dir):
         tokenizer.save(Path(model_dir) / VOCABULARY)
         write_json(Path(model_dir) / CARD, card.to_json())
         return
@@ -158,13 +158,18 @@ def read_description(path: str | PathLike[str], step: int | None = None) -> tupl
       PadirError: there is no checkpoint, or the description is damaged.
     """
     folder = find(path, step).absolute().parent
+    card = _read_card(folder)
+    return None if card is None else (card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels))
+
+
+def _read_card(folder: Path) -> ModelCard | None:
+    """The card in padir.json; None without such a file."""
     if not (folder / CARD).is_file():
         return None
     try:
-        card = ModelCard.from_json(json.loads((folder / CARD).read_text(encoding="utf-8")))
+        return ModelCard.from_json(json.loads((folder / CARD).read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
         raise PadirError(f"{folder / CARD} is damaged: {error}") from None
-    return card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels)
 
 
 def import_model(
@@ -261,14 +266,10 @@ def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -
 
 def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     """Refuses a folder whose checkpoints padir.json and vocab.model describe as another model."""
-    same = True
-    if (folder / CARD).is_file():
-        found = ModelCard.from_json(read_json(folder / CARD))
-        of_step = {"step": 0, "metrics": {}, "weights": Weights()}
-        same = dataclasses.replace(found, **of_step) == dataclasses.replace(card, **of_step)
-    if (folder / VOCABULARY).is_file():
-        same = same and (folder / VOCABULARY).read_bytes() == tokenizer.model_bytes
-    if not same:
+    of_step = {"step": 0, "metrics": {}, "weights": Weights()}
+    found, vocabulary = _read_card(folder) or card, folder / VOCABULARY
+    same = dataclasses.replace(found, **of_step) == dataclasses.replace(card, **of_step)
+    if not same or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
         raise PadirError(
             f"{folder} holds checkpoints of another model, as its {CARD} says", remedy="give another folder"
         )
