@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Int8
+from jaxtyping import Array, Float, Int
 
 from padir.distributed.sharding import keep_rows
-from padir.text.ids import at_most
+from padir.models.products import dot, int8_dot
 
-_FEW_ROWS = 8
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
@@ -41,28 +40,11 @@ class Dense(nn.Module):
         if kernel.dtype == jnp.int8:
             scale = _part(self.get_variable("params", "kernel_scale"), only)
             return int8_dot(x, kernel, scale).astype(self.dtype)
-        return jnp.dot(x.astype(self.dtype), kernel.astype(self.dtype))
+        return dot(x, kernel, dtype=self.dtype)
 
 
 def _part(array, only: tuple[Any, int] | None, axis: int = -1):
     return array if only is None else jax.lax.dynamic_slice_in_dim(array, *only, axis=axis)
-
-
-def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
-    """The product of x and a quantised kernel, float32 [*B, F]; each row of x is rounded to 255 levels first.
-
-    Args:
-      kernel, scale_F: from `padir.models.quantization.quantise`.
-      axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
-    """
-    rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
-    step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
-    rounded = jnp.round(rows / step).astype(jnp.int8)
-    if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
-        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
-    # The kernel is not transposed here, because XLA would repeat the transposition in every step of a loop.
-    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
-    return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
 
 
 class RMSNorm(nn.Module):
@@ -111,7 +93,7 @@ class Embed(nn.Module):
         table = _part(self.embedding, only, axis=0)
         if table.dtype == jnp.int8:
             return int8_dot(x, table, _part(self._scale(), only), axis=1)
-        return jnp.dot(x.astype(self.dtype), table.T.astype(self.dtype), preferred_element_type=jnp.float32)
+        return dot(x, table, dtype=self.dtype, axis=1)
 
 
 def relative_position_bucket(

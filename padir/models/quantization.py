@@ -1,7 +1,7 @@
 """Quantization of weights to 8-bit integers for decoding, which needs a quarter of the memory of float32.
 
 Each output of a linear layer, and each row of the embedding table, has a scale of its own. Activations are rounded row
-by row during decoding (`padir.models.layers.int8_dot`), so that the matrix products are products of integers. Norms,
+by row during decoding (`padir.models.products.int8_dot`), so that the matrix products are products of integers. Norms,
 relative position biases, the position table, the length head and the rejecter head are not rounded.
 """
 

@@ -11,7 +11,7 @@ from support.tiny_model import random_translator
 
 from padir.decoding.search import Greedy
 from padir.errors import PadirError
-from padir.models.layers import int8_dot
+from padir.models.products import int8_dot
 from padir.models.quantization import quantise
 
 RNG = np.random.RandomState(0)

@@ -1,0 +1,87 @@
+"""The matrix products of linear layers: of floating-point numbers, and of 8-bit integers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int8
+
+from padir.text.ids import at_most
+
+_FEW_ROWS = 8
+
+
+def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLike, axis: int = 0) -> Array:
+    """The product of x and a kernel, both rounded to `dtype` first; JAX's matmul precision applies, on a CPU too.
+
+    XLA takes the precision BF16_BF16_F32 as float32 on a CPU. Here the operands are then rounded to bfloat16 and their
+    products added in float32, as on a TPU, and processors with AVX512-BF16 take half the time. The gradient of
+    the kernel stays a product of float32 numbers, which is not slower there.
+
+    Args:
+      axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
+
+    Returns:
+      [*B, F], float32 if `dtype` is float32 or axis is 1, else of `dtype`.
+    """
+    if jnp.dtype(dtype) == jnp.float32 and _rounds_operands():
+        product: Any = _bfloat16_dot(x.astype(dtype), kernel, axis)
+        return product
+    if axis == 1:
+        return jnp.dot(x.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)
+    return jnp.dot(x.astype(dtype), kernel.astype(dtype))
+
+
+def _rounds_operands() -> bool:
+    config: Any = jax.config
+    return config.jax_default_matmul_precision == "BF16_BF16_F32" and jax.default_backend() == "cpu"
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _bfloat16_dot(x: Any, kernel: Any, axis: int) -> Any:
+    return _rounded(x, kernel, (x.ndim - 1, axis))
+
+
+def _forward(x, kernel, axis):
+    return _bfloat16_dot(x, kernel, axis), (x, kernel)
+
+
+def _backward(axis, known, cotangent):
+    x, kernel = known
+    lead = tuple(range(x.ndim - 1))
+    by_x = _rounded(cotangent, kernel, (x.ndim - 1, 1 - axis))
+    left, right = (x, cotangent) if axis == 0 else (cotangent, x)
+    return by_x, jax.lax.dot_general(left, right, ((lead, lead), ((), ())), precision=jax.lax.Precision.HIGHEST)
+
+
+_bfloat16_dot.defvjp(_forward, _backward)
+
+
+def _rounded(left, right, axes: tuple[int, int]):
+    """The product over one axis of each operand, rounded to bfloat16; float32."""
+    operands = (left.astype(jnp.bfloat16), right.astype(jnp.bfloat16))
+    # Without a transposition, which would make XLA go back to float32.
+    dimensions = (((axes[0],), (axes[1],)), ((), ()))
+    default = jax.lax.Precision.DEFAULT
+    return jax.lax.dot_general(*operands, dimensions, precision=default, preferred_element_type=jnp.float32)
+
+
+def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float[Array, " F"], axis: int = 0):
+    """The product of x and a quantised kernel, float32 [*B, F]; each row of x is rounded to 255 levels first.
+
+    Args:
+      kernel, scale_F: from `padir.models.quantization.quantise`.
+      axis: as in `dot`.
+    """
+    rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
+    step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
+    rounded = jnp.round(rows / step).astype(jnp.int8)
+    if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
+        rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
+    # The kernel is not transposed here, because XLA would repeat the transposition in every step of a loop.
+    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
