@@ -78,6 +78,7 @@ _ABLATIONS = {
 }
 TRIES = {
     "padir": Try("the paper's objective", 15, 4_000),
+    "padir_small": Try("batches of half the size", 15, 7_800, bindings=("Batching.rows=8",)),
     "padir_nothing": Try("the paper's objective", 15, 4_000, from_teacher=False),
     "padir_60": Try("the paper's objective, dropout 0.1", 60, 16_000, bindings=("ModelConfig.dropout_rate=0.1",)),
     "ctc": Try("CTC with glancing, stages none and all", 15, 1_450, CTC, CTC_SHAPE),
