@@ -12,8 +12,6 @@ padir() { .venv/bin/python -m padir "$@"; }
 began=$SECONDS
 make_environment
 steps="${DEMO_STEPS:-3000}"
-# Processors with products of bfloat16 numbers train a quarter faster with them.
-if grep -qs avx512_bf16 /proc/cpuinfo; then export JAX_DEFAULT_MATMUL_PRECISION="${JAX_DEFAULT_MATMUL_PRECISION:-BF16_BF16_F32}"; fi
 
 if [[ ! -f demo/data/manifest.json ]]; then
     say "1. A vocabulary, and 100,000 sentence pairs of the built-in grammar as records"
@@ -23,7 +21,9 @@ if [[ ! -f demo/data/manifest.json ]]; then
 fi
 
 say "2. Training ($steps steps; interrupted, it goes on where it stopped)"
-padir train --gin_file=configs/run/demo.gin --data demo/data --model_dir "demo/model-$steps" --gin.train.num_steps="$steps"
+# With products of bfloat16 numbers, processors that have them train faster.
+precision="${JAX_DEFAULT_MATMUL_PRECISION-$(grep -qs avx512_bf16 /proc/cpuinfo && echo BF16_BF16_F32 || echo float32)}"
+JAX_DEFAULT_MATMUL_PRECISION="$precision" padir train --gin_file=configs/run/demo.gin --data demo/data --model_dir "demo/model-$steps" --gin.train.num_steps="$steps"
 
 say "3. The held-out sentences, whose grammar lists every right translation"
 padir evaluate --model "demo/model-$steps" --data demo/data --split test --num_steps 1 2 4 10 --json demo/scores.json

@@ -43,7 +43,7 @@ make_environment() {
     # The stamp is the pyproject.toml that was installed; it is written last, so that an interrupted install runs again.
     if ! cmp --silent pyproject.toml "$stamp"; then
         echo "padir: installing padir${extra:+[$extra]} into $venv (some minutes the first time)" >&2
-        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable ".${extra:+[$extra]}" || return 1
+        "$venv/bin/python" -m pip install -qq --disable-pip-version-check --editable ".${extra:+[$extra]}" || return 3
         cp pyproject.toml "$stamp"
     fi
 }

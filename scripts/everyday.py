@@ -4,6 +4,8 @@ python scripts/everyday.py translate               # results/everyday.json: each
 python scripts/everyday.py sheet --seed 1 > A.tsv  # for a reader: each sentence's distinct outputs, in random order
 python scripts/everyday.py count A.tsv B.tsv       # results/everyday.md: outputs side by side, counts, agreement
 
+The readers' sheets are results/everyday_reader1.tsv and results/everyday_reader2.tsv.
+
 A reader, who does not know which system wrote what, puts a 1 for an acceptable output or a 0 at the end of each line of
 the sheet, after the last tab. Acceptable is what says in understandable English what the German sentence says; small
 faults of grammar do not count.
@@ -20,7 +22,6 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 SENTENCES, OUTPUTS, PAGE = (RESULTS / name for name in ("everyday_de.txt", "everyday.json", "everyday.md"))
 SYSTEMS = {  # options of `padir translate`
     "de_en": "--model de_en",
-    "de_en, 1 length": "--model de_en --top_k 1",
     "de_en, 5 lengths": "--model de_en --top_k 5",
     "de_en, 5 lengths, rescored": "--model de_en --top_k 5 --rerank de_en_ar",
     "de_en_ar, greedy": "--model de_en_ar --beam 1",
@@ -67,10 +68,11 @@ def sheet(sources: list[str], outputs: dict[str, list[str]], seed: int) -> list[
 def marks(path: Path) -> Marks:
     """The marks of a reader's sheet, by number of the sentence and output."""
     found = {}
-    for number, _, text, mark in (line.split("\t") for line in lines(path)):
-        if mark not in ("0", "1"):
-            raise SystemExit(f"{path}: sentence {number} has a line marked {mark!r}: write 0 or 1 after the last tab")
-        found[int(number) - 1, text] = int(mark)
+    for i, line in enumerate(lines(path), 1):
+        fields = line.split("\t")
+        if len(fields) != 4 or fields[3] not in ("0", "1"):
+            raise SystemExit(f"{path}, line {i} must end in a tab and 0 or 1, got {line!r}")
+        found[int(fields[0]) - 1, fields[2]] = int(fields[3])
     return found
 
 
@@ -81,7 +83,7 @@ def page(sources: list[str], outputs: dict[str, list[str]], first: Marks, second
     if missing := [text for text in given if text not in first or text not in second]:
         raise SystemExit(f"a sheet lacks an output, {missing[0]}: it was made for other outputs")
     judged = [(first[each], second[each]) for each in sorted(set(given))]
-    agreed, chance = agreement(judged)
+    agreed, kappa = agreement(judged)
     counts = [
         (name, *(sum(reader[i, text] for i, text in enumerate(outputs[name])) for reader in (first, second)))
         for name in names
@@ -91,7 +93,7 @@ def page(sources: list[str], outputs: dict[str, list[str]], first: Marks, second
         "",
         f"{len(sources)} sentences ([everyday_de.txt](everyday_de.txt)), translated with `python scripts/everyday.py"
         f" translate`. Two readers, who did not know the systems, marked {len(judged)} different outputs as good or"
-        f" not. They agree on {100 * agreed:.0f} % of them (Cohen's kappa {(agreed - chance) / (1 - chance):.2f}).",
+        f" not. They agree on {100 * agreed:.0f} % of them (Cohen's kappa {kappa:.2f}).",
         "",
         *rows(["system", "reader 1", "reader 2"], [[name, str(one), str(two)] for name, one, two in counts]),
         "",
@@ -112,9 +114,10 @@ def page(sources: list[str], outputs: dict[str, list[str]], first: Marks, second
 
 
 def agreement(judged: list[tuple[int, int]]) -> tuple[float, float]:
-    """The share of outputs on which two readers agree, and the share expected by chance from how often each accepts."""
+    """The share of outputs on which two readers agree, and Cohen's kappa, 0 for as often as by chance."""
     one, two = (sum(marks) / len(judged) for marks in zip(*judged, strict=True))
-    return sum(a == b for a, b in judged) / len(judged), one * two + (1 - one) * (1 - two)
+    agreed, chance = sum(a == b for a, b in judged) / len(judged), one * two + (1 - one) * (1 - two)
+    return agreed, (agreed - chance) / (1 - chance) if chance < 1 else 0.0
 
 
 def rows(head: list[str], body: list[list[str]]) -> list[str]:

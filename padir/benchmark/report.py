@@ -19,7 +19,8 @@ from padir.reporting import tables
 from padir.reporting.plots import require_matplotlib
 
 _LIBRARIES = ("padir", "jax", "jaxlib", "flax", "sentencepiece", "ctranslate2", "transformers")
-_VARIABLES = ("XLA_FLAGS", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")  # variables that change the speed
+# Variables that change the speed.
+_VARIABLES = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION", "GLIBC_TUNABLES", "OMP_NUM_THREADS", "LD_PRELOAD")
 
 
 def environment() -> dict[str, Any]:

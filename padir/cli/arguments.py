@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,9 +31,6 @@ _OF_REFINING = (
 _OF_CAUSAL = ("beam", "length_penalty", "sample")
 
 
-_shortlist = functools.lru_cache(maxsize=4)(Shortlist.load)  # rows of a results table share the file's contents
-
-
 def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> Decoding:
     """Apply gin's bindings of `Decoding` to the model's own options, and the command line's options to the result.
 
@@ -58,7 +54,7 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
     if "keep" in said:
         changes["prune"] = Prune(said["keep"])
     if "shortlist" in said:
-        changes["shortlist"] = None if said["shortlist"] == "none" else _shortlist(said["shortlist"])
+        changes["shortlist"] = None if said["shortlist"] == "none" else Shortlist.load(said["shortlist"])
     if {"rerank", "brevity", "length_weight"} & said.keys():
         changes["rerank"] = _rerank(said.get("rerank"), said.get("brevity"), said.get("length_weight"), base.rerank)
     if {*_OF_CAUSAL} & said.keys():

@@ -179,9 +179,8 @@ class _Records:
         B //= shard[1]
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
-        with readable(self._mixture):
-            stored_N2 = self._length_N2[np.array(numbers, int)] - self._added_2
-            pairs = iter(read_records(self._source, numbers, stored_N2, self._vocab_size))
+        stored_N2 = self._length_N2[np.array(numbers, int)] - self._added_2
+        pairs = iter(read_records(self._source, numbers, stored_N2, self._vocab_size, self._mixture))
         batch = {
             "source_BS": np.zeros((B, S), np.int32),
             "source_segment_BS": np.zeros((B, S), np.int32),

@@ -155,15 +155,20 @@ def readable(where: object) -> Iterator[None]:
 
 
 def read_records(
-    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int
+    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The pairs of the records with these numbers, checked as by `read_record`.
 
     Args:
       source: the records, a `grain.sources.ArrayRecordDataSource`.
       length_N2: the lengths of the two sides of these records.
+      where: the folder or another name of the records, for the message.
+
+    Raises:
+      PadirError: a file cannot be read, or a record is not what the lengths say.
     """
-    records = source.__getitems__(list(numbers)) if len(numbers) else []
+    with readable(where):
+        records = source.__getitems__(list(numbers)) if len(numbers) else []
     return [read_record(record, length_2, vocab_size) for record, length_2 in zip(records, length_N2, strict=True)]
 
 

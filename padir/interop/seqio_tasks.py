@@ -18,7 +18,6 @@ from padir.data.sources import SOURCES, SPLITS, PathLike, Source
 from padir.errors import PadirError, first_line
 from padir.interop.tfds_sets import TFDS_SETS, TfdsText, get_source, import_seqio
 from padir.metrics.scores import score_all
-from padir.storage.files import is_address
 from padir.text.tokenizer import Tokenizer
 
 FITTING = "_fitting"  # ending of the names of the Tasks without long pairs
@@ -148,7 +147,7 @@ def read_vocabulary(path: PathLike, num_sentinels: int) -> Tokenizer:
     Raises:
       PadirError: the vocabulary cannot be read, or is not one that padir can use.
     """
-    if not is_address(path):
+    if "://" not in str(path):
         return Tokenizer.load(path, num_sentinels)
     _, tf = import_seqio()
     try:

@@ -125,7 +125,7 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
     for begin in range(0, len(numbers), _READ):
         some = numbers[begin : begin + _READ]
-        pairs = read_records(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size)
+        pairs = read_records(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
         for part, side in zip(parts, zip(*pairs, strict=True), strict=True):
             part.append(np.concatenate([tokens[:-1] for tokens in side]))
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1

@@ -28,6 +28,7 @@ class RecordSources:
     """
 
     def __init__(self, data_dir: Path, manifest: PreparedManifest):
+        self._folder = data_dir
         paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
@@ -38,7 +39,7 @@ class RecordSources:
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
         """Source tokens with EOS, and source texts, of the records with these numbers."""
         vocab_size = self.tokenizer.ids.vocab_size
-        pairs = read_records(self._records, numbers, self._length_N2[numbers], vocab_size)
+        pairs = read_records(self._records, numbers, self._length_N2[numbers], vocab_size, self._folder)
         tokens = [source.tolist() for source, _ in pairs]
         return tokens, [self.tokenizer.decode(ids) for ids in tokens]
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,10 @@ class Similarity:
 
     def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         """The mean cosine times 100, at most 100; an empty output counts 0."""
-        cosine_N = (self.embeddings(hypotheses) * self._references(tuple(references))).sum(-1)
+        cosine_N = (self.embeddings(hypotheses) * self.embeddings(references)).sum(-1)
         written_N = np.array([bool(text.strip()) for text in hypotheses])
         mean = float((cosine_N * written_N).mean()) if len(cosine_N) else 0.0
         return Score(self.name, 100 * mean, f"model:all-MiniLM-L6-v2|sha256:{self.source}|mean:cosine")
-
-    @functools.cached_property
-    def _references(self) -> Callable[[tuple[str, ...]], np.ndarray]:
-        """`embeddings` with its last result kept: the rows of a table have the same references."""
-        return functools.lru_cache(maxsize=1)(self.embeddings)
 
     def embeddings(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings [N, D] of length 1."""

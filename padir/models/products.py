@@ -16,11 +16,13 @@ _FEW_ROWS = 8
 
 
 def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLike, axis: int = 0) -> Array:
-    """The product of x and a kernel, both rounded to `dtype` first; JAX's matmul precision applies, on a CPU too.
+    """The product of x and a kernel, both rounded to `dtype` first; on a CPU, JAX's precision BF16_BF16_F32 applies.
 
-    XLA takes the precision BF16_BF16_F32 as float32 on a CPU. Here the operands are then rounded to bfloat16 and their
-    products added in float32, as on a TPU, and processors with AVX512-BF16 take half the time. The gradient of
-    the kernel stays a product of float32 numbers, which is not slower there.
+    XLA takes this precision as float32 on a CPU. Here the operands, and those of the gradient by x, are then rounded to
+    bfloat16 and their products added in float32; processors with AVX512-BF16 take half the time. The gradient by the
+    kernel stays a product of float32 numbers, in the order of operands that XLA multiplies faster on a CPU. There is
+    no forward-mode derivative then. Programs that a CPU host exports for other platforms should be traced without
+    this precision, as `padir.interop` does.
 
     Args:
       axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
@@ -29,7 +31,7 @@ def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLik
       [*B, F], float32 if `dtype` is float32 or axis is 1, else of `dtype`.
     """
     if jnp.dtype(dtype) == jnp.float32 and _rounds_operands():
-        product: Any = _bfloat16_dot(x.astype(dtype), kernel, axis)
+        product: Any = _bfloat16_dot(x.astype(dtype), kernel.astype(dtype), axis)
         return product
     if axis == 1:
         return jnp.dot(x.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)

@@ -25,18 +25,13 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _REMEDIES = _NO_ROOM | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that you may write to")
 
 
-def is_address(path: str | os.PathLike[str]) -> bool:
-    """True for an address such as gs://bucket/run, False for a path on the local disk."""
-    return _ADDRESS.match(os.fspath(path)) is not None
-
-
 def check_local(path: str | os.PathLike[str]) -> None:
     """Checks that a path is of the local disk, because an address would be taken for a folder such as `gs:`.
 
     Raises:
       PadirError: the path is an address, such as gs://bucket/run.
     """
-    if is_address(path):
+    if _ADDRESS.match(os.fspath(path)):
         remedy = "mount the bucket as a folder (gcsfuse, s3fs), or copy the files"
         raise PadirError("padir reads and writes local files", got=str(path), remedy=remedy)
 

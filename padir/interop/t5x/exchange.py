@@ -24,7 +24,7 @@ from padir.models.card import ModelCard, Weights
 from padir.models.directory import load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.storage.files import is_address, write_json
+from padir.storage.files import write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
@@ -141,7 +141,7 @@ def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer
     Args:
       model_dir: a folder, or an address such as gs://bucket/run: T5X runs write to buckets, too.
     """
-    if not is_address(model_dir):
+    if "://" not in str(model_dir):
         tokenizer.save(Path(model_dir) / VOCABULARY)
         write_json(Path(model_dir) / CARD, card.to_json())
         return
