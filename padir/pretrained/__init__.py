@@ -12,7 +12,7 @@ __all__ = ["DEFAULT", "PRETRAINED", "model_folder"]
 DEFAULT = "de_en"
 PRETRAINED = {
     "de_en": "PaDIR, German to English, sentences of everyday language",
-    "de_en_ar": "the autoregressive model that it was distilled from",
+    "de_en_ar": "an autoregressive model for the same sentences",
 }
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 

@@ -10,7 +10,7 @@ from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.pretrained import DEFAULT, PRETRAINED, model_folder
 
-MOST_BYTES = 12_000_000
+MOST_BYTES = 20_000_000
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
