@@ -23,7 +23,8 @@ fi
 say "2. Training ($steps steps; interrupted, it goes on where it stopped)"
 # With products of bfloat16 numbers, processors that have them train faster.
 precision="${JAX_DEFAULT_MATMUL_PRECISION-$(grep -qs avx512_bf16 /proc/cpuinfo && echo BF16_BF16_F32 || echo float32)}"
-JAX_DEFAULT_MATMUL_PRECISION="$precision" padir train --gin_file=configs/run/demo.gin --data demo/data --model_dir "demo/model-$steps" --gin.train.num_steps="$steps"
+JAX_DEFAULT_MATMUL_PRECISION="$precision" padir train --gin_file=configs/run/demo.gin --data demo/data \
+    --model_dir "demo/model-$steps" --gin.train.num_steps="$steps"
 
 say "3. The held-out sentences, whose grammar lists every right translation"
 padir evaluate --model "demo/model-$steps" --data demo/data --split test --num_steps 1 2 4 10 --json demo/scores.json

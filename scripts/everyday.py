@@ -18,7 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+from result_tables import RESULTS, table
+
 SENTENCES, OUTPUTS, PAGE = (RESULTS / name for name in ("everyday_de.txt", "everyday.json", "everyday.md"))
 SYSTEMS = {  # options of `padir translate`
     "de_en": "--model de_en",
@@ -95,7 +96,7 @@ def page(sources: list[str], outputs: dict[str, list[str]], first: Marks, second
         f" translate`. Two readers, who did not know the systems, marked {len(judged)} different outputs as good or"
         f" not. They agree on {100 * agreed:.0f} % of them (Cohen's kappa {kappa:.2f}).",
         "",
-        *rows(["system", "reader 1", "reader 2"], [[name, str(one), str(two)] for name, one, two in counts]),
+        table(["system", "reader 1", "reader 2"], [[name, str(one), str(two)] for name, one, two in counts], text=True),
         "",
         "## Every output",
         "",
@@ -110,7 +111,7 @@ def page(sources: list[str], outputs: dict[str, list[str]], first: Marks, second
         for text, by in systems.items():
             accepted = "✓" * (first[i, text] + second[i, text])
             body.append([source, text, accepted, "; ".join(by)])
-    return "\n".join([*head, *rows(["German", "output", "accepted", "systems"], body), ""])
+    return "\n".join([*head, table(["German", "output", "accepted", "systems"], body, text=True), ""])
 
 
 def agreement(judged: list[tuple[int, int]]) -> tuple[float, float]:
@@ -118,11 +119,6 @@ def agreement(judged: list[tuple[int, int]]) -> tuple[float, float]:
     one, two = (sum(marks) / len(judged) for marks in zip(*judged, strict=True))
     agreed, chance = sum(a == b for a, b in judged) / len(judged), one * two + (1 - one) * (1 - two)
     return agreed, (agreed - chance) / (1 - chance) if chance < 1 else 0.0
-
-
-def rows(head: list[str], body: list[list[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body]]
 
 
 def lines(path: Path) -> list[str]:

@@ -23,6 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from result_tables import table
+
 ROOT = Path(__file__).resolve().parent.parent
 BOARD = ROOT / "results" / "speedrun.json"
 RUNS = ROOT / "runs" / "speedrun"
@@ -114,7 +116,7 @@ def main() -> None:
         rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
         rows[name] = found
         BOARD.write_text(json.dumps(rows, indent=1) + "\n")
-        BOARD.with_suffix(".md").write_text(table(rows))
+        BOARD.with_suffix(".md").write_text(page(rows))
 
 
 def folder(name: str, distilled: str) -> Path:
@@ -169,7 +171,7 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
     return {"steps": row["num_steps"], "lengths": row["top_k"], **scores}
 
 
-def table(rows: dict[str, Any]) -> str:
+def page(rows: dict[str, Any]) -> str:
     """The board: a line for each try, the best of a budget first. Columns after BLEU belong to its best way."""
     tries = sorted(rows.values(), key=lambda each: (each["minutes"], -_best(each)["bleu"]))
     ways = [(1, 1), (1, 5), (4, 1), (4, 5)]
@@ -185,7 +187,7 @@ def table(rows: dict[str, Any]) -> str:
         what = [f"{each['cpu_minutes']:.1f}", start, each["what"], f"{each['steps']:,}"]
         cells.append([*what, *map(_number, numbers), best_way, *map(_number, others)])
     about = "Multi30k de-en, validation split, `python scripts/speedrun.py NAME`; each on one core of an AMD EPYC.\n\n"
-    return about + "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *cells])
+    return about + table(head, cells) + "\n"
 
 
 def _way(steps: int, lengths: int) -> str:
