@@ -24,6 +24,7 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.evaluation.columns import Rows, label
+from padir.interop.ctranslate2 import COMPUTE_TYPES
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables
@@ -54,7 +55,7 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ctranslate2",
         nargs="+",
-        choices=["float32", "int8"],
+        choices=COMPUTE_TYPES,
         default=[],
         help="convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)",
     )

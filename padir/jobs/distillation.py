@@ -50,7 +50,10 @@ CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at mos
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """The translator of a distillation, and the sha256 of its model directory's manifest, which covers every file."""
+    """The translator of a distillation, and the sha256 of its model directory's manifest, which covers every file.
+
+    A translator with an `engine_name` (`padir.interop.ctranslate2`) is named by it in the manifest.
+    """
 
     translator: Translator
     sha256: str
@@ -106,6 +109,7 @@ def distill(
     _check_teacher(teacher, manifest, data_dir)
     teacher.translator.resolved(decoding)  # before any chunk of wrong options is written
     card = teacher.translator.card
+    engine = {"engine": name} if (name := getattr(teacher.translator, "engine_name", None)) else {}
     inputs = {
         "prepared": sha256(data_dir / MANIFEST),
         "teacher": {
@@ -113,6 +117,7 @@ def distill(
             "vocabulary": teacher.translator.tokenizer.sha256,
             "task": card.task,
             "weights": str(card.weights),
+            **engine,
         },
         "decoding": to_json(decoding),
         "splits": [SPLIT],

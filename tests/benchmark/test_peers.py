@@ -7,11 +7,12 @@ from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import random_translator
 
 from padir import benchmark
-from padir.benchmark.peers import convert, peers
+from padir.benchmark.peers import peers
 from padir.decoding.options import Decoding
 from padir.decoding.search import Greedy, Sampling
 from padir.errors import PadirError
 from padir.evaluation import TestSet
+from padir.interop.ctranslate2 import convert
 
 SIZES = {"causal": True, "encoder_layers": 2, "decoder_layers": 2}
 
@@ -55,7 +56,7 @@ def test_what_it_refuses(tokenizer, tmp_path, monkeypatch):
         peers(refining, ["int8"])
     assert peers(refining, []) == []
     sampling = benchmark.systems([("ar", random_translator(tokenizer, **SIZES))], [Decoding(search=Sampling())])
-    with pytest.raises(PadirError, match="compared by greedy or beam search"):
+    with pytest.raises(PadirError, match="runs greedy and beam search"):
         peers(sampling, ["int8"])
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(PadirError, match="pip install 'padir\\[peers\\]'"):

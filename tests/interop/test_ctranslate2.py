@@ -1,0 +1,63 @@
+"""A translator whose searches run in CTranslate2: the same translations, and a teacher for distillation."""
+
+import dataclasses
+
+import pytest
+from support.small_corpus import Numbers, small_tokenizer
+from support.tiny_model import random_model_dir, random_translator
+
+from padir.data.prepare import prepare
+from padir.decoding.options import Decoding
+from padir.decoding.search import Greedy, Sampling
+from padir.errors import PadirError
+from padir.interop.ctranslate2 import CTranslate2Translator
+from padir.jobs.distillation import Teacher, distill
+
+pytest.importorskip("ctranslate2")
+GREEDY = Decoding(search=Greedy())
+SENTENCES = ["eins zwei drei", "", "vier", "null " * 40]
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    tokenizer = small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+    return random_translator(tokenizer, causal=True, encoder_layers=2, decoder_layers=2)
+
+
+def test_translations_are_padirs(translator):
+    ours = translator.translate(SENTENCES, GREEDY, truncate=True)
+    theirs = CTranslate2Translator(translator, "float32").translate(SENTENCES, GREEDY, truncate=True)
+    limit = ours[-1].length  # CTranslate2's longest source limits all sentences of a call
+    assert [each.truncated for each in theirs] == [each.truncated for each in ours] == [False, False, False, True]
+    for mine, its in zip(ours, theirs, strict=True):
+        assert its.text == mine.text or its.length == limit > mine.length
+    assert theirs[1] == ours[1] and theirs[-1].text == ours[-1].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": Sampling()}, "runs greedy and beam search"),
+        ({"target_lengths": [4]}, "leave target_lengths out"),
+    ],
+    ids=str,
+)
+def test_what_it_refuses(translator, changes, message):
+    with pytest.raises(PadirError, match=message):
+        CTranslate2Translator(translator, "int8").translate(["eins"], GREEDY, **changes)
+
+
+def test_a_distillation_names_the_engine(tmp_path, translator):
+    prepare(Numbers(num_train=40), translator.tokenizer, tmp_path / "data", progress=False)
+    folder = random_model_dir(tmp_path / "teacher", causal=True, encoder_layers=2, decoder_layers=2)
+    decoding = dataclasses.replace(GREEDY, batch_size=4)
+    padirs = Teacher.load(folder)
+    teachers = [dataclasses.replace(padirs, translator=CTranslate2Translator(padirs.translator, "float32")), padirs]
+    manifests = [
+        distill(teacher, tmp_path / "data", tmp_path / str(i), decoding, progress=False)
+        for i, teacher in enumerate(teachers)
+    ]
+    engines = [manifest.distilled["teacher"].pop("engine", None) for manifest in manifests]
+    assert engines[0].startswith("ctranslate2 ") and engines[0].endswith(", float32") and engines[1] is None
+    assert manifests[0].distilled["teacher"] == manifests[1].distilled["teacher"]
+    assert manifests[0].splits["train"].read == 40
