@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from padir.cli.options import given
+from padir.decoding.drafters import load_draft
 from padir.decoding.options import Decoding, Prune, foreign_option
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank
 from padir.decoding.rescoring import rescorer
@@ -21,14 +22,14 @@ from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.reporting.patience import told
 
-_SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist")
+_SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist", "draft")
 # Options whose values `Decoding.changed` takes as they are.
 _PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "offsets", "draws", "n_best")
 _OF_REFINING = (
     *("num_steps", "strategy", "top_k", "offsets", "draws"),
     *("keep", "rerank", "brevity", "length_weight", "n_best"),
 )
-_OF_CAUSAL = ("beam", "length_penalty", "sample")
+_OF_CAUSAL = ("beam", "length_penalty", "sample", "draft")
 
 
 def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> Decoding:
@@ -57,7 +58,9 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
         changes["shortlist"] = None if said["shortlist"] == "none" else Shortlist.load(said["shortlist"])
     if {"rerank", "brevity", "length_weight"} & said.keys():
         changes["rerank"] = _rerank(said.get("rerank"), said.get("brevity"), said.get("length_weight"), base.rerank)
-    if {*_OF_CAUSAL} & said.keys():
+    if said.get("draft", "none") != "none":
+        changes["draft"] = load_draft(said["draft"])
+    if {"beam", "length_penalty", "sample"} & said.keys():
         changes["search"] = _search(said.get("beam"), said.get("length_penalty"), said.get("sample"), base.search)
     return base.changed(**changes)
 

@@ -208,6 +208,13 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         metavar="FILE",
         help="write only pieces that a file of `padir shortlist` lists for a batch's sources (none: all pieces)",
     )
+    group.add_argument(
+        "--draft",
+        **many,
+        metavar="DRAFT",
+        help="propose tokens that an autoregressive model verifies, for the words of its greedy search sooner: a padir"
+        " MODEL_DIR | jacobi (the model's own guesses) | copy (the source), with fields as in jacobi:block=4 (none)",
+    )
     if batch_size:
         setting(group, Decoding, "batch_size", "sentences decoded at once")
     setting(

@@ -82,7 +82,7 @@ def generate(
         logits_BNV, cache = next_fn(rows.tokens_BNL, slot_BNL, position, cache)
         logits_BNV = logits_BNV.astype(jnp.float32)
         log_z_BN = jax.nn.logsumexp(logits_BNV, axis=-1)
-        logits_BNV = _allowed(forbid(logits_BNV, banned), position, limit_B, ids.eos)
+        logits_BNV = allowed(forbid(logits_BNV, banned), position[None, None], limit_B, ids.eos)
         key_step_BN = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(key_BN)
         extension = search.extend(key_step_BN, logits_BNV, log_z_BN, rows)
         parent_BN = jnp.where(active_B1, extension.parent_BN, jnp.arange(size))
@@ -117,11 +117,14 @@ def generate(
     return rows, passes_B
 
 
-def _allowed(logits_BNV, position, limit_B, eos: int):
+def allowed(
+    logits_BNV: Float[Array, "B N V"], position_BN: Int[Array, "#B #N"], limit_B: Int[Array, " B"], eos: int
+) -> Float[Array, "B N V"]:
     """Forbids EOS at the first position, so that no translation is empty, and all ids but EOS at the limit."""
     eos_V = jnp.arange(logits_BNV.shape[-1]) == eos
-    last_B11 = (position == limit_B - 1)[:, None, None]
-    return jnp.where(jnp.where(eos_V, position > 0, ~last_B11), logits_BNV, -jnp.inf)
+    position_BN1 = position_BN[..., None]
+    inner_BN1 = position_BN1 != limit_B[:, None, None] - 1
+    return jnp.where(jnp.where(eos_V, position_BN1 > 0, inner_BN1), logits_BNV, -jnp.inf)
 
 
 class SearchInputs(NamedTuple):

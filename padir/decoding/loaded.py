@@ -65,6 +65,10 @@ class LoadedModel:
         """
         if decoding.shortlist is not None:
             decoding.shortlist.check(self.tokenizer)
+        if decoding.draft is not None:
+            decoding.draft.check(self.tokenizer)
+            if self.mesh is not None:
+                raise PadirError("a draft is verified on one device: leave the draft or the sharding out")
         return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
 
     def written_ids(self, source_BS: np.ndarray, decoding: Decoding) -> np.ndarray | None:

@@ -8,8 +8,9 @@ from typing import Any
 from padir import checks
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.rerank import OwnScore, Rerank
-from padir.decoding.search import Beam, Search
+from padir.decoding.search import Beam, Greedy, Sampling, Search
 from padir.decoding.shortlist import Shortlist
+from padir.decoding.verified import Draft
 from padir.errors import PadirError, nearest
 from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
@@ -61,6 +62,8 @@ class Decoding:
       shortlist: restricts the output ids of a batch to likely translations of its source ids; None allows all ids. A
         shortlist saves most of the projection onto a large vocabulary, and makes a translation depend on the other
         sentences of its batch (`padir.decoding.shortlist`). Given targets are scored with all ids.
+      draft: proposes the tokens of a causal model, which verifies them (`padir.decoding.verified`); None: the model
+        writes them one by one.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
@@ -78,6 +81,7 @@ class Decoding:
     prune: Prune | None = None
     n_best: int = 0
     shortlist: Shortlist | None = None
+    draft: Draft | None = None
 
     def __post_init__(self):
         checks.whole_numbers(num_steps=self.num_steps, batch_size=self.batch_size, seed=self.seed, n_best=self.n_best)
@@ -91,18 +95,26 @@ class Decoding:
             raise PadirError("seed", "in 0 .. 2**31 - 1", self.seed)
         if self.n_best < 0:
             raise PadirError("n_best", "at least 0", self.n_best)
-        kinds = {"strategy": Strategy, "canvas": Corruption, "search": Search, "rerank": Rerank}
-        for name, kind in (kinds | {"lengths": LengthSearch, "prune": Prune, "shortlist": Shortlist}).items():
+        kinds = {
+            "strategy": Strategy,
+            "canvas": Corruption,
+            "search": Search,
+            "rerank": Rerank,
+            "lengths": LengthSearch,
+        }
+        optional = {"prune": Prune, "shortlist": Shortlist, "draft": Draft}
+        for name, kind in (kinds | optional).items():
             value = getattr(self, name)
-            optional = value is None and name in ("strategy", "canvas", "prune", "shortlist")
-            if not optional and (isinstance(value, type) or not isinstance(value, kind)):
+            missing = value is None and name in ("strategy", "canvas", *optional)
+            if not missing and (isinstance(value, type) or not isinstance(value, kind)):
                 raise PadirError(name, f"a {kind.__name__}", value, "give an instance (in gin @Name())")
 
     def changed(self, **changes: Any) -> Decoding:
         """These options with other values, each given by the name of its field.
 
         Fields of `lengths`, and of a `rerank` rule or a `search` that has such a field, may be given, too. The strategy
-        may be text, as for `padir.refinement.strategies.parse_strategy`.
+        may be text, as for `padir.refinement.strategies.parse_strategy`. A draft means greedy search in place of a
+        beam, unless a search or a size is given, too.
 
         Raises:
           PadirError: no field has that name (the message has the nearest name), or a value is refused.
@@ -111,6 +123,12 @@ class Decoding:
         5
         """
         own = [field.name for field in dataclasses.fields(self)]
+        if (
+            changes.get("draft") is not None
+            and not {"search", "size"} & changes.keys()
+            and isinstance(self.search, Beam)
+        ):
+            changes["search"] = Greedy()
         if isinstance(changes.get("strategy"), str):
             changes["strategy"] = parse_strategy(changes["strategy"])
         if isinstance(changes.get("offsets"), list):
@@ -161,7 +179,8 @@ def default_decoding(card: ModelCard) -> Decoding:
         raise PadirError(f"the model's card has wrong decoding options ({error})", remedy="mend model.json") from None
 
 
-OF_CAUSAL = ("search",)  # fields of `Decoding` for causal models only; the next line is for refining models only
+# Fields of `Decoding` for one kind of model only.
+OF_CAUSAL = ("draft", "search")
 OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "prune", "n_best")
 
 
@@ -191,7 +210,7 @@ def resolve(
     """
     decoding.check(config)
     if config.causal:
-        return decoding
+        return decoding if decoding.draft is None else _verifiable(decoding)
     assert corruption is not None and strategy is not None
     far = config.max_length - 2  # targets have 2 to max_length tokens
     if wrong := [offset for offset in decoding.lengths.offsets if abs(offset) > far]:
@@ -223,3 +242,17 @@ def resolve(
             "all drafts would be equal, try more lengths instead",
         )
     return decoding
+
+
+def _verifiable(decoding: Decoding) -> Decoding:
+    """Checks the options beside a draft; a beam of one is greedy search."""
+    search = decoding.search
+    if isinstance(search, Beam) and search.size == 1:
+        search = Greedy()
+    if not isinstance(search, Greedy | Sampling) or search.size > 1:
+        raise PadirError(
+            "the search beside a draft", "greedy, or one sample", search, "leave the beam or the draft out"
+        )
+    if decoding.shortlist is not None:
+        raise PadirError("a draft cannot be verified with a shortlist: leave one of them out")
+    return dataclasses.replace(decoding, search=search)

@@ -37,12 +37,13 @@ from padir.decoding.refine_batch import (
 )
 from padir.decoding.text import one_line
 from padir.decoding.translation import TargetScore, Translation
+from padir.decoding.verified import write_verified
 from padir.distributed.sharding import on_host
 from padir.models.length import top_lengths
 from padir.text.batches import sorted_batches
 from padir.text.ids import round_up
 
-PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, score_targets), mappings)
+PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets), mappings)
 
 Observer = Callable[[str, Any], None]
 """Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""
@@ -201,16 +202,16 @@ class CausalPipeline:
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
+        inputs = SearchInputs(*loaded.place((source_BS, limit_B)))
+        options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
+        if (draft := decoding.draft) is not None:
+            options["drafter"] = draft.drafter
+            rows, score_B, rounds_B = write_verified(loaded.model, loaded.params, inputs, draft.params, **options)
+            tokens_BL, length_B, score_B, rounds_B = on_host((rows.tokens_BL, rows.length_B, score_B, rounds_B))
+            return WrittenBatch(batch, tokens_BL[:, None], length_B[:, None], score_B[:, None], rounds_B)
+        options["kept_v"] = loaded.written_ids(source_BS, decoding)
         with loaded.on_devices():
-            written, score_BN, passes_B = write_targets(
-                loaded.model,
-                loaded.params,
-                SearchInputs(*loaded.place((source_BS, limit_B))),
-                search=decoding.search,
-                max_length=longest,
-                seed=decoding.seed,
-                kept_v=loaded.written_ids(source_BS, decoding),
-            )
+            written, score_BN, passes_B = write_targets(loaded.model, loaded.params, inputs, **options)
         return WrittenBatch(batch, *on_host((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
 
     def read(self, written: WrittenBatch) -> list[Translation]:

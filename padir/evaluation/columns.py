@@ -87,6 +87,7 @@ SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "rerank": _rerank,
     "lengths": _lengths,
     "shortlist": _shortlist,
+    "draft": lambda row: row.get("draft") or "-",
     "canvas": _canvas,
     "drop_repeats": _drop_repeats,
     "batch": lambda row: str(row.get("batch_size", "-")),
@@ -104,8 +105,9 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
-    if len({_shortlist(row) for row in rows}) > 1:  # a row with and a row without a shortlist differ, too
-        between.append("shortlist")
+    for name in ("shortlist", "draft"):  # a row with and a row without one differ, too
+        if len({SYSTEM[name](row) for row in rows}) > 1:
+            between.append(name)
     # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
     within = [n for n in ("canvas", "batch", "seed") if any(differ(n, some) for some in models)]
     return ["model", *between, *within, "hypotheses", "steps"]
@@ -113,7 +115,7 @@ def system_columns(rows: Rows) -> list[str]:
 
 def label(row: RowDict, rows: Rows) -> str:
     """Name a row among others in a few words."""
-    words = {"hypotheses": "{} hyp.", "steps": "T={}", "lengths": "lengths {}", "shortlist": "shortlist {}"}
+    words = {"hypotheses": "{} hyp.", "steps": "T={}"} | {c: f"{c} {{}}" for c in ("lengths", "shortlist", "draft")}
     return ", ".join(words.get(c, "{}").format(SYSTEM[c](row)) for c in system_columns(rows))
 
 

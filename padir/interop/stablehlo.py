@@ -173,7 +173,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
         raise PadirError(
             "a CTC model cannot be exported, as exported programs do not collapse tokens: translate with padir"
         )
-    for name in ("prune", "shortlist", "n_best"):
+    for name in ("prune", "shortlist", "n_best", "draft"):
         if getattr(decoding, name) != getattr(Decoding, name):
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if not isinstance(decoding.rerank, OwnScore):

@@ -32,6 +32,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.rerank import Rescore
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
+from padir.decoding.verified import Draft
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
@@ -206,6 +207,8 @@ def to_json(value: Any) -> Any:
         return {"class": "Rescore", "name": value.name, "brevity": value.brevity, "sha256": _rescorer_sha256(value)}
     if isinstance(value, Shortlist):
         return {"class": "Shortlist", **value.describe()}
+    if isinstance(value, Draft):  # it changes no translation
+        return {"class": "Draft", "name": value.name}
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}

@@ -129,8 +129,8 @@ class RelativePositionBias(nn.Module):
     bidirectional: bool = True
 
     @nn.compact
-    def __call__(self, length: int, query: Int[Array, ""] | None = None) -> Float[Array, "1 H Q L"]:
-        """Biases of all query positions (Q = L), or of the single one at `query` (Q = 1)."""
+    def __call__(self, length: int, query_BQ: Int[Array, "B Q"] | None = None) -> Float[Array, "B H Q L"]:
+        """Biases of all query positions (B = 1, Q = L), or of those in `query_BQ`."""
         table = param_with_axes(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
@@ -142,9 +142,9 @@ class RelativePositionBias(nn.Module):
         bucket_QL = relative_position_bucket(
             index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance, self.bidirectional
         )
-        if query is not None:
-            bucket_QL = jnp.asarray(bucket_QL)[query][None]
-        return jnp.take(table, bucket_QL, axis=1)[None]
+        if query_BQ is None:
+            return jnp.take(table, bucket_QL, axis=1)[None]
+        return jnp.moveaxis(jnp.take(table, jnp.asarray(bucket_QL)[query_BQ], axis=1), 0, 1)
 
 
 class Attention(nn.Module):

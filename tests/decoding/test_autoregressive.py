@@ -82,7 +82,9 @@ class TestCache:
         params = bias.init(jax.random.key(0), 40)
         every = bias.apply(params, 40)
         for position in (0, 17, 39):
-            np.testing.assert_array_equal(bias.apply(params, 40, jnp.int32(position))[:, :, 0], every[:, :, position])
+            np.testing.assert_array_equal(
+                bias.apply(params, 40, jnp.array([[position]]))[:, :, 0], every[:, :, position]
+            )
 
 
 class TestHypotheses:

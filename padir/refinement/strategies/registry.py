@@ -59,25 +59,38 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
 def parse_strategy(text: str) -> Strategy:
     """Makes a strategy from text such as "threshold" or "threshold:tau=0.9,final_tau=0.5", as on the command line.
 
-    Values are Python literals; a bare word is a string.
-
     Raises:
       PadirError: the text has another form, or `get_strategy` refuses the name or a hyperparameter.
 
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
     """
+    name, values = parse_call(text, "strategy", "threshold:tau=0.9")
+    return get_strategy(name, **values)
+
+
+def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, and a bare word is a string.
+
+    Args:
+      noun, example: what the text stands for and an example of it, for the error message.
+
+    Raises:
+      PadirError: the text has another form.
+
+    >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9")
+    ('block_gibbs', {'block': 3, 'order': 'margin'})
+    """
     name, _, fields = text.partition(":")
     try:
         call: Any = ast.parse(f"dict({fields})", mode="eval").body
         if call.args or any(keyword.arg is None for keyword in call.keywords):
             raise ValueError
-        values = {
+        return name, {
             keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
             for keyword in call.keywords
         }
     except (ValueError, SyntaxError, AttributeError):
         raise PadirError(
-            f"a strategy is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as threshold:tau=0.9, got {text!r}"
+            f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}, got {text!r}"
         ) from None
-    return get_strategy(name, **values)

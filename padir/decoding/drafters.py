@@ -1,0 +1,185 @@
+"""Drafters, which propose the next tokens of a translation for an autoregressive model to verify.
+
+A drafter may be wrong at will: `padir.decoding.verified` accepts only what the model agrees with. A better drafter
+makes fewer rounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+
+from padir import checks
+from padir.decoding.refine_batch import DraftInputs, encode, lay_out
+from padir.decoding.translator import Translator
+from padir.decoding.verified import Draft, at, window
+from padir.errors import PadirError
+from padir.models.length import top_lengths
+from padir.models.transformer import Transformer
+from padir.refinement.canvas import repeats
+from padir.refinement.loop import refine
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies import parse_call
+
+
+@dataclasses.dataclass(frozen=True)
+class Jacobi:
+    """Proposes the model's own choices of the last round (Jacobi decoding: Santilli et al., ACL 2023, section 3.2).
+
+    Attributes:
+      block: number of tokens of a proposal.
+
+    Raises:
+      PadirError: block is below 1.
+    """
+
+    block: int = 8
+
+    def __post_init__(self):
+        checks.at_least(1, block=self.block)
+
+    def begin(self, params, source_BS, *, length, seed):
+        del params, seed
+        return jnp.zeros((source_BS.shape[0], length), jnp.int32)
+
+    def propose(self, memory, rows):
+        return window(memory, rows.length_B, self.block)
+
+    def learn(self, memory, rows, choice_BJ, accepted_B):
+        index_BL = jnp.arange(memory.shape[1]) - rows.length_B[:, None]
+        guessed_BL = (index_BL >= accepted_B[:, None]) & (index_BL < choice_BJ.shape[1])
+        at_BL = jnp.take_along_axis(choice_BJ, jnp.clip(index_BL, 0, choice_BJ.shape[1] - 1), axis=1)
+        return jnp.where(guessed_BL, at_BL, memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """Proposes what follows the last two tokens in the source: for editing, where much of the source stays.
+
+    The place in the source is the one that has both tokens, else the last one, nearest to their place in the target;
+    without any it is the same place.
+
+    Attributes:
+      block: number of tokens of a proposal.
+
+    Raises:
+      PadirError: block is below 1.
+    """
+
+    block: int = 8
+
+    def __post_init__(self):
+        checks.at_least(1, block=self.block)
+
+    def begin(self, params, source_BS, *, length, seed):
+        del params, length, seed
+        return source_BS
+
+    def propose(self, memory, rows):
+        last_B, before_B = (at(rows.tokens_BL, rows.length_B - back) for back in (1, 2))
+        same_BS = (memory == last_B[:, None]) & (memory > 0)
+        both_BS = same_BS & (jnp.pad(memory, ((0, 0), (1, 0)))[:, :-1] == before_B[:, None])
+        place_B1 = rows.length_B[:, None] - 1
+        width = memory.shape[1]
+        near_BS = width - jnp.abs(jnp.arange(width) - place_B1)
+        score_BS = jnp.where(same_BS, near_BS + 3 * width * both_BS, -2 * width)
+        found_B = jnp.where(same_BS.any(-1), score_BS.argmax(-1), place_B1[:, 0])
+        return window(memory, found_B + 1, self.block)
+
+    def learn(self, memory, rows, choice_BJ, accepted_B):
+        del rows, choice_BJ, accepted_B
+        return memory
+
+
+@dataclasses.dataclass(frozen=True)
+class RefiningDrafter:
+    """Drafts the whole translation with a padir model, and re-aligns the draft where the autoregressive model differs.
+
+    After a miss the draft goes on behind the nearest of its tokens that equals the model's; if none does, it stays.
+
+    Attributes:
+      model: the padir model, with the vocabulary of the autoregressive one.
+      strategy, corruption: as in `padir.Decoding`; the corruption is the canvas.
+      num_steps: decoder passes of the draft.
+      block: number of tokens of a proposal.
+      realign: False: the draft stays where it is after a miss.
+
+    Raises:
+      PadirError: num_steps or block is below 1.
+    """
+
+    model: Transformer
+    strategy: Strategy
+    corruption: Corruption
+    num_steps: int = 1
+    block: int = 8
+    realign: bool = True
+
+    def __post_init__(self):
+        checks.at_least(1, num_steps=self.num_steps, block=self.block)
+
+    def begin(self, params, source_BS, *, length, seed):
+        model = self.model
+        if model.config.length_token:
+            source_BS = jnp.pad(source_BS, ((0, 0), (1, 0)), constant_values=model.ids.length)
+        encoded, cross_kv = encode(model, params, source_BS)
+        length_B1, _ = top_lengths(encoded.length, 1)
+        longest = min(length, model.config.max_length)
+        length_B1 = jnp.clip(length_B1, 2, longest)
+        inputs = DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_B1, jnp.zeros_like(length_B1))
+        key_B, canvas, logits_fn = lay_out(
+            model, params, inputs, max_target_length=longest, corruption=self.corruption, seed=seed
+        )
+        canvas = refine(key_B, canvas, logits_fn, self.strategy, num_steps=self.num_steps).canvas
+        kept_BL = (canvas.segment_BL > 0) & ~repeats(canvas.tokens_BL, canvas)
+        order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
+        draft_BL = jnp.take_along_axis(jnp.where(kept_BL, canvas.tokens_BL, 0), order_BL, axis=1)
+        return draft_BL, jnp.zeros(draft_BL.shape[0], jnp.int32)
+
+    def propose(self, memory, rows):
+        draft_BL, shift_B = memory
+        return window(draft_BL, rows.length_B + shift_B, self.block)
+
+    def learn(self, memory, rows, choice_BJ, accepted_B):
+        draft_BL, shift_B = memory
+        if not self.realign:
+            return memory
+        last_B = rows.length_B + accepted_B - 1
+        token_B = at(choice_BJ, accepted_B - 1)
+        distance_BL = jnp.abs(jnp.arange(draft_BL.shape[1]) - (last_B + shift_B)[:, None])
+        same_BL = draft_BL == token_B[:, None]
+        nearest_B = jnp.where(same_BL, distance_BL, draft_BL.shape[1]).argmin(-1)
+        found_B = same_BL.any(-1) & (accepted_B > 0)
+        return draft_BL, jnp.where(found_B, nearest_B - last_B, shift_B)
+
+
+DRAFTERS: dict[str, type] = {"jacobi": Jacobi, "copy": Copy, "padir": RefiningDrafter}
+
+
+@functools.lru_cache  # rows of a results table share the loaded model
+def load_draft(text: str) -> Draft:
+    """Makes a draft from text such as "jacobi", "copy:block=4" or "MODEL:num_steps=2", as on the command line.
+
+    MODEL is a padir model's directory, or the name of one that comes with padir.
+
+    Raises:
+      PadirError: the text has another form, a field is unknown or has a wrong value, or MODEL is no padir model.
+
+    >>> load_draft("jacobi:block=4").drafter
+    Jacobi(block=4)
+    """
+    name, values = parse_call(text, "draft", "jacobi:block=4")
+    kind = DRAFTERS.get(name, RefiningDrafter)
+    known = [field.name for field in dataclasses.fields(kind) if field.default is not dataclasses.MISSING]
+    if unknown := [field for field in values if field not in known]:
+        raise PadirError(f"the draft {name} has no field {unknown[0]!r}: it has {', '.join(known)}")
+    if kind is not RefiningDrafter:
+        return Draft(kind(**values), name=text)
+    translator = Translator.load(name)
+    card = translator.card
+    if card.strategy is None or card.corruption is None or card.config.ctc or card.config.length_head == "oracle":
+        raise PadirError(f"{name} holds no model that refines drafts of predicted lengths: a draft needs one")
+    drafter = RefiningDrafter(translator.model, card.strategy, card.corruption.full(), **values)
+    return Draft(drafter, translator.params, text, translator.tokenizer.sha256)

@@ -1,0 +1,231 @@
+"""Verified decoding: a drafter proposes tokens, and an autoregressive model accepts what it would write itself.
+
+Each round
+
+1. the drafter proposes the next K tokens of every sentence;
+2. the model gives the logits of these positions and of one more, in one pass with its cache;
+3. the longest prefix that the model agrees with is accepted, and the model's own next token after it;
+4. the drafter learns what was accepted.
+
+Sentences advance on their own. Greedy search gives the tokens of plain greedy search (but for ties in the last bits);
+samples have the distribution of plain sampling: a proposed token is accepted with its probability under the model, else
+the token is drawn from the model's distribution without it (Leviathan et al., ICML 2023, for a draft without
+randomness).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from padir.decoding.autoregressive import SearchInputs, allowed
+from padir.decoding.search import Greedy, Sampling
+from padir.errors import PadirError
+from padir.models.transformer import Transformer
+from padir.refinement.draws import sentence_keys
+from padir.refinement.scores import forbid, likely
+from padir.text.tokenizer import Tokenizer
+
+
+@flax.struct.dataclass
+class Verified:
+    """Translations that are being written: tokens that were accepted, then padding.
+
+    Attributes:
+      tokens_BL: target tokens, EOS included, then padding.
+      length_B: number of target tokens.
+      log_prob_B: the model's log-probability of the tokens.
+      done_B: True if the row has written EOS.
+    """
+
+    tokens_BL: Int[Array, "B L"]
+    length_B: Int[Array, " B"]
+    log_prob_B: Float[Array, " B"]
+    done_B: Bool[Array, " B"]
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Protocol of drafters: a frozen dataclass that proposes tokens, with its hyperparameters as fields.
+
+    `block` is K. `begin` gets the parameters of the drafter's own model, if it has one, and the sources, tokens with
+    EOS; it returns the drafter's memory, a pytree whose leaves all begin with axis B. `propose` returns the tokens for
+    positions length_B .. length_B + K - 1 of each row. `learn` gets the rows as they were then, the choices of the
+    autoregressive model at these positions and one more, and how many of the choices were accepted; a later choice is
+    a guess, since proposed tokens stand to its left.
+    """
+
+    @property
+    def block(self) -> int: ...
+
+    def begin(self, params: PyTree, source_BS: Int[Array, "B S"], *, length: int, seed: Any) -> PyTree: ...
+
+    def propose(self, memory: PyTree, rows: Verified) -> Int[Array, "B K"]: ...
+
+    def learn(
+        self, memory: PyTree, rows: Verified, choice_BJ: Int[Array, "B J"], accepted_B: Int[Array, " B"]
+    ) -> PyTree: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Draft:
+    """A drafter as a decoding option, with its model's parameters.
+
+    Attributes:
+      params: parameters of the drafter's model; None for a drafter without one.
+      name: what tables call it.
+      vocabulary: sha256 of the vocabulary of the drafter's model; "" for a drafter without one.
+    """
+
+    drafter: Drafter
+    params: Any = None
+    name: str = ""
+    vocabulary: str = ""
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Checks that the drafter's model and the model that verifies have one vocabulary.
+
+        Raises:
+          PadirError: they have different ones.
+        """
+        if self.vocabulary not in ("", tokenizer.sha256):
+            raise PadirError(
+                f"the draft's model has another vocabulary (sha256 {self.vocabulary[:8]}) than the model that verifies"
+                f" it ({tokenizer.sha256[:8]}): take two models of one vocabulary"
+            )
+
+
+class Rounds(NamedTuple):
+    """Verified translations with their scores, mean log-probabilities, and each sentence's number of rounds."""
+
+    rows: Verified
+    score_B: Float[Array, " B"]
+    rounds_B: Int[Array, " B"]
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("drafter", "search", "max_length"))
+def write_verified(
+    model: Transformer,
+    params: Any,
+    inputs: SearchInputs,
+    drafter_params: Any = None,
+    *,
+    drafter: Drafter,
+    search: Greedy | Sampling,
+    max_length: int,
+    seed: Any,
+) -> Rounds:
+    """Translates source sentences by verified decoding.
+
+    Args:
+      inputs: the sources, with the length limits.
+      drafter_params: parameters of the drafter's model; None for a drafter without one.
+      search: greedy search, or sampling with one sample for each sentence.
+      max_length: L, at least every limit.
+      seed: seed of random draws.
+    """
+    source_BS, limit_B = inputs
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    key_B = sentence_keys(source_BS, seed)
+    banned = tuple(i for i in model.ids.special if i != model.ids.eos)
+
+    def body(state):
+        rows, memory, cache, rounds_B = state
+        proposal_BK = drafter.propose(memory, rows)
+        left_B1 = jnp.take_along_axis(rows.tokens_BL, jnp.maximum(rows.length_B - 1, 0)[:, None], axis=1)
+        read_BJ = jnp.concatenate([jnp.where(rows.length_B[:, None] == 0, 0, left_B1), proposal_BK], axis=1)
+        logits_BJV, cache = bound.block_logits(read_BJ, rows.length_B, cache, cross_kv, encoded.segment_BS)
+        log_z_BJ = jax.nn.logsumexp(logits_BJV, axis=-1)
+        position_BJ = rows.length_B[:, None] + jnp.arange(read_BJ.shape[1])
+        logits_BJV = allowed(forbid(logits_BJV, banned), position_BJ, limit_B, model.ids.eos)
+        choice_BJ, agrees_BK = _judge(_fold(key_B, rounds_B), logits_BJV, proposal_BK, search)
+        value_BJ = jnp.take_along_axis(logits_BJV, choice_BJ[..., None], axis=-1)[..., 0] - log_z_BJ
+        accepted_B = _accepted(agrees_BK, choice_BJ == model.ids.eos) * ~rows.done_B
+        memory = drafter.learn(memory, rows, choice_BJ, accepted_B)
+        return _extended(rows, choice_BJ, value_BJ, accepted_B, model.ids.eos), memory, cache, rounds_B + ~rows.done_B
+
+    batch, room = source_BS.shape[0], max_length + drafter.block + 1
+    rows = Verified(
+        tokens_BL=jnp.zeros((batch, max_length), jnp.int32),
+        length_B=jnp.zeros(batch, jnp.int32),
+        log_prob_B=jnp.zeros(batch),
+        done_B=jnp.zeros(batch, bool),
+    )
+    memory = drafter.begin(drafter_params, source_BS, length=max_length, seed=seed)
+    state = rows, memory, bound.empty_cache(batch, 1, room), jnp.zeros(batch, jnp.int32)
+    rows, _, _, rounds_B = jax.lax.while_loop(lambda state: ~state[0].done_B.all(), body, state)
+    return Rounds(rows, search.score(rows.log_prob_B, rows.length_B), rounds_B)
+
+
+def _judge(
+    key_B: Key[Array, " B"],
+    logits_BJV: Float[Array, "B J V"],
+    proposal_BK: Int[Array, "B K"],
+    search: Greedy | Sampling,
+) -> tuple[Int[Array, "B J"], Bool[Array, "B K"]]:
+    """The model's choice at each position, given the proposal to its left, and whether it is the proposed token."""
+    if isinstance(search, Greedy):
+        choice_BJ = jax.lax.top_k(logits_BJV, 1)[1][..., 0]
+        return choice_BJ, choice_BJ[:, :-1] == proposal_BK
+    logits_BJV = likely(logits_BJV / search.temperature, search.top_k, search.top_p)
+    log_p_BKV = jax.nn.log_softmax(logits_BJV[:, :-1], axis=-1)
+    here_BKV = jax.nn.one_hot(proposal_BK, log_p_BKV.shape[-1], dtype=bool)
+    log_p_BK = jnp.where(here_BKV, log_p_BKV, 0).sum(-1)
+    coin_B, draw_B = _fold(key_B, 0), _fold(key_B, 1)
+    coin_BK = jax.vmap(lambda key: jax.random.uniform(key, proposal_BK.shape[1:]))(coin_B)
+    agrees_BK = coin_BK < jnp.exp(log_p_BK)
+    without_BJV = logits_BJV.at[:, :-1].set(jnp.where(here_BKV, -jnp.inf, logits_BJV[:, :-1]))
+    drawn_BJ = jax.vmap(lambda key, logits: jax.random.categorical(key, logits, axis=-1))(draw_B, without_BJV)
+    choice_BJ = drawn_BJ.astype(jnp.int32)
+    return choice_BJ.at[:, :-1].set(jnp.where(agrees_BK, proposal_BK, choice_BJ[:, :-1])), agrees_BK
+
+
+def _accepted(agrees_BK: Bool[Array, "B K"], ends_BJ: Bool[Array, "B J"]) -> Int[Array, " B"]:
+    """Number of choices that are written: the agreeing prefix and one more, but nothing after the first EOS.
+
+    >>> _accepted(jnp.array([[True, False, True]]), jnp.zeros((1, 4), bool)).tolist()
+    [2]
+    >>> _accepted(jnp.array([[True, True, True]]), jnp.array([[False, True, False, True]])).tolist()
+    [2]
+    """
+    follows_BJ = jnp.pad(agrees_BK & ~ends_BJ[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return jnp.cumprod(follows_BJ, axis=1).sum(1)
+
+
+def _extended(rows: Verified, choice_BJ, value_BJ, accepted_B, eos: int) -> Verified:
+    """Writes the first `accepted_B` choices behind each row."""
+    index_BL = jnp.arange(rows.tokens_BL.shape[1]) - rows.length_B[:, None]
+    new_BL = (index_BL >= 0) & (index_BL < accepted_B[:, None])
+    at_BL = jnp.take_along_axis(choice_BJ, jnp.clip(index_BL, 0, choice_BJ.shape[1] - 1), axis=1)
+    new_BJ = jnp.arange(choice_BJ.shape[1]) < accepted_B[:, None]
+    return Verified(
+        tokens_BL=jnp.where(new_BL, at_BL, rows.tokens_BL),
+        length_B=rows.length_B + accepted_B,
+        log_prob_B=rows.log_prob_B + jnp.where(new_BJ, value_BJ, 0).sum(-1),
+        done_B=rows.done_B | (new_BJ & (choice_BJ == eos)).any(-1),
+    )
+
+
+def _fold(key_B, number):
+    """Folds one number, or one for each row, into the keys."""
+    return jax.vmap(jax.random.fold_in, in_axes=(0, None if jnp.ndim(number) == 0 else 0))(key_B, number)
+
+
+def window(tokens_BL: Int[Array, "B L"], begin_B: Int[Array, " B"], size: int) -> Int[Array, "B K"]:
+    """The tokens at `size` places from begin_B on; 0 outside the rows."""
+    return jax.vmap(lambda row_L, begin: row_L.at[begin + jnp.arange(size)].get(mode="fill", fill_value=0))(
+        tokens_BL, jnp.where(begin_B < 0, tokens_BL.shape[1], begin_B)
+    )
+
+
+def at(tokens_BL: Int[Array, "B L"], place_B: Int[Array, " B"]) -> Int[Array, " B"]:
+    """The token at one place of each row; 0 outside the row."""
+    return window(tokens_BL, place_B, 1)[:, 0]

@@ -1,0 +1,264 @@
+"""Verified decoding: plain greedy search's tokens and plain sampling's distribution, whatever is proposed."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS
+from support.tiny import pairs, rows_of, tiny_model
+from support.tiny_model import random_model_dir
+
+from padir.decoding.autoregressive import SearchInputs, write_targets
+from padir.decoding.drafters import DRAFTERS, Copy, Jacobi, RefiningDrafter, load_draft
+from padir.decoding.search import Beam, Greedy, Sampling
+from padir.decoding.translator import Translator
+from padir.decoding.verified import Drafter, Verified, write_verified
+from padir.errors import PadirError
+from padir.refinement.corruption import Uniform
+from padir.refinement.scores import likely
+from padir.refinement.strategies import Padir
+from padir.text.ids import EOS
+
+SOURCES = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7), (7, 7)], length_token=False)], 8, 8)
+LIMITS = jnp.array([12, 9, 16, 14])
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Proposes given tokens at every position: those of greedy search, right or wrong."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    block: int
+
+    def begin(self, params, source_BS, *, length, seed):
+        return jnp.array(self.tokens)
+
+    def propose(self, memory, rows):
+        padded = jnp.pad(memory, ((0, 0), (0, self.block)))
+        return jax.vmap(lambda row, n: jax.lax.dynamic_slice(row, (n,), (self.block,)))(padded, rows.length_B)
+
+    def learn(self, memory, rows, choice_BJ, accepted_B):
+        return memory
+
+
+@pytest.fixture(scope="module")
+def causal():
+    model, params = tiny_model(causal=True)
+    params["token_embedder"]["embedding"] = params["token_embedder"]["embedding"].at[EOS].multiply(0.9)
+    return model, params
+
+
+@pytest.fixture(scope="module")
+def greedy(causal):
+    model, params = causal
+    return write_targets(model, params, SearchInputs(SOURCES.source_BS, LIMITS), search=Greedy(), max_length=16, seed=0)
+
+
+def verified(causal, drafter, drafter_params=None, search=Greedy(), sources=SOURCES.source_BS, limits=LIMITS, seed=0):  # noqa: B008
+    model, params = causal
+    return write_verified(
+        model,
+        params,
+        SearchInputs(sources, limits),
+        drafter_params,
+        drafter=drafter,
+        search=search,
+        max_length=16,
+        seed=seed,
+    )
+
+
+@pytest.fixture(scope="module")
+def refiner():
+    model, params = tiny_model()
+    return lambda **options: (RefiningDrafter(model, Padir(), Uniform(), **options), params)
+
+
+class TestGreedy:
+    @pytest.mark.parametrize("drafter", [Jacobi(1), Jacobi(4), Copy(3), Copy(8)], ids=str)
+    def test_is_plain_greedy_search(self, drafter, causal, greedy):
+        rows, score_B, rounds_B = verified(causal, drafter)
+        plain, plain_score_BN, passes_B = greedy
+        np.testing.assert_array_equal(rows.tokens_BL, plain.tokens_BNL[:, 0])
+        np.testing.assert_array_equal(rows.length_B, plain.length_BN[:, 0])
+        np.testing.assert_allclose(score_B, plain_score_BN[:, 0], rtol=1e-4)
+        assert (np.asarray(rounds_B) <= np.asarray(passes_B)).all()
+
+    @pytest.mark.parametrize("options", [{}, {"num_steps": 3, "block": 2}, {"realign": False}], ids=str)
+    def test_is_plain_greedy_search_with_a_refined_draft(self, options, refiner, causal, greedy):
+        rows, _, _ = verified(causal, *refiner(**options))
+        np.testing.assert_array_equal(rows.tokens_BL, greedy[0].tokens_BNL[:, 0])
+
+    @pytest.mark.parametrize("block", [1, 3, 8, 20])
+    def test_right_proposals_need_the_fewest_rounds(self, block, causal, greedy):
+        rows = greedy[0]
+        right = tuple(map(tuple, np.asarray(rows.tokens_BNL[:, 0]).tolist()))
+        found = verified(causal, Fixed(right, block))
+        np.testing.assert_array_equal(found.rows.tokens_BL, rows.tokens_BNL[:, 0])
+        np.testing.assert_array_equal(found.rounds_B, -(-np.asarray(rows.length_BN[:, 0]) // (block + 1)))
+
+    def test_a_wrong_proposal_costs_a_round_and_nothing_else(self, causal, greedy):
+        plain = np.asarray(greedy[0].tokens_BNL[:, 0])
+        wrong = plain.copy()
+        wrong[:, 2] = np.where(plain[:, 2] == 7, 8, 7)
+        found = verified(causal, Fixed(tuple(map(tuple, wrong.tolist())), 16))
+        np.testing.assert_array_equal(found.rows.tokens_BL, plain)
+        lengths = np.asarray(greedy[0].length_BN[:, 0])
+        np.testing.assert_array_equal(found.rounds_B, np.where(lengths > 3, 2, 1))
+
+
+def test_rows_do_not_depend_on_their_batch(causal):
+    sampling = Sampling(temperature=2.0)
+    for search in (Greedy(), sampling):
+        together = verified(causal, Jacobi(3), search=search)
+        for b in range(4):
+            alone = verified(
+                causal, Jacobi(3), search=search, sources=SOURCES.source_BS[b : b + 1], limits=LIMITS[b : b + 1]
+            )
+            np.testing.assert_array_equal(alone.rows.tokens_BL[0], together.rows.tokens_BL[b])
+            assert int(alone.rounds_B[0]) == int(together.rounds_B[b])
+
+
+@pytest.mark.parametrize("drafter", ["greedy", Jacobi(2)], ids=str)
+@pytest.mark.parametrize("search", [Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8)], ids=str)
+def test_samples_have_the_models_distribution(search, drafter, causal, greedy):
+    """The first two tokens of 3,000 samples of a sentence against their exact probabilities."""
+    model, params = causal
+    source_BS, limit_B = SOURCES.source_BS[:1], LIMITS[:1]
+    if drafter == "greedy":
+        drafter = Fixed((tuple(np.asarray(greedy[0].tokens_BNL[0, 0]).tolist()),), 3)
+    sample = jax.vmap(
+        lambda seed: verified(causal, drafter, None, search, source_BS, limit_B, seed).rows.tokens_BL[0, :2]
+    )
+    found, count = np.unique(np.asarray(sample(jnp.arange(3_000))), axis=0, return_counts=True)
+    share = {tuple(pair): n / 3_000 for pair, n in zip(found.tolist(), count.tolist(), strict=True)}
+
+    tokens = np.arange(IDS.num_embeddings)
+    prefixes = jnp.stack([jnp.array(tokens), jnp.full(tokens.shape, 7)], axis=1)
+    bound = model.bind({"params": params})
+    encoded = bound.encode(source_BS, jnp.ones_like(source_BS) * (source_BS > 0))
+    logits_VLV = bound.teacher_force(
+        prefixes, jnp.ones_like(prefixes), bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
+    )
+    allowed_V = ~np.isin(tokens, [i for i in IDS.special if i != EOS])
+    first_V = jnp.where(allowed_V & (tokens != EOS), logits_VLV[0, 0], -jnp.inf)
+    second_VV = jnp.where(allowed_V, logits_VLV[:, 1], -jnp.inf)
+    drawn = [jax.nn.softmax(likely(x / search.temperature, search.top_k, search.top_p)) for x in (first_V, second_VV)]
+    exact_VV = np.asarray(drawn[0][:, None] * drawn[1])
+    assert set(share) <= {tuple(pair) for pair in np.argwhere(exact_VV > 0).tolist()}
+    for pair in np.argwhere(exact_VV > 0).tolist():
+        p = exact_VV[tuple(pair)]
+        assert abs(share.get(tuple(pair), 0) - p) < 5 * (p * (1 - p) / 3_000) ** 0.5 + 1e-3, pair
+
+
+def rows_with(tokens):
+    """Rows in the middle of verification that have these tokens."""
+    width = 12
+    return Verified(
+        tokens_BL=jnp.array([[*row, *[0] * (width - len(row))] for row in tokens]),
+        length_B=jnp.array([len(row) for row in tokens]),
+        log_prob_B=jnp.zeros(len(tokens)),
+        done_B=jnp.zeros(len(tokens), bool),
+    )
+
+
+class TestProposals:
+    def test_of_jacobi_are_the_choices_behind_the_accepted_ones(self):
+        drafter = Jacobi(3)
+        memory = drafter.begin(None, SOURCES.source_BS[:1], length=12, seed=0)
+        memory = drafter.learn(memory, rows_with([[7, 8]]), jnp.array([[5, 6, 9, 10]]), jnp.array([2]))
+        assert drafter.propose(memory, rows_with([[7, 8, 5, 6]])).tolist() == [[9, 10, 0]]
+
+    @pytest.mark.parametrize(
+        ("written", "expected"),
+        [
+            ([], [5, 6, 7]),  # the first tokens
+            ([9, 6], [7, 5, 6]),  # behind the first 6, the nearer one
+            ([9, 9, 9, 5, 6], [8, 1, 0]),  # behind the second 5 6, the nearer one
+            ([9, 9, 9, 9, 9, 9, 5], [6, 8, 1]),
+            ([3, 4], [7, 5, 6]),  # neither is in the source: the same place
+        ],
+    )
+    def test_of_copy_follow_the_last_tokens(self, written, expected):
+        source_BS = jnp.array([[5, 6, 7, 5, 6, 8, 1, 0]])
+        drafter = Copy(3)
+        memory = drafter.begin(None, source_BS, length=12, seed=0)
+        assert drafter.propose(memory, rows_with([written])).tolist() == [expected]
+
+    @pytest.mark.parametrize(
+        ("choices", "accepted", "expected"),
+        [
+            ([7, 8, 9, 10], 4, [3, 1, 0]),  # all agreed: on behind the draft's fourth token
+            ([7, 9, 0, 0], 2, [10, 3, 1]),  # the model leaves 8 out
+            ([6, 7, 0, 0], 2, [8, 9, 10]),  # the model puts a token in front
+            ([7, 5, 0, 0], 2, [9, 10, 3]),  # another word, no token of the draft: on at the same place
+        ],
+    )
+    def test_of_a_draft_go_on_behind_the_models_token(self, choices, accepted, expected, refiner):
+        drafter, _ = refiner(block=3)
+        memory = jnp.array([[7, 8, 9, 10, 3, 1, 0, 0, 0, 0, 0, 0]]), jnp.array([0])
+        memory = drafter.learn(memory, rows_with([[]]), jnp.array([choices]), jnp.array([accepted]))
+        assert drafter.propose(memory, rows_with([choices[:accepted]])).tolist() == [expected]
+
+    def test_of_a_refiner_begin_with_its_own_translation(self, refiner):
+        drafter, params = refiner(num_steps=2, block=12)
+        (draft_BL, _) = drafter.begin(params, SOURCES.source_BS, length=16, seed=0)
+        ends = (np.asarray(draft_BL) == EOS).sum(-1)
+        assert ends.tolist() == [1, 1, 1, 1]
+        assert not ((draft_BL[:, 1:] == draft_BL[:, :-1]) & (draft_BL[:, 1:] > 0)).any()  # no stutter
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return random_model_dir(folder / "causal", causal=True), random_model_dir(folder / "refining")
+
+
+class TestTranslator:
+    TEXTS = ("eins", "", "zwei drei vier", "acht acht")
+
+    def test_a_draft_changes_no_word(self, folders):
+        causal, refining = folders
+        translator = Translator.load(causal)
+        plain = translator.translate(self.TEXTS, search=Greedy())
+        for draft in ("jacobi", "copy:block=2", f"{refining}:num_steps=2,block=3"):
+            found = translator.translate(self.TEXTS, draft=load_draft(draft))
+            assert [each.text for each in found] == [each.text for each in plain]
+            assert found[1] == plain[1] and all(
+                mine.passes <= its.passes for mine, its in zip(found, plain, strict=True)
+            )
+
+    def test_what_is_refused(self, folders, tmp_path):
+        causal, refining = folders
+        translator = Translator.load(causal)
+        draft = load_draft("jacobi")
+        with pytest.raises(PadirError, match="the search beside a draft must be greedy, or one sample, got Beam"):
+            translator.translate(self.TEXTS, draft=draft, search=Beam(3))
+        with pytest.raises(PadirError, match="greedy, or one sample, got Sampling"):
+            translator.translate(self.TEXTS, draft=draft, search=Sampling(size=2))
+        with pytest.raises(PadirError, match="draft applies only to autoregressive models"):
+            Translator.load(refining).translate(self.TEXTS, draft=draft)
+        other = dataclasses.replace(load_draft(str(refining)), vocabulary="a" * 64)
+        with pytest.raises(PadirError, match=r"another vocabulary \(sha256 aaaaaaaa\)"):
+            translator.translate(self.TEXTS, draft=other)
+        with pytest.raises(PadirError, match="has no field 'size': it has block"):
+            load_draft("jacobi:size=3")
+        with pytest.raises(PadirError, match="block must be at least 1"):
+            load_draft("copy:block=0")
+        with pytest.raises(PadirError, match="holds no model that refines drafts of predicted lengths"):
+            load_draft(str(causal))
+        with pytest.raises(PadirError, match="there is no model directory"):
+            load_draft("jaccobi")
+
+    def test_a_beam_of_one_is_greedy_search(self, folders):
+        translator = Translator.load(folders[0])
+        one = translator.translate(self.TEXTS, draft=load_draft("jacobi"), search=Beam(1))
+        assert one == translator.translate(self.TEXTS, draft=load_draft("jacobi"))
+
+
+def test_every_drafter_keeps_the_protocol():
+    for kind in DRAFTERS.values():
+        assert all(hasattr(kind, name) for name in ("block", "begin", "propose", "learn"))
+    assert isinstance(Jacobi(), Drafter) and isinstance(Copy(), Drafter)
