@@ -29,7 +29,7 @@ from padir.data.sources import ParallelText
 from padir.decoding.drafters import load_draft
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import MinimumBayesRisk, OwnScore
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
@@ -54,7 +54,7 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
     *(TrainConfig, Objective, Ctc, Dual, TeacherForcing, Adafactor, Adam, Cosine),
     *(Averaging, Intervals, NotFinite, StartFrom),
-    *(Decoding, LengthSearch, OwnScore, MinimumBayesRisk, rescorer, *SEARCHES.values(), load_draft),
+    *(Decoding, LengthSearch, OwnScore, CausalScore, MinimumBayesRisk, rescorer, *SEARCHES.values(), load_draft),
 )
 
 

@@ -13,7 +13,7 @@ from padir.cli.options import given
 from padir.decoding.drafters import load_draft
 from padir.decoding.modes import in_mode
 from padir.decoding.options import Decoding, Prune, foreign_option
-from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank
+from padir.decoding.rerank import RULES, CausalScore, OwnScore, Rerank
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.shortlist import Shortlist
@@ -109,13 +109,17 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
         return dataclasses.replace(base if isinstance(base, OwnScore) else OwnScore(), **settings)
     if length_weight is not None:
         raise PadirError(f"--length_weight belongs to --rerank own, got {how or base}")
+    if how is None and isinstance(base, CausalScore):
+        how = "causal"
     if how is None:
-        raise PadirError(f"--brevity belongs to --rerank own or MODEL_DIR, got {base}: name one of them")
-    if how in ("mbr", "mbr_bleu"):
-        if settings:
-            raise PadirError("--brevity belongs to --rerank own or MODEL_DIR: minimum Bayes risk ignores lengths")
-        return MinimumBayesRisk("bleu" if how == "mbr_bleu" else "chrf")
-    return rescorer(how, **settings)
+        raise PadirError(f"--brevity belongs to --rerank own, causal or MODEL_DIR, got {base}: name one of them")
+    if how not in RULES:
+        return rescorer(how, **settings)
+    if how == "causal":
+        return CausalScore(**settings)
+    if settings:
+        raise PadirError("--brevity belongs to --rerank own, causal or MODEL_DIR: minimum Bayes risk ignores lengths")
+    return RULES[how]
 
 
 def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Sequence[Decoding] = ()) -> None:

@@ -10,7 +10,7 @@ from padir.decoding.drafters import load_draft
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.modes import MODES, in_mode
 from padir.decoding.options import Decoding, Prune
-from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rerank, Rescore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.scoring import PairScore, score_pairs
 from padir.decoding.search import Beam, Greedy, Sampling, Search
@@ -21,6 +21,7 @@ from padir.decoding.translator import Translator
 __all__ = [
     "MODES",
     "Beam",
+    "CausalScore",
     "Decoding",
     "Draft",
     "Greedy",

@@ -188,8 +188,23 @@ def score_targets(
     source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
-    cross_kv = bound.cross_kv(encoded.memory_BSD)
-    present_RL = target_RL > 0
-    logits_RLV = bound.teacher_force(target_RL, present_RL.astype(jnp.int32), cross_kv, encoded.segment_BS)
+    return score_drafts(model, params, bound.cross_kv(encoded.memory_BSD), encoded.segment_BS, target_RL)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def score_drafts(
+    model: Transformer,
+    params: Any,
+    cross_kv: Any,
+    source_segment_BS: Int[Array, "B S"],
+    target_RL: Int[Array, "R L"],
+) -> Float[Array, "R L"]:
+    """Computes `score_targets` for sources that are encoded already; targets of padding alone are allowed.
+
+    Args:
+      cross_kv, source_segment_BS: as in `Transformer.decode`.
+    """
+    bound, present_RL = model.bind({"params": params}), target_RL > 0
+    logits_RLV = bound.teacher_force(target_RL, present_RL.astype(jnp.int32), cross_kv, source_segment_BS)
     at_target_RL = jnp.take_along_axis(logits_RLV, target_RL[..., None], axis=-1)[..., 0]
     return jnp.where(present_RL, at_target_RL - jax.nn.logsumexp(logits_RLV, axis=-1), 0.0)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int
 
+from padir.decoding.autoregressive import score_drafts
 from padir.decoding.batches import RefinedBatch
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Drafts
-from padir.decoding.rerank import Hypothesis
+from padir.decoding.rerank import CausalScore, Hypothesis
 from padir.decoding.text import collapsed, one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.distributed.sharding import on_host
 from padir.models.length import log_probs
+from padir.models.transformer import Transformer
+from padir.text.ids import EOS
 
 
 def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> list[Translation]:
@@ -25,6 +28,8 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
     drafts, source = refined.drafts, refined.tried.batch.source
     rows = _own_rows(refined)
     hypotheses = _hypotheses(loaded, decoding, refined, rows)
+    if isinstance(decoding.rerank, CausalScore):
+        hypotheses = _read_causally(loaded, decoding, refined, rows, hypotheses)
     scores = decoding.rerank(source.texts, hypotheses, target_language=loaded.card.target_language)
     results = []
     for b, score_N in enumerate(scores):
@@ -78,6 +83,34 @@ def _hypotheses(
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
 
+def _read_causally(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    refined: RefinedBatch,
+    rows: list[list[int]],
+    hypotheses: list[list[Hypothesis]],
+) -> list[list[Hypothesis]]:
+    """Fills in `Hypothesis.causal`: a dual model's decoder reads all drafts in one teacher-forced pass."""
+    drafts, batch = refined.drafts, refined.tried.batch
+    target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
+    for row in (row for own in rows for row in own):
+        tokens = _tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row])
+        target_RL[row, : len(tokens) + 1] = [*tokens, EOS]
+    with loaded.on_devices():
+        log_prob_RL = score_drafts(
+            Transformer(loaded.card.config.as_causal(), loaded.model.ids),
+            loaded.params,
+            batch.cross_kv,
+            batch.encoded.segment_BS,
+            loaded.place(target_RL),
+        )
+    log_prob_R, count_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
+    return [
+        [each._replace(causal=(log_prob_R[row], count_R[row])) for each, row in zip(own, numbers, strict=True)]
+        for own, numbers in zip(hypotheses, rows, strict=True)
+    ]
+
+
 def draft_text(
     loaded: LoadedModel,
     decoding: Decoding,
@@ -85,16 +118,24 @@ def draft_text(
     free_L: Bool[np.ndarray, " L"],
 ) -> str:
     """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
+    return one_line(loaded.tokenizer.decode(_tokens(loaded, decoding, tokens_L, free_L)))
+
+
+def _tokens(loaded: LoadedModel, decoding: Decoding, tokens_L, free_L) -> list[int]:
+    """The tokens of `draft_text`."""
     if not decoding.drops_repeats:
-        return _whole_text(loaded, tokens_L, free_L)
-    return one_line(loaded.tokenizer.decode(without_repeats(tokens_L, free_L, loaded.tokenizer.copied)))
+        return _whole_tokens(loaded, tokens_L, free_L)
+    return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
 
 
 def _whole_text(loaded: LoadedModel, tokens_L: Int[np.ndarray, " L"], free_L: Bool[np.ndarray, " L"]) -> str:
     """The text of a draft's free tokens, repeated ones included; a CTC model's tokens are collapsed."""
+    return one_line(loaded.tokenizer.decode(_whole_tokens(loaded, tokens_L, free_L)))
+
+
+def _whole_tokens(loaded: LoadedModel, tokens_L, free_L) -> list[int]:
     ctc = loaded.card.config.ctc
-    tokens = collapsed(tokens_L, free_L, loaded.model.ids.blank) if ctc else tokens_L[free_L].tolist()
-    return one_line(loaded.tokenizer.decode(tokens))
+    return collapsed(tokens_L, free_L, loaded.model.ids.blank) if ctc else tokens_L[free_L].tolist()
 
 
 def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):

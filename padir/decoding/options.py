@@ -8,7 +8,7 @@ from typing import Any
 from padir import checks
 from padir.decoding.draft import Draft
 from padir.decoding.lengths import LengthSearch
-from padir.decoding.rerank import OwnScore, Rerank
+from padir.decoding.rerank import RULES, CausalScore, OwnScore, Rerank
 from padir.decoding.search import Beam, Greedy, Sampling, Search
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
@@ -116,7 +116,8 @@ class Decoding:
         """These options with other values, each given by the name of its field.
 
         Fields of `lengths`, and of a `rerank` rule or a `search` that has such a field, may be given, too. The strategy
-        may be text, as for `padir.refinement.strategies.parse_strategy`. With a draft, greedy search replaces a
+        may be text, as for `padir.refinement.strategies.parse_strategy`, and the rule `rerank` one of the names "own",
+        "causal", "mbr" and "mbr_bleu". With a draft, greedy search replaces a
         beam, unless the changes name a search or a field of it, too.
 
         Raises:
@@ -131,6 +132,9 @@ class Decoding:
             changes["search"] = Greedy()
         if isinstance(changes.get("strategy"), str):
             changes["strategy"] = parse_strategy(changes["strategy"])
+        if isinstance(rule := changes.get("rerank"), str):
+            checks.one_of(RULES, rerank=rule)
+            changes["rerank"] = RULES[rule]
         if isinstance(changes.get("offsets"), list):
             changes["offsets"] = tuple(changes["offsets"])
         decoding = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
@@ -221,6 +225,11 @@ def resolve(
             f"in {-far} .. {far}, as the model writes {config.max_length} tokens at most",
             wrong[0],
             "try neighbours, such as -1 0 1",
+        )
+    if isinstance(decoding.rerank, CausalScore) and not config.dual:
+        raise PadirError(
+            "the rerank rule 'causal' needs a dual model, and this one only refines drafts",
+            remedy="name an autoregressive model that rescores, or take the rule 'own'",
         )
     decoding = decoding.filled(corruption, strategy)
     canvas = decoding.canvas

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from padir.decoding.autoregressive import SearchInputs, length_limits, score_targets, write_targets
+from padir.decoding.autoregressive import SearchInputs, length_limits, score_drafts, score_targets, write_targets
 from padir.decoding.batches import CandidateBatch, EncodedBatch, RefinedBatch, SourceBatch, WrittenBatch
 from padir.decoding.choice import choose
 from padir.decoding.lengths import candidates
@@ -43,7 +43,7 @@ from padir.models.length import top_lengths
 from padir.text.batches import sorted_batches
 from padir.text.ids import round_up
 
-PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets), mappings)
+PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts), mappings)
 
 Observer = Callable[[str, Any], None]
 """Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""

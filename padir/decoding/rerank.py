@@ -1,8 +1,9 @@
 """Rules that choose one of a sentence's hypotheses, one frozen dataclass each; the first of equal scores wins.
 
 Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
-model that wrote them, `Rescore` those of another model (an autoregressive one reads a finished sentence in one
-teacher-forced pass), and `MinimumBayesRisk` prefers the hypothesis that the others agree with.
+model that wrote them, `CausalScore` those of the same dual model as an autoregressive one, `Rescore` those of another
+model (an autoregressive one reads a finished sentence in one teacher-forced pass), and `MinimumBayesRisk` prefers the
+hypothesis that the others agree with.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ class Hypothesis(NamedTuple):
         as the length determines its position.
       tokens: number of tokens of that sum.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
+      causal: log-probability and number of tokens of the text as a dual model writes it from left to right, EOS
+        included; nan for rules that do not read it.
     """
 
     text: str
     log_prob: float
     tokens: int
     length_log_prob: float | None = None
+    causal: tuple[float, int] = (math.nan, 1)
 
 
 @runtime_checkable
@@ -97,6 +101,30 @@ class OwnScore:
                 )
             log_prob = log_prob + self.length_weight * length_log_prob
         return _normalised(log_prob, tokens, self.brevity)
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalScore:
+    """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
+
+    One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens; the encoder does
+    not run again.
+
+    Attributes:
+      brevity: exponent of the number of tokens; 1 is the mean.
+
+    Raises:
+      PadirError: the exponent is negative or not finite.
+    """
+
+    brevity: float = 1.0
+    reads_text = True
+
+    def __post_init__(self):
+        _check_brevity(self.brevity)
+
+    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
+        return [[_normalised(*hypothesis.causal, self.brevity) for hypothesis in row] for row in hypotheses]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,3 +214,12 @@ def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
 def _check_brevity(brevity: float) -> None:
     if not 0 <= brevity < math.inf:  # refuses nan, too
         raise PadirError("brevity", "at least 0 (1 is the mean per token, 0 the sum) and finite", brevity)
+
+
+RULES: dict[str, Rerank] = {
+    "own": OwnScore(),
+    "causal": CausalScore(),
+    "mbr": MinimumBayesRisk(),
+    "mbr_bleu": MinimumBayesRisk("bleu"),
+}
+"""Rules that need no other model, by the names that commands and model cards use."""

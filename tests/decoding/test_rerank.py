@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from padir.decoding.rerank import Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.rerank import RULES, CausalScore, Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore
 from padir.errors import PadirError
 
 # The short one has the better mean, the long one the more probable length.
@@ -18,7 +18,7 @@ def scores(rule, *hypotheses, source="quelle"):
 
 
 def test_every_rule_is_a_frozen_rerank():
-    for rule in (OwnScore(), Rescore(lambda s, t: []), MinimumBayesRisk()):
+    for rule in (*RULES.values(), Rescore(lambda s, t: [])):
         assert isinstance(rule, Rerank) and hash(rule) is not None
     assert not OwnScore.reads_text and Rescore.reads_text and MinimumBayesRisk.reads_text
 
@@ -52,6 +52,14 @@ class TestOwnScore:
     def test_negative_numbers(self, settings):
         with pytest.raises(PadirError, match="must be at least 0"):
             OwnScore(**settings)
+
+
+def test_a_causal_score_reads_the_other_side_s_numbers():
+    short, long = SHORT._replace(causal=(-6.0, 3)), LONG._replace(causal=(-5.0, 5))
+    assert scores(CausalScore(), short, long) == [-2.0, -1.0]
+    assert scores(CausalScore(brevity=0.0), short, long) == [-6.0, -5.0]
+    with pytest.raises(PadirError, match="brevity must be at least 0"):
+        CausalScore(brevity=-1.0)
 
 
 class TestRescore:

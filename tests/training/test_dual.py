@@ -11,12 +11,16 @@ from support.tiny import one_layer_model, pairs, rows_of
 from support.tiny_model import TINY
 from support.training import train_tiny
 
+from padir.decoding.batches import SourceBatch
 from padir.decoding.drafters import load_draft
 from padir.decoding.modes import in_mode
+from padir.decoding.options import Decoding
+from padir.decoding.text import without_repeats
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
+from padir.text.ids import EOS
 from padir.training.config import TrainConfig
 from padir.training.ctc import Ctc
 from padir.training.dual import Dual
@@ -107,6 +111,37 @@ def test_the_decoder_writes_from_left_to_right(dual):
 def test_what_is_refused(make, message):
     with pytest.raises(PadirError, match=message):
         make()
+
+
+def test_the_causal_side_chooses_among_drafts(data, tmp_path):
+    """The score of each draft is that of the mode "causal" for its tokens without repeats; the best one wins."""
+    config = dataclasses.replace(TINY, dual=True)
+    train_tiny(data, tmp_path / "run", model=config, objective=Dual(), num_steps=4)
+    translator, texts = Translator.load(tmp_path / "run"), ["eins zwei", "drei vier fünf", "eins"]
+    causal = in_mode(translator, "causal")
+    pipeline = translator.pipeline(Decoding().changed(rerank="causal", brevity=0.5, top_k=3, n_best=3))
+    batch = SourceBatch(texts, translator.loaded.source_tokens(texts, False)[0])
+    refined = pipeline.run_to_drafts(batch)
+    rows = zip(refined.drafts.tokens_RL, refined.drafts.free_RL, strict=True)
+    targets = [[*without_repeats(*row, translator.tokenizer.copied), EOS] for row in rows][: 3 * len(texts)]
+    sources = [tokens for tokens in causal.loaded.source_tokens(texts, False)[0] for _ in range(3)]
+    scored = causal.pipeline(Decoding()).score(sources, targets)
+    for b, result in enumerate(pipeline.choose(refined)):
+        expected = sorted((each.log_prob / each.tokens**0.5 for each in scored[3 * b : 3 * b + 3]), reverse=True)
+        assert expected[0] - expected[2] > 0.01
+        np.testing.assert_allclose([score for _, score in result.candidates], expected, rtol=1e-4)
+        assert result.text == result.candidates[0][0] and result.score == result.candidates[0][1]
+    with_others = translator.translate([*texts, ""], rerank="causal", brevity=0.5, top_k=3)
+    assert [each.text for each in with_others] == [*(each.text for each in pipeline.run(batch)), ""]
+
+
+def test_only_a_dual_model_has_a_causal_score(data, tmp_path):
+    train_tiny(data, tmp_path / "run", num_steps=1)
+    translator = Translator.load(tmp_path / "run")
+    with pytest.raises(PadirError, match="'causal' needs a dual model.*rescores, or take the rule 'own'"):
+        translator.translate(["eins"], rerank="causal")
+    with pytest.raises(PadirError, match="rerank must be one of own, causal, mbr, mbr_bleu, got 'casual'"):
+        translator.translate(["eins"], rerank="casual")
 
 
 def test_a_run_trains_a_model_with_three_modes(data, tmp_path):
