@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from padir.errors import PadirError
-from padir.ising import efficiency, separation, tensorisation
+from padir.ising import efficiency, separation, steps, tensorisation
 from padir.ising.statement import Finding, Statement, check
 
 MOST_SPINS = 10  # checks have a limit of their own, too: `Statement.largest`
-STATEMENTS: tuple[Statement, ...] = (*efficiency.STATEMENTS, *tensorisation.STATEMENTS, *separation.STATEMENTS)
+STATEMENTS: tuple[Statement, ...] = tuple(
+    statement for part in (efficiency, tensorisation, separation, steps) for statement in part.STATEMENTS
+)
 
 
 def check_all(

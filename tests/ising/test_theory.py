@@ -11,6 +11,7 @@ from padir.errors import PadirError
 from padir.ising import (
     chains,
     cliques,
+    decoders,
     efficiency,
     information,
     learning,
@@ -18,6 +19,7 @@ from padir.ising import (
     model,
     separation,
     statement,
+    steps,
     tensorisation,
 )
 from padir.ising.masks import Masks
@@ -51,6 +53,7 @@ def test_what_is_not_a_number_fails():
 REAL = {name: getattr(chains, name) for name in ("block_dynamics", "poincare", "mixing_time")}
 ARRAYS, INFORMATIONS, UNIFORM = learning.arrays, efficiency._informations, masks.uniform
 CONSTANT, K_GIBBS = tensorisation.constant, cliques.k_gibbs
+CORRELATION = decoders.Oracle.correlation
 
 
 def smaller_poincare(*args):
@@ -114,6 +117,10 @@ WRONG = [
     ("parallel is stuck", chains, "independent_parallel", everything),
     ("separation", cliques, "k_gibbs", lambda clique, k: K_GIBBS(clique, 1)),
     ("separation", cliques, "independent_parallel", lambda clique: K_GIBBS(clique, clique.num_spins)),
+    ("parallel passes", decoders.Oracle, "correlation", lambda oracle, shown, block: CORRELATION(oracle, 0, block)),
+    ("random orders", steps, "posterior_gap", lambda *args: 0.0),
+    ("random orders", steps, "partition_sum", lambda oracle, blocks: CORRELATION(oracle, 0, blocks[0])),
+    ("orders by confidence", decoders.Oracle, "correlation_at", CORRELATION),  # the mean, not what is at these tokens
 ]
 
 
