@@ -16,10 +16,10 @@ from padir.pretrained import DEFAULT
 from padir.reporting import tables
 
 _SIZES = {
-    "num_spins": "fig1, fig2: spins of the model (6); fig3: spins (10); theorems: maximum number of spins (7)",
+    "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64); theorems: maximum number of spins (7)",
     "samples": "fig1, fig2: sizes of the data sets",
     "seeds": "fig1, fig2: data sets of each size (100)",
-    "clique": "fig3: coupled spins (6)",
+    "clique": "fig3: coupled spins (6); schedules: spins of a phrase (4)",
     "couplings": "fig3: values of J",
     "fields": "fig3: values of h",
     "chains": "fig3: simulated chains (400)",
@@ -31,10 +31,11 @@ _SIZES = {
 def add_ising(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Figures 1 and 2: error of k-pseudolikelihood against samples, from a flat and a two-mode truth. Figure 3:"
-        " steps of k-Gibbs and independent parallel sampling between two modes. theorems: every statement of sections"
-        " 2.2 to 2.4 on random small models, with the smallest margin. The default sizes take minutes on 2 cores."
+        " steps of k-Gibbs and independent parallel sampling between two modes. schedules: the cost of parallel passes,"
+        " by their sizes. theorems: every statement of the theory on random small models, with the smallest margin."
+        " The default sizes take minutes on 2 cores."
     )
-    parser.add_argument("subject", choices=["fig1", "fig2", "fig3", "theorems"])
+    parser.add_argument("subject", choices=ising.SUBJECTS)
     parser.add_argument("--output", metavar="NAME", help="write NAME.csv, .json and, of figures, .png and .svg")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (0)")
     for name, about in _SIZES.items():

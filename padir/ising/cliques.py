@@ -32,7 +32,8 @@ class Clique:
             raise PadirError(f"coupling and field must be above 0, got {self.coupling} and {self.field}")
 
 
-def _log_choose(total: int, count: np.ndarray) -> np.ndarray:
+def log_choose(total: int, count: np.ndarray) -> np.ndarray:
+    """Logarithms of binomial coefficients."""
     return np.array([math.lgamma(total + 1) - math.lgamma(c + 1) - math.lgamma(total - c + 1) for c in count])
 
 
@@ -45,8 +46,8 @@ def _hypergeometric(total: int, marked: int, drawn: int) -> Float[np.ndarray, " 
     """Probabilities of drawing 0 to `drawn` marked items when `drawn` of `total` items are drawn."""
     result_T = np.zeros(drawn + 1)
     count = np.arange(max(0, drawn - (total - marked)), min(marked, drawn) + 1)
-    log_count = _log_choose(marked, count) + _log_choose(total - marked, drawn - count)
-    result_T[count] = np.exp(log_count - _log_choose(total, np.array([drawn])))
+    log_count = log_choose(marked, count) + log_choose(total - marked, drawn - count)
+    result_T[count] = np.exp(log_count - log_choose(total, np.array([drawn])))
     return result_T
 
 
@@ -55,12 +56,17 @@ def _plus(model: Clique, drawn: int, outside_sum: int) -> Float[np.ndarray, " T"
     plus = np.arange(drawn + 1)
     total = 2 * plus - drawn
     exponent = total * (model.field + model.coupling * outside_sum) + model.coupling * (total**2 - drawn) / 2
-    return _softmax(_log_choose(drawn, plus) + exponent)
+    return _softmax(log_choose(drawn, plus) + exponent)
+
+
+def counts(model: Clique) -> Float[np.ndarray, " T"]:
+    """Probabilities of 0 to C spins +1 in the clique."""
+    return _plus(model, model.size, 0)
 
 
 def larger_mode(model: Clique) -> float:
     """p(R_1): the probability that the whole clique is +1."""
-    return float(_plus(model, model.size, 0)[-1])
+    return float(counts(model)[-1])
 
 
 def k_gibbs(model: Clique, k: int) -> Float[np.ndarray, "T T"]:
@@ -85,7 +91,7 @@ def independent_parallel(model: Clique) -> Float[np.ndarray, "T T"]:
     """Transition matrix of independent parallel (Definition 11) on the number of +1 in the clique, 0 to C."""
 
     def binomial(count: int, logit: float) -> np.ndarray:
-        return _softmax(_log_choose(count, np.arange(count + 1)) + np.arange(count + 1) * logit)
+        return _softmax(log_choose(count, np.arange(count + 1)) + np.arange(count + 1) * logit)
 
     size = model.size
     rows = []

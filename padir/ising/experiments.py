@@ -22,8 +22,8 @@ Row = dict[str, Any]
 Progress = Callable[[Row], None]
 
 
-def _quiet(row: Row) -> None:
-    pass
+def quiet(row: Row) -> None:
+    """Progress that nobody sees."""
 
 
 def flat_truth(num_spins: int, seed: int = 0) -> Ising:
@@ -63,7 +63,7 @@ class LearningSizes:
             raise PadirError(f"data sets of {self.num_spins} spins have at most {most:,} samples, got {self.samples}")
 
 
-def learning_curves(truth: Ising, sizes: LearningSizes, seed: int, progress: Progress = _quiet) -> list[Row]:
+def learning_curves(truth: Ising, sizes: LearningSizes, seed: int, progress: Progress = quiet) -> list[Row]:
     """Squared error of fitted parameters for every k and data set size, with one mask a sample and with all masks.
 
     `expected` is the theory's value, tr Γ / samples. Where a data set leaves a fit without a minimum (see
@@ -132,7 +132,7 @@ class SamplingSizes:
                 Clique(self.num_spins, self.clique, coupling, field)
 
 
-def sampling_times(sizes: SamplingSizes, seed: int, progress: Progress = _quiet) -> list[Row]:
+def sampling_times(sizes: SamplingSizes, seed: int, progress: Progress = quiet) -> list[Row]:
     """Steps from the smaller mode to the larger one, simulated and exact, for every k and for independent parallel.
 
     `exact` is the expected number without a budget, None where it is beyond float64. The simulated mean is None where

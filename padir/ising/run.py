@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from padir.errors import PadirError
-from padir.ising import experiments, figures, theory
+from padir.ising import experiments, figures, passes, theory
 from padir.ising.experiments import LearningSizes, Row, SamplingSizes
+from padir.ising.passes import ScheduleSizes
 from padir.reporting.plots import require_matplotlib
 from padir.storage.files import atomic_file, check_writable, write_json
 
-SUBJECTS = ("fig1", "fig2", "fig3", "theorems")
+SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "theorems")
+_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "theorems": None}
 COLUMNS = {
     "fig1": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig2": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig3": ("sampler", "k", "coupling", "field", "exact", "mean", "standard_error", "arrived"),
+    "schedules": ("model", "passes", "schedule", "kl", "sizes"),
     "theorems": ("statement", "source", "claim", "verdict", "smallest_margin", "num_spins", "margins"),
 }
 
@@ -29,13 +32,13 @@ def run(
     """Runs a figure's experiment or checks the statements, and writes files if a name is given.
 
     Args:
-      subject: "fig1", "fig2", "fig3" or "theorems".
+      subject: one of `SUBJECTS`.
       seed: seed of all random draws, 32 bits.
       output: NAME, a path without an ending; the files are NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
         None writes no file.
       tell: receives a line of text for every row.
-      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), or `models`, `num_spins` and `only`
-        (theorems); None keeps a default.
+      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), or
+        `models`, `num_spins` and `only` (theorems); None keeps a default.
 
     Returns:
       The content of NAME.json: the sizes, and "rows".
@@ -46,7 +49,7 @@ def run(
     if not 0 <= seed < 1 << 32:  # JAX would drop the other bits
         raise PadirError(f"the seed must be 0 to {(1 << 32) - 1:,}, got {seed:,}")
     given = {name: value for name, value in sizes.items() if value is not None}
-    known = {"fig3": SamplingSizes, "theorems": None}.get(subject, LearningSizes)
+    known = _SIZES.get(subject, LearningSizes)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
     if wrong := sorted(set(given) - allowed):
         raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
@@ -74,6 +77,12 @@ def _figure(
         about = {"separations": experiments.separations(0.1, (10, 1_000, 100_000))}
         title = f"From the smaller mode to the larger: {sizes.num_spins} spins, {sizes.clique} of them a clique"
         draw = functools.partial(figures.draw_sampling, rows=rows, title=title)
+    elif subject == "schedules":
+        sizes = ScheduleSizes(**given)
+        rows = passes.schedule_costs(sizes, progress)
+        about = {"bounds": passes.schedule_bounds(sizes), "errors": passes.phrase_errors(sizes.clique)}
+        title = f"What parallel passes cost, by the sizes of the passes: {sizes.num_spins} spins in random order"
+        draw = functools.partial(figures.draw_schedules, rows=rows, title=title)
     else:
         sizes = LearningSizes(**given)
         flat = subject == "fig1"

@@ -17,6 +17,8 @@ from padir.ising import (
     learning,
     masks,
     model,
+    schedules,
+    scheduling,
     separation,
     statement,
     steps,
@@ -87,6 +89,12 @@ def level(drawn):
     return np.full(1 << drawn.num_spins, 0.5**drawn.num_spins)
 
 
+def equal_sizes(curve):
+    num_spins = len(curve) - 1
+    found = [schedules.uniform(num_spins, passes) for passes in range(1, num_spins + 1)]
+    return [(schedules.cost(curve, sizes), sizes) for sizes in found]
+
+
 WRONG = [
     ("convexity", efficiency, "_differentiated", lambda *args: -np.eye(3)),
     ("consistency", learning, "arrays", lambda which: (*ARRAYS(which)[:2], jnp.ones_like(ARRAYS(which)[2]))),
@@ -120,6 +128,14 @@ WRONG = [
     ("parallel passes", decoders.Oracle, "correlation", lambda oracle, shown, block: CORRELATION(oracle, 0, block)),
     ("random orders", steps, "posterior_gap", lambda *args: 0.0),
     ("random orders", steps, "partition_sum", lambda oracle, blocks: CORRELATION(oracle, 0, blocks[0])),
+    ("entropy curve", schedules, "pass_cost", lambda curve, shown, size: size * curve[1] - curve[size]),
+    ("best sizes", schedules, "best_schedules", equal_sizes),
+    ("equal sizes", schedules, "equal_bound", lambda curve, largest: (largest - 1) * schedules.between(curve, 1) / 2),
+    ("equal sizes", schedules, "phases_bound", schedules.equal_bound),
+    ("changing sizes", schedules, "growing_bound", lambda curve, sizes: schedules.between(curve, 1)),
+    ("changing sizes", schedules, "shrinking_bound", lambda curve, sizes: schedules.between(curve, 1)),
+    ("token and sequence", scheduling, "sequence_bound", lambda kl: kl / 2),
+    ("phrases", scheduling, "affinity", lambda one_S, other_S: float(np.minimum(one_S, other_S).sum())),
     ("orders by confidence", decoders.Oracle, "correlation_at", CORRELATION),  # the mean, not what is at these tokens
 ]
 

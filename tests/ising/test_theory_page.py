@@ -71,6 +71,44 @@ def test_steps_to_the_larger_mode():
                 assert rest == f"{row['mean']:.3g} ± {row['standard_error']:.2g}"
 
 
+def number(cell):
+    return float(cell.replace("−", "-"))
+
+
+def test_costs_of_schedules():
+    found = {(row["model"], row["passes"], row["schedule"]): row for row in rows("schedules")}
+    told = table("| model | T | best sizes |")
+    assert len(told) == 18
+    for name, passes, sizes, *costs in told:
+        assert sizes in ("", found[name, int(passes), "best"]["sizes"])
+        for schedule, cell in zip(("best", "uniform", "cosine", "doubling", "random"), costs, strict=True):
+            assert number(cell) == pytest.approx(found[name, int(passes), schedule]["kl"], rel=0.03)
+
+
+def test_bounds_of_schedules():
+    bounds = json.loads((DOCS / "ising" / "schedules.json").read_text())["bounds"]
+    found = {(row["model"], row["passes"]): row for row in bounds}
+    for name, passes, *cells_of in table("| model | T | lower bound"):
+        row = found[name, int(passes)]
+        assert list(map(number, cells_of)) == pytest.approx([row[k] for k in ("lower", "uniform", "upper")], rel=0.01)
+    for cost, bound, name in re.findall(r"([\d.e−]+) of at most ([\d.]+) \((\w[\w ]*)\)", TEXT):
+        row = found.pop((name, 1))
+        assert [number(cost), number(bound)] == pytest.approx([row["doubling"], row["doubling_upper"]], rel=0.02)
+    assert not [key for key in found if key[1] == 1]
+
+
+def test_errors_of_phrases():
+    errors = json.loads((DOCS / "ising" / "schedules.json").read_text())["errors"]
+    found = {(row["passes"], row["phrases"]): row for row in errors}
+    for passes, *of_one, four, sixteen, many, most in table("| T | KL of a token |"):
+        row = found[int(passes), 1]
+        names = ("kl_of_a_token", "tv_of_a_token", "tv_of_a_phrase")
+        assert of_one == [f"{row[name]:.4f}" for name in names]
+        for phrases, cell in zip((4, 16, 64, 256), (four, sixteen, many, most), strict=True):
+            row = found[int(passes), phrases]
+            assert cell == f"{row['low']:.3f} to {row['high']:.3f}"
+
+
 def test_separations():
     found = json.loads((DOCS / "ising" / "fig3.json").read_text())["separations"]
     names = ("k-Gibbs, 1 step", "k-Gibbs, bound", "parallel", "parallel leaves", "parallel, bound")

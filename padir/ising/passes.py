@@ -1,0 +1,129 @@
+"""Experiments on decoders of several passes, as rows: the cost of schedules, and errors of tokens and sequences."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from padir.errors import PadirError
+from padir.ising import decoders, model, schedules, scheduling
+from padir.ising.chains import total_variation
+from padir.ising.cliques import Clique
+from padir.ising.decoders import Oracle
+from padir.ising.experiments import Progress, Row, quiet
+from padir.ising.tensorisation import divergence
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduleSizes:
+    """Sizes of the figure of schedules.
+
+    Attributes:
+      num_spins: spins of each model, a multiple of `clique`.
+      clique: spins of one of the small cliques ("phrases").
+    """
+
+    num_spins: int = 64
+    clique: int = 4
+
+    def __post_init__(self):
+        if not 2 <= self.clique <= decoders.MOST_SPINS:
+            raise PadirError(f"a phrase has 2 to {decoders.MOST_SPINS} spins, got {self.clique}")
+        if not self.clique <= self.num_spins <= 256 or self.num_spins % self.clique:
+            raise PadirError(
+                f"schedules are for at most 256 spins, a multiple of the phrase's {self.clique}, got {self.num_spins}"
+            )
+
+
+def phrase(size: int) -> Clique:
+    """A strongly coupled clique whose two modes are nearly alike: J = 4 / size, h = 0.1."""
+    return Clique(size, size, 4.0 / size, 0.1)
+
+
+def curves(sizes: ScheduleSizes) -> dict[str, schedules.Curve]:
+    """Entropy curves of the three models: spins that all agree, spins that agree in phrases, and a chain."""
+    whole = dataclasses.replace(phrase(sizes.num_spins), field=0.01)
+    copies = sizes.num_spins // sizes.clique
+    return {
+        "one clique": schedules.clique_curve(whole),
+        "phrases": schedules.copies_curve(schedules.clique_curve(phrase(sizes.clique)), copies),
+        "chain": schedules.chain_curve(sizes.num_spins, 1.0),
+    }
+
+
+def schedule_costs(sizes: ScheduleSizes, progress: Progress = quiet) -> list[Row]:
+    """KL in nats of every schedule, for 1, 2, 3, 4, 6, 8, ... passes: its mean over random orders."""
+    rows = []
+    for name, curve in curves(sizes).items():
+        found_best = schedules.best_schedules(curve)
+        for passes in sorted({c << p for c in (1, 3) for p in range(9) if c << p <= sizes.num_spins}):
+            least, best = found_best[passes - 1]
+            fixed = {each: make(sizes.num_spins, passes) for each, make in schedules.SCHEDULES.items()}
+            found = [("best", least, best), *((each, schedules.cost(curve, k), k) for each, k in fixed.items())]
+            for each, kl, steps in [*found, ("random", schedules.random_cost(curve, passes), None)]:
+                rows.append(
+                    {
+                        "model": name,
+                        "passes": passes,
+                        "schedule": each,
+                        "kl": max(0.0, kl),
+                        "sizes": " ".join(map(str, steps)) if steps else None,
+                    }
+                )
+                progress(rows[-1])
+    return rows
+
+
+def schedule_bounds(sizes: ScheduleSizes) -> list[Row]:
+    """Exact costs of equal and of doubling sizes beside their bounds, where the number of passes divides the spins."""
+    rows = []
+    for name, curve in curves(sizes).items():
+        doubling = schedules.doubling(sizes.num_spins, sizes.num_spins.bit_length())
+        of_model = {
+            "total_correlation": schedules.total_correlation(curve),
+            "dual_total_correlation": schedules.dual_total_correlation(curve),
+            "between": schedules.between(curve, 1),
+            "passes_of_doubling": len(doubling),
+            "doubling": schedules.cost(curve, doubling),
+            "doubling_upper": schedules.growing_bound(curve, doubling),
+        }
+        for passes in (p for p in range(1, sizes.num_spins) if sizes.num_spins % p == 0):
+            size = sizes.num_spins // passes
+            uniform = {
+                "lower": schedules.phases_bound(curve, size),
+                "uniform": schedules.cost(curve, schedules.uniform(sizes.num_spins, passes)),
+                "upper": schedules.equal_bound(curve, size),
+            }
+            rows.append({"model": name, "passes": passes, **uniform, **of_model})
+    return rows
+
+
+def phrase_errors(size: int, copies: Sequence[int] = (1, 4, 16, 64, 256)) -> list[Row]:
+    """Errors of tokens and of whole sequences for sentences of independent phrases, by passes and phrases.
+
+    Each pass draws the same share of every phrase, in a fixed order. `low` and `high` bound the total variation
+    distance of the whole sequences.
+    """
+    each = phrase(size)
+    oracle = Oracle(model.distribution(model.clique(size, size, each.coupling, each.field)))
+    rows = []
+    for passes in range(1, size):
+        ends = np.cumsum([0, *schedules.uniform(size, passes)]).tolist()
+        blocks = [(1 << end) - (1 << start) for start, end in zip(ends, ends[1:], strict=False)]
+        law_S = decoders.partition_law(oracle, blocks)
+        for count in copies:
+            low, high = scheduling.sequence_bounds(scheduling.affinity(oracle.prob_S, law_S), count)
+            rows.append(
+                {
+                    "passes": passes,
+                    "phrases": count,
+                    "kl_of_a_token": divergence(oracle.prob_S, law_S) / size,
+                    "tv_of_a_token": float(scheduling.token_errors(oracle.prob_S, law_S).max()),
+                    "tv_of_a_phrase": float(total_variation(oracle.prob_S, law_S)),
+                    "low": low,
+                    "high": high,
+                }
+            )
+    return rows

@@ -1,0 +1,215 @@
+"""Schedules: how many spins each pass of a decoder draws, in random order, and what this costs in KL.
+
+In a random order the mean sum of conditional total correlations (`padir.ising.decoders`) depends on the sizes of the
+passes alone, through the entropy curve: the mean entropy h(a) of a uniformly random set of a spins. docs/theory.md
+derives the formulas and bounds. Axis letter here: M = N + 1 numbers of spins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from padir.errors import PadirError
+from padir.ising.cliques import Clique, counts, log_choose
+from padir.ising.decoders import Oracle
+
+Curve = Float[np.ndarray, " M"]  # h(0) = 0, h(1), ..., h(N), in nats
+
+
+def entropy_curve(oracle: Oracle) -> Curve:
+    """Mean entropy of the sets of each size, by enumeration."""
+    size_A = np.array([block.bit_count() for block in range(len(oracle.prob_S))])
+    return np.array([oracle.entropy_A[size_A == a].mean() for a in range(oracle.num_spins + 1)])
+
+
+def clique_curve(clique: Clique) -> Curve:
+    """Entropy curve of a clique without other spins, by counting the + in it: all sets of one size are alike.
+
+    Raises:
+      PadirError: there are spins outside the clique.
+    """
+    size = clique.size
+    if clique.num_spins != size:
+        raise PadirError(f"the curve is of a clique alone: expected num_spins {size}, got {clique.num_spins}")
+    plus = np.arange(size + 1)
+    log_state_T = np.log(np.maximum(counts(clique), 1e-300)) - log_choose(size, plus)  # of one state with so many +
+    curve = [0.0]
+    for drawn in range(1, size + 1):
+        rest = np.arange(size - drawn + 1)
+        log_prob_T = np.array(
+            [np.logaddexp.reduce(log_choose(size - drawn, rest) + log_state_T[j + rest]) for j in range(drawn + 1)]
+        )
+        curve.append(-float(np.sum(np.exp(log_choose(drawn, np.arange(drawn + 1)) + log_prob_T) * log_prob_T)))
+    return np.array(curve)
+
+
+def chain_curve(num_spins: int, coupling: float) -> Curve:
+    """Entropy curve of a chain without fields, whose neighbours have one coupling J.
+
+    Two spins at a distance d that have no drawn spin between them are equal with probability (1 + tanh(J)^d) / 2,
+    independently of all other such pairs.
+    """
+    distances = range(1, num_spins)
+    differ = (1 - math.tanh(coupling) ** np.array(distances)) / 2
+    entropy_d = -differ * np.log(differ) - (1 - differ) * np.log1p(-differ)
+    curve = np.zeros(num_spins + 1)
+    for drawn in range(1, num_spins + 1):
+        pairs_d = [(num_spins - d) * math.comb(num_spins - d - 1, drawn - 2) if drawn > 1 else 0 for d in distances]
+        shares_d = [pairs / math.comb(num_spins, drawn) for pairs in pairs_d]  # quotients of exact integers
+        curve[drawn] = math.log(2) + float(np.dot(shares_d, entropy_d))
+    return curve
+
+
+def copies_curve(curve: Curve, copies: int) -> Float[np.ndarray, " K"]:
+    """Entropy curve of independent copies of a model, such as phrases of a sentence."""
+    size, total = len(curve) - 1, copies * (len(curve) - 1)
+    inside = np.arange(size + 1)
+    result = []
+    for drawn in range(total + 1):
+        ways = [math.comb(size, j) * math.comb(total - size, drawn - j) if j <= drawn else 0 for j in inside]
+        result.append(copies * float(np.dot([way / math.comb(total, drawn) for way in ways], curve)))
+    return np.array(result)
+
+
+def pass_cost(curve: Curve, shown: int, size: int | np.ndarray) -> np.ndarray:
+    """Mean conditional total correlation of a pass that draws `size` spins when `shown` are shown."""
+    return np.asarray(size * (curve[shown + 1] - curve[shown]) - (curve[shown + size] - curve[shown]))
+
+
+def cost(curve: Curve, sizes: Sequence[int]) -> float:
+    """Mean sum of conditional total correlations of a schedule in random order, in nats.
+
+    >>> cost(np.array([0.0, 1.0, 1.0]), [2])  # two spins that are always equal, in one pass
+    1.0
+    """
+    starts = itertools.accumulate(sizes[:-1], initial=0)
+    return float(sum(pass_cost(curve, shown, size) for shown, size in zip(starts, sizes, strict=True)))
+
+
+def best_schedules(curve: Curve) -> list[tuple[float, list[int]]]:
+    """The cheapest schedule of 1, 2, ..., N passes and its cost, by dynamic programming over the spins shown."""
+    num_spins = len(curve) - 1
+    least_a, sizes_a = np.full(num_spins + 1, np.inf), [[] for _ in range(num_spins + 1)]
+    least_a[0] = 0.0
+    found = []
+    for _ in range(num_spins):
+        next_a, next_sizes = np.full(num_spins + 1, np.inf), list(sizes_a)
+        for shown in np.flatnonzero(np.isfinite(least_a[:-1])):
+            size = np.arange(1, num_spins - shown + 1)
+            total = least_a[shown] + pass_cost(curve, int(shown), size)
+            for k in size[total < next_a[shown + size]]:
+                next_a[shown + k], next_sizes[shown + k] = total[k - 1], [*sizes_a[shown], int(k)]
+        least_a, sizes_a = next_a, next_sizes
+        found.append((float(least_a[-1]), sizes_a[-1]))
+    return found
+
+
+def _rounded(share_T: np.ndarray, num_spins: int) -> list[int]:
+    """Sizes whose running sums are close to these shares of the spins; every pass draws a spin at least."""
+    shown, passes = [0], len(share_T)
+    for step, share in enumerate(share_T, 1):
+        shown.append(min(max(round(num_spins * share), shown[-1] + 1), num_spins - (passes - step)))
+    return np.diff(shown).tolist()
+
+
+def uniform(num_spins: int, passes: int) -> list[int]:
+    """Equal sizes, up to rounding.
+
+    >>> uniform(10, 4)
+    [2, 3, 3, 2]
+    """
+    return _rounded(np.arange(1, passes + 1) / passes, num_spins)
+
+
+def cosine(num_spins: int, passes: int) -> list[int]:
+    """Few spins first, then more: 1 - cos(πt/2T) of them are shown after pass t.
+
+    >>> cosine(10, 4)
+    [1, 2, 3, 4]
+    """
+    return _rounded(1 - np.cos(np.pi * np.arange(1, passes + 1) / (2 * passes)), num_spins)
+
+
+def doubling(num_spins: int, passes: int) -> list[int]:
+    """Each pass draws twice as many spins as the one before, up to rounding.
+
+    >>> doubling(15, 4)
+    [1, 2, 4, 8]
+    """
+    return _rounded((2.0 ** np.arange(1, passes + 1) - 1) / (2.0**passes - 1), num_spins)
+
+
+SCHEDULES: dict[str, Callable[[int, int], list[int]]] = {"uniform": uniform, "cosine": cosine, "doubling": doubling}
+
+
+def compositions(num_spins: int, passes: int) -> Iterator[list[int]]:
+    """All schedules of so many passes.
+
+    >>> list(compositions(4, 2))
+    [[1, 3], [2, 2], [3, 1]]
+    """
+    for cuts in itertools.combinations(range(1, num_spins), passes - 1):
+        yield np.diff([0, *cuts, num_spins]).tolist()
+
+
+def random_cost(curve: Curve, passes: int) -> float:
+    """Mean cost of uniformly random sizes of so many passes: all `compositions` have the same probability."""
+    num_spins = len(curve) - 1
+
+    def ways(total: int, parts: int) -> int:
+        return math.comb(total - 1, parts - 1) if total > 0 and parts > 0 else int(total == parts == 0)
+
+    total = 0.0
+    for shown, size in ((a, k) for a in range(num_spins) for k in range(1, num_spins - a + 1)):
+        left = num_spins - shown - size
+        count = sum(ways(shown, step) * ways(left, passes - 1 - step) for step in range(passes))
+        total += count / ways(num_spins, passes) * float(pass_cost(curve, shown, size))
+    return total
+
+
+def total_correlation(curve: Curve) -> float:
+    """TC = N h(1) - h(N): the cost of a single pass."""
+    return float((len(curve) - 1) * curve[1] - curve[-1])
+
+
+def dual_total_correlation(curve: Curve) -> float:
+    """DTC = h(N) - N (h(N) - h(N-1)): what spins share, counted once for all of them."""
+    return float(curve[-1] - (len(curve) - 1) * (curve[-1] - curve[-2]))
+
+
+def between(curve: Curve, size: int) -> float:
+    """I_j = h(j) + h(N-j) - h(N): mean mutual information of a random set of so many spins with all the others."""
+    return float(curve[size] + curve[-1 - size] - curve[-1])
+
+
+def equal_bound(curve: Curve, largest: int) -> float:
+    """Upper bound (K-1) I_1 of the cost of a schedule whose passes draw at most K spins."""
+    return (largest - 1) * between(curve, 1)
+
+
+def phases_bound(curve: Curve, size: int) -> float:
+    """Lower bound (1/K) Σ_{j<K} I_j of the mean cost of passes of K spins over the K sizes of the first pass."""
+    return sum(between(curve, j) for j in range(1, size)) / size
+
+
+def growing_bound(curve: Curve, sizes: Sequence[int]) -> float:
+    """Upper bound (ρ - 1) DTC + I_1 of the cost of a schedule whose first pass draws one spin.
+
+    No pass draws more than ρ times as many spins as the one before.
+    """
+    ratio = max([1.0, *(after / before for before, after in itertools.pairwise(sizes))])
+    return (ratio - 1) * dual_total_correlation(curve) + between(curve, 1)
+
+
+def shrinking_bound(curve: Curve, sizes: Sequence[int]) -> float:
+    """Upper bound (1 - 1/ρ) TC + I_1 of the cost of a schedule whose last pass draws one spin.
+
+    Every pass but the first draws at least 1/ρ of what the one before drew.
+    """
+    ratio = min([1.0, *(after / before for before, after in itertools.pairwise(sizes))])
+    return (1 - ratio) * total_correlation(curve) + between(curve, 1)

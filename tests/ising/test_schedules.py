@@ -1,0 +1,79 @@
+"""Entropy curves, schedules of passes and their costs, by hand and against enumeration."""
+
+import math
+
+import numpy as np
+import pytest
+
+from padir.errors import PadirError
+from padir.ising import model, passes, schedules, scheduling
+from padir.ising.cliques import Clique
+from padir.ising.decoders import Oracle
+from padir.ising.model import Ising
+
+
+def enumerated(drawn):
+    return schedules.entropy_curve(Oracle(model.distribution(drawn)))
+
+
+def test_curves_by_counting_are_those_of_enumeration():
+    clique = model.clique(6, 6, 0.3, 0.1)
+    assert schedules.clique_curve(Clique(6, 6, 0.3, 0.1)) == pytest.approx(enumerated(clique))
+    neighbours_NN = 0.7 * (np.eye(6, k=1) + np.eye(6, k=-1))
+    assert schedules.chain_curve(6, 0.7) == pytest.approx(enumerated(Ising(neighbours_NN, np.zeros(6))))
+    small = enumerated(model.clique(3, 3, 0.5, 0.1))
+    pair_NN = np.zeros((6, 6))
+    pair_NN[:3, :3] = pair_NN[3:, 3:] = 0.5 * (1 - np.eye(3))
+    assert schedules.copies_curve(small, 2) == pytest.approx(enumerated(Ising(pair_NN, np.full(6, 0.1))))
+    with pytest.raises(PadirError, match="expected num_spins 3, got 4"):
+        schedules.clique_curve(Clique(4, 3, 0.5, 0.1))
+
+
+def test_equal_spins_need_one_spin_first():
+    curve = np.array([0.0, *[math.log(2)] * 8])  # eight spins that are always equal
+    assert schedules.total_correlation(curve) == pytest.approx(7 * math.log(2))
+    assert schedules.dual_total_correlation(curve) == pytest.approx(math.log(2))
+    assert schedules.best_schedules(curve)[1] == (pytest.approx(0.0), [1, 7])
+    assert schedules.cost(curve, schedules.uniform(8, 2)) == pytest.approx(3 * math.log(2))
+    assert schedules.random_cost(curve, 2) == pytest.approx(
+        3 * math.log(2)
+    )  # the first pass draws 4 of them on average
+
+
+@pytest.mark.parametrize("make", schedules.SCHEDULES.values(), ids=schedules.SCHEDULES)
+def test_schedules_draw_every_spin_once(make):
+    for num_spins in (1, 5, 64):
+        for count in range(1, num_spins + 1):
+            sizes = make(num_spins, count)
+            assert len(sizes) == count and sum(sizes) == num_spins and min(sizes) >= 1
+
+
+def test_doubling_beats_equal_sizes_on_a_clique_only():
+    sizes = passes.ScheduleSizes(num_spins=32)
+    found = {(row["model"], row["schedule"]): row for row in passes.schedule_costs(sizes) if row["passes"] == 8}
+    assert found["one clique", "doubling"]["kl"] < 1e-3 < 1 < found["one clique", "uniform"]["kl"]
+    assert found["chain", "doubling"]["kl"] > found["chain", "uniform"]["kl"] > found["chain", "best"]["kl"]
+    assert sum(map(int, found["phrases", "best"]["sizes"].split())) == 32
+
+
+def test_bounds_hold_for_the_large_models():
+    for row in passes.schedule_bounds(passes.ScheduleSizes(num_spins=32)):
+        assert row["uniform"] <= row["upper"] + 1e-9
+        assert row["doubling"] <= row["doubling_upper"]
+        assert row["doubling_upper"] == pytest.approx(
+            row["dual_total_correlation"] + row["between"]
+        )  # sizes 1 1 2 4 8 16
+
+
+def test_right_tokens_do_not_make_a_right_sequence():
+    one_pass = [row for row in passes.phrase_errors(4) if row["passes"] == 1]
+    assert all(row["tv_of_a_token"] < 1e-12 for row in one_pass)
+    assert one_pass[-1]["low"] > 0.999
+    assert all(row["low"] <= row["tv_of_a_phrase"] <= row["high"] for row in one_pass if row["phrases"] == 1)
+    assert scheduling.sequence_bounds(0.5, 2) == (0.75, pytest.approx(math.sqrt(15 / 16)))
+
+
+@pytest.mark.parametrize("sizes", [{"num_spins": 30}, {"clique": 1}, {"num_spins": 1024}])
+def test_odd_sizes_are_refused(sizes):
+    with pytest.raises(PadirError):
+        passes.ScheduleSizes(**sizes)
