@@ -16,7 +16,7 @@ from padir.pretrained import DEFAULT
 from padir.reporting import tables
 
 _SIZES = {
-    "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64); theorems: maximum number of spins (7)",
+    "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64), canvas (6); theorems: most spins (7)",
     "samples": "fig1, fig2: sizes of the data sets",
     "seeds": "fig1, fig2: data sets of each size (100)",
     "clique": "fig3: coupled spins (6); schedules: spins of a phrase (4)",
@@ -32,7 +32,8 @@ def add_ising(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Figures 1 and 2: error of k-pseudolikelihood against samples, from a flat and a two-mode truth. Figure 3:"
         " steps of k-Gibbs and independent parallel sampling between two modes. schedules: the cost of parallel passes,"
-        " by their sizes. theorems: every statement of the theory on random small models, with the smallest margin."
+        " by their sizes. canvas: decoders that start from masks and from random tokens. theorems: every statement of"
+        " the theory on random small models, with the smallest margin."
         " The default sizes take minutes on 2 cores."
     )
     parser.add_argument("subject", choices=ising.SUBJECTS)

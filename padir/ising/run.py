@@ -11,17 +11,18 @@ from typing import Any
 from padir.errors import PadirError
 from padir.ising import experiments, figures, passes, theory
 from padir.ising.experiments import LearningSizes, Row, SamplingSizes
-from padir.ising.passes import ScheduleSizes
+from padir.ising.passes import CanvasSizes, ScheduleSizes
 from padir.reporting.plots import require_matplotlib
 from padir.storage.files import atomic_file, check_writable, write_json
 
-SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "theorems")
-_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "theorems": None}
+SUBJECTS = ("fig1", "fig2", "fig3", "schedules", "canvas", "theorems")
+_SIZES = {"fig3": SamplingSizes, "schedules": ScheduleSizes, "canvas": CanvasSizes, "theorems": None}
 COLUMNS = {
     "fig1": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig2": ("estimator", "k", "samples", "mean", "standard_error", "expected", "no_minimum"),
     "fig3": ("sampler", "k", "coupling", "field", "exact", "mean", "standard_error", "arrived"),
     "schedules": ("model", "passes", "schedule", "kl", "sizes"),
+    "canvas": ("model", "decoder", "passes", "kl", "detail"),
     "theorems": ("statement", "source", "claim", "verdict", "smallest_margin", "num_spins", "margins"),
 }
 
@@ -37,8 +38,8 @@ def run(
       output: NAME, a path without an ending; the files are NAME.csv, NAME.json and, for figures, NAME.png and NAME.svg.
         None writes no file.
       tell: receives a line of text for every row.
-      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), or
-        `models`, `num_spins` and `only` (theorems); None keeps a default.
+      sizes: fields of `LearningSizes` (fig1, fig2), of `SamplingSizes` (fig3), of `ScheduleSizes` (schedules), of
+        `CanvasSizes` (canvas), or `models`, `num_spins` and `only` (theorems); None keeps a default.
 
     Returns:
       The content of NAME.json: the sizes, and "rows".
@@ -83,6 +84,11 @@ def _figure(
         about = {"bounds": passes.schedule_bounds(sizes), "errors": passes.phrase_errors(sizes.clique)}
         title = f"What parallel passes cost, by the sizes of the passes: {sizes.num_spins} spins in random order"
         draw = functools.partial(figures.draw_schedules, rows=rows, title=title)
+    elif subject == "canvas":
+        sizes = CanvasSizes(**given)
+        rows, about = passes.canvas_costs(sizes, progress), {}
+        title = f"From masks and from random tokens, with exact conditionals: {sizes.num_spins} spins"
+        draw = functools.partial(figures.draw_canvases, rows=rows, title=title)
     else:
         sizes = LearningSizes(**given)
         flat = subject == "fig1"

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from padir.errors import PadirError
-from padir.ising import efficiency, scheduling, separation, steps, tensorisation
+from padir.ising import canvas, efficiency, scheduling, separation, steps, tensorisation
 from padir.ising.statement import Finding, Statement, check
 
 MOST_SPINS = 10  # checks have a limit of their own, too: `Statement.largest`
 STATEMENTS: tuple[Statement, ...] = tuple(
-    statement for part in (efficiency, tensorisation, separation, steps, scheduling) for statement in part.STATEMENTS
+    statement
+    for part in (efficiency, tensorisation, separation, steps, scheduling, canvas)
+    for statement in part.STATEMENTS
 )
 
 

@@ -9,6 +9,7 @@ import scipy.optimize
 
 from padir.errors import PadirError
 from padir.ising import (
+    canvas,
     chains,
     cliques,
     decoders,
@@ -55,7 +56,7 @@ def test_what_is_not_a_number_fails():
 REAL = {name: getattr(chains, name) for name in ("block_dynamics", "poincare", "mixing_time")}
 ARRAYS, INFORMATIONS, UNIFORM = learning.arrays, efficiency._informations, masks.uniform
 CONSTANT, K_GIBBS = tensorisation.constant, cliques.k_gibbs
-CORRELATION = decoders.Oracle.correlation
+CORRELATION, POSTERIOR = decoders.Oracle.correlation, canvas.posterior
 
 
 def smaller_poincare(*args):
@@ -136,6 +137,10 @@ WRONG = [
     ("changing sizes", schedules, "shrinking_bound", lambda curve, sizes: schedules.between(curve, 1)),
     ("token and sequence", scheduling, "sequence_bound", lambda kl: kl / 2),
     ("phrases", scheduling, "affinity", lambda one_S, other_S: float(np.minimum(one_S, other_S).sum())),
+    ("the floor of a mask", canvas, "total_correlation", lambda prob_S: 0.9 * separation.total_correlation(prob_S)),
+    ("pure noise", canvas, "posterior", lambda prob_S, rate: POSTERIOR(prob_S, 0.9 * rate)),
+    ("a canvas is worth a pass", canvas, "canvas_map", lambda prob_S, canvases: np.full(len(prob_S), 1 / len(prob_S))),
+    ("noise and denoise", canvas, "noisy_correlation", lambda *args: 0.0),
     ("orders by confidence", decoders.Oracle, "correlation_at", CORRELATION),  # the mean, not what is at these tokens
 ]
 

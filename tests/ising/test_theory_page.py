@@ -109,6 +109,17 @@ def test_errors_of_phrases():
             assert cell == f"{row['low']:.3f} to {row['high']:.3f}"
 
 
+def test_canvases():
+    found = {(row["model"], row["passes"]): {} for row in rows("canvas")}
+    for row in rows("canvas"):
+        found[row["model"], row["passes"]][row["decoder"]] = row["kl"]
+    told = table("| model | T | mask, random order |")
+    for name, passes, *costs in told:
+        exact = list(found.pop((name, int(passes))).values())
+        assert list(map(number, costs)) == pytest.approx(exact, rel=0.03, abs=1e-12)
+    assert not found
+
+
 def test_separations():
     found = json.loads((DOCS / "ising" / "fig3.json").read_text())["separations"]
     names = ("k-Gibbs, 1 step", "k-Gibbs, bound", "parallel", "parallel leaves", "parallel, bound")
