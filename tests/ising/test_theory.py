@@ -14,6 +14,8 @@ from padir.ising import (
     cliques,
     decoders,
     efficiency,
+    generalisation,
+    implementable,
     information,
     learning,
     masks,
@@ -56,6 +58,7 @@ def test_what_is_not_a_number_fails():
 REAL = {name: getattr(chains, name) for name in ("block_dynamics", "poincare", "mixing_time")}
 ARRAYS, INFORMATIONS, UNIFORM = learning.arrays, efficiency._informations, masks.uniform
 CONSTANT, K_GIBBS = tensorisation.constant, cliques.k_gibbs
+DEVIATION = generalisation.deviation
 CORRELATION, POSTERIOR = decoders.Oracle.correlation, canvas.posterior
 
 
@@ -88,6 +91,11 @@ def everything(drawn):
 
 def level(drawn):
     return np.full(1 << drawn.num_spins, 0.5**drawn.num_spins)
+
+
+def alone(query_NK, key_NK, value_NW):
+    """Attention of every position to itself alone."""
+    return value_NW
 
 
 def equal_sizes(curve):
@@ -141,6 +149,12 @@ WRONG = [
     ("pure noise", canvas, "posterior", lambda prob_S, rate: POSTERIOR(prob_S, 0.9 * rate)),
     ("a canvas is worth a pass", canvas, "canvas_map", lambda prob_S, canvases: np.full(len(prob_S), 1 / len(prob_S))),
     ("noise and denoise", canvas, "noisy_correlation", lambda *args: 0.0),
+    ("implementable, product", implementable, "attention", alone),
+    ("implementable, deterministic", implementable, "attention", alone),
+    ("trained updates", implementable, "trained", lambda prob_S, rate: implementable.conditionals(prob_S)),
+    ("finite samples", generalisation, "deviation", lambda *args: 0.1 * DEVIATION(*args)),
+    ("finite samples", generalisation, "empirical_distance", lambda states, samples, delta: 0.3 / samples**0.5),
+    ("finite samples", generalisation, "upper_bound", lambda *args: 0.1),
     ("orders by confidence", decoders.Oracle, "correlation_at", CORRELATION),  # the mean, not what is at these tokens
 ]
 
