@@ -91,7 +91,7 @@ def test_bounds_of_schedules():
     for name, passes, *cells_of in table("| model | T | lower bound"):
         row = found[name, int(passes)]
         assert list(map(number, cells_of)) == pytest.approx([row[k] for k in ("lower", "uniform", "upper")], rel=0.01)
-    for cost, bound, name in re.findall(r"([\d.e−]+) of at most ([\d.]+) \((\w[\w ]*)\)", TEXT):
+    for cost, bound, name in re.findall(r"([\d.e−]+) of at\s+most ([\d.]+) \((\w[\w ]*)\)", TEXT):
         row = found.pop((name, 1))
         assert [number(cost), number(bound)] == pytest.approx([row["doubling"], row["doubling_upper"]], rel=0.02)
     assert not [key for key in found if key[1] == 1]
