@@ -2,7 +2,9 @@
 
 `Ising` is a model, `Masks` the blocks that are hidden in learning or redrawn in sampling. `learning_curves` and
 `sampling_times` are the experiments, `check_all` checks the statements of sections 2.2 to 2.4 on random models, and
-`padir.ising.run` is the command `padir ising`. docs/theory.md derives the statements and shows the results.
+`padir.ising.run` is the command `padir ising`. `padir.ising.decoders` has the exact laws of decoders of several passes,
+`schedules` the sizes of their passes, and `canvas` decoders that start from random tokens. docs/theory.md derives the
+statements and shows the results.
 """
 
 from padir.ising.cliques import Clique
