@@ -77,6 +77,16 @@ def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
     return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
 
 
+def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "B L"]) -> Canvas:
+    """Hides the free positions of `where_BL` behind other noise: `noise_BL` where the start token is a regular piece.
+
+    A start token that is a mask stays. `start_BL` does not change.
+    """
+    piece_BL = (canvas.start_BL >= canvas.ids.first_regular) & (canvas.start_BL < canvas.ids.end_regular)
+    fresh = dataclasses.replace(canvas, start_BL=jnp.where(piece_BL, noise_BL, canvas.start_BL))
+    return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
+
+
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
     """Copies free positions of `where_BL` (tokens, scores, visibility) from `earlier`, a canvas of the same rows."""
     return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)

@@ -3,25 +3,15 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, canvas, conditionals, keys, moody, output, unseen
+from support.fakes import IDS, canvas, conditionals, keys, moody, output, spread, unseen
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
 from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
-from padir.refinement.scores import Output
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 
 EOS, MASK = IDS.eos, IDS.mask
-
-
-def spread(*numbers):
-    """An output whose position i is uniform over `numbers[i]` tokens from 20 + i on: its entropy is log of that."""
-    logits_LV = np.full((len(numbers) + 1, IDS.vocab_size), -np.inf, np.float32)
-    for i, number in enumerate(numbers):
-        logits_LV[i, 20 + i : 20 + i + number] = 0.0
-    logits_LV[-1, EOS] = 0.0
-    return Output(jnp.asarray(logits_LV)[None])
 
 
 def first_step(strategy, out, free, num_steps=3, step=0):

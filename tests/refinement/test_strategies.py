@@ -21,6 +21,7 @@ from padir.refinement.strategies import (
     MaskPredict,
     Padir,
     Rejecter,
+    Renoise,
     SundaeSampling,
     Threshold,
     check_strategy,
@@ -65,6 +66,7 @@ class TestEquivalences:
             Rejecter(),
             Threshold(),
             EntropyBound(),
+            Renoise(),
             BlockGibbs(temperature=0.0),
             IndependentParallel(temperature=0.0),
         ],
@@ -89,6 +91,14 @@ class TestEquivalences:
     def test_extreme_hyperparameters_are_one_shot_decoding(self, strategy):
         one_shot_BL, _ = self.tokens(Padir(), Uniform(), 1)
         np.testing.assert_array_equal(self.tokens(strategy, Uniform(), 6)[0], one_shot_BL)
+
+    def test_renoise_without_a_bound_is_the_argmax_without_remasking(self):
+        plain = Padir(remask="none", end_cycles=False)
+        for num_steps in (2, 6):
+            for got, wanted in zip(
+                self.tokens(Renoise(1e6), Uniform(), num_steps), self.tokens(plain, Uniform(), num_steps), strict=True
+            ):
+                np.testing.assert_array_equal(got, wanted)
 
     def test_a_rejecter_that_keeps_nothing_is_the_argmax_unroll(self):
         unroll = SundaeSampling(share=1.0, temperature=0.0)
@@ -146,7 +156,9 @@ class TestNeeds:
         trained = trained or Uniform()
         check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
 
-    @pytest.mark.parametrize("name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound"])
+    @pytest.mark.parametrize(
+        "name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound", "renoise"]
+    )
     def test_most_strategies_run_on_all_models(self, name):
         for trained in (Uniform(), Mask(), MaskRange(), Mixed()):
             self.check(name, trained=trained)

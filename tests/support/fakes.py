@@ -30,6 +30,15 @@ def output(tokens, confidence=None):
     return Output(jnp.eye(IDS.vocab_size)[jnp.array([[*tokens, IDS.eos]])] * margin_BL[..., None])
 
 
+def spread(*numbers):
+    """An output whose position i is uniform over `numbers[i]` tokens from 20 + i on: its entropy is log of that."""
+    logits_LV = np.full((len(numbers) + 1, IDS.vocab_size), -np.inf, np.float32)
+    for i, number in enumerate(numbers):
+        logits_LV[i, 20 + i : 20 + i + number] = 0.0
+    logits_LV[-1, EOS] = 0.0
+    return Output(jnp.asarray(logits_LV)[None])
+
+
 def oracle(answer_BL):
     """A decoder that always knows the answer."""
     return lambda tokens_BL, visible_BLL=None: 20.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)

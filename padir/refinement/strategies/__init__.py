@@ -3,6 +3,7 @@
 rewriting      strategies that take back the worst tokens and write them again
 confidence     strategies in which the model's confidence decides which positions are written
 sampling       strategies that draw tokens at random
+renoising      strategies that put fresh noise in place of doubtful tokens
 registry       the names of the strategies
 requirements   the check that a model can be decoded with a strategy
 """
@@ -10,6 +11,7 @@ requirements   the check that a model can be decoded with a strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.registry import STRATEGIES, checked_call, get_strategy, parse_call, parse_strategy
 from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.renoising import Renoise
 from padir.refinement.strategies.requirements import check_strategy
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
@@ -24,6 +26,7 @@ __all__ = [
     "MaskPredict",
     "Padir",
     "Rejecter",
+    "Renoise",
     "SundaeSampling",
     "Threshold",
     "check_strategy",

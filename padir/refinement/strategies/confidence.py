@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
@@ -75,10 +75,7 @@ class EntropyBound:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
-        entropy_BL = entropies(output.logits_BLV)
-        # In ascending order the largest entropy of a set comes last, so the sum before a position must be within gamma.
-        before_BLL = precedes(entropy_BL, memory, canvas.segment_BL)
-        bounded_BL = jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= self.gamma
+        bounded_BL = within_entropy(entropies(output.logits_BLV), memory, canvas.segment_BL, self.gamma)
         return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
 
 
@@ -90,6 +87,18 @@ def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
     """
     log_prob_BLV = jax.nn.log_softmax(logits_BLV.astype(jnp.float32))
     return -jnp.where(log_prob_BLV > -jnp.inf, jnp.exp(log_prob_BLV) * log_prob_BLV, 0.0).sum(-1)
+
+
+def within_entropy(
+    entropy_BL: Float[Array, "B L"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"], gamma: float
+) -> Bool[Array, "B L"]:
+    """Marks the positions of lowest entropy whose entropies, without the largest of them, sum to at most gamma.
+
+    Only positions of `among_BL` compete; a segment's position of lowest entropy is always marked.
+    """
+    # In ascending order the largest entropy of a set comes last, so the sum before a position must be within gamma.
+    before_BLL = precedes(entropy_BL, among_BL, segment_BL)
+    return among_BL & (jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= gamma)
 
 
 def _commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:

@@ -12,6 +12,7 @@ from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
 from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.renoising import Renoise
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
 from padir.storage.typecheck import fits
@@ -27,6 +28,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "entropy_bound": EntropyBound,
     "block_gibbs": BlockGibbs,
     "independent_parallel": IndependentParallel,
+    "renoise": Renoise,
 }
 
 
