@@ -121,6 +121,8 @@ class TestCommandLine:
             ("constant:count=3", Constant(count=3)),
             ("block_gibbs:block=3, order=margin, parallel=True", BlockGibbs(3, "margin", parallel=True)),
             ("mask_predict:", MaskPredict()),
+            ("mask_predict:schedule=cosine", MaskPredict("cosine")),
+            ("threshold:schedule=doubling", Threshold(schedule="doubling")),
         ],
     )
     def test_hyperparameters(self, text, expected):
@@ -131,7 +133,7 @@ class TestCommandLine:
         [
             ("guess:tau=1", "no strategy is called 'guess': known are padir"),
             ("threshold:tua=1", r"no hyperparameter 'tua': it has tau: float = 0.9, final_tau: float \| None = None"),
-            ("mask_predict:tau=1", "no hyperparameter 'tau': it has none"),
+            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: str = 'linear'"),
             ("threshold:tau=high", "tau='high' is of the wrong type"),
             ("threshold:tau=True", "tau=True is of the wrong type"),
             ("constant:count=1.5", r"count=1.5 is of the wrong type for constant: it has .*count: int \| None"),

@@ -4,6 +4,7 @@ rewriting      strategies that take back the worst tokens and write them again
 confidence     strategies in which the model's confidence decides which positions are written
 sampling       strategies that draw tokens at random
 renoising      strategies that put fresh noise in place of doubtful tokens
+schedules      the number of positions that are hidden after each pass
 registry       the names of the strategies
 requirements   the check that a model can be decoded with a strategy
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, write
 from padir.refinement.scores import Output
-from padir.refinement.segments import precedes, worst
+from padir.refinement.segments import count_in_segment, precedes, worst
+from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +28,18 @@ class Threshold:
       tau: probability that a token must exceed, in [0, 1]; 0 is one-shot decoding, 1 writes one position a step.
       final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last. None
         means tau at every step.
+      schedule: one of `padir.refinement.strategies.schedules.SCHEDULES`; the most confident positions are written, even
+        below the threshold, until no more are hidden than the schedule says, so that fewer are left for the last step.
+        None writes only one position below the threshold.
     """
 
     tau: float = 0.9
     final_tau: float | None = None
+    schedule: str | None = None
 
     def __post_init__(self):
+        if self.schedule is not None:
+            checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
         checks.within(0, 1, **checks.fields_of(self, "tau"))
         if self.final_tau is not None:
             checks.within(0, self.tau, "it must not exceed tau", **checks.fields_of(self, "final_tau"))
@@ -46,7 +53,13 @@ class Threshold:
         token_BL, score_BL = output.best()
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
-        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, memory, canvas.segment_BL, 1)
+        least: Any = 1
+        if self.schedule is not None:
+            free_BL, hidden_BL = (
+                count_in_segment(where_BL, canvas.segment_BL) for where_BL in (canvas.free_BL, memory)
+            )
+            least = jnp.maximum(1, hidden_BL - still_hidden(self.schedule, free_BL, step + 1, num_steps))
+        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, memory, canvas.segment_BL, least)
         return _commit(canvas, memory, confident_BL | (step == num_steps - 1), token_BL, score_BL)
 
 

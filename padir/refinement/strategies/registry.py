@@ -40,7 +40,7 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
         known names.
 
     >>> get_strategy("threshold", tau=1)
-    Threshold(tau=1.0, final_tau=None)
+    Threshold(tau=1.0, final_tau=None, schedule=None)
     """
     if name not in STRATEGIES:
         raise PadirError(f"no strategy is called {name!r}", remedy=nearest(name, STRATEGIES))

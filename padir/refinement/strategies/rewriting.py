@@ -15,6 +15,7 @@ from padir.refinement.canvas import Canvas, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, sum_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
+from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
 
 _REMASK = ("previous", "start", "logits")
 
@@ -155,7 +156,15 @@ class MaskPredict:
     positions of a sentence are hidden again; ties go to the leftmost position. All other positions keep the confidence
     of the pass that wrote them. A row is done when no position is hidden. The memory is hidden_BL, the positions that
     the next pass writes.
+
+    Attributes:
+      schedule: the number n, one of `padir.refinement.strategies.schedules.SCHEDULES`; the formula above is "linear".
     """
+
+    schedule: str = "linear"
+
+    def __post_init__(self):
+        checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B
@@ -165,7 +174,7 @@ class MaskPredict:
         del key_B
         written = write(canvas, memory, *output.best())
         free_BL = canvas.free_BL
-        count_BL = count_in_segment(free_BL, canvas.segment_BL) * (num_steps - step - 1) // num_steps
+        count_BL = still_hidden(self.schedule, count_in_segment(free_BL, canvas.segment_BL), step + 1, num_steps)
         hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
         done_B = canvas.done_B | ~hidden_BL.any(-1)
         return dataclasses.replace(hide(written, hidden_BL), done_B=done_B), hidden_BL
@@ -192,19 +201,24 @@ class Constant:
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
     sentence; ties go to the leftmost. A row is done when a step changes neither the tokens nor the positions taken
     back; the result is then the tokens that this step wrote. With the remask "start" or "previous", ending the row
-    loses nothing: more steps would give the same tokens.
+    loses nothing: more steps would give the same tokens. With a schedule a row is done when no position is taken back.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
       count: number of positions that a step takes back; if given, `share` is ignored.
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
+      schedule: one of `padir.refinement.strategies.schedules.SCHEDULES`, by which the number falls to 0 from the first
+        step to the last, as in `MaskPredict`; None for the same number in all steps.
     """
 
     share: float = 0.2
     count: int | None = None
     remask: str = "start"
+    schedule: str | None = None
 
     def __post_init__(self):
+        if self.schedule is not None:
+            checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
         checks.within(0, 1, **checks.fields_of(self, "share"))
         checks.one_of(_REMASK, **checks.fields_of(self, "remask"))
         if self.count is not None:
@@ -219,12 +233,16 @@ class Constant:
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         written = write(canvas, memory.hidden_BL & ~memory.ended_BL, *output.best())
         count = share_of(self.share, free_BL, segment_BL) if self.count is None else self.count
+        if self.schedule is not None:
+            most_BL = jnp.minimum(count, count_in_segment(free_BL, segment_BL))
+            count = still_hidden(self.schedule, most_BL, step + 1, num_steps)
         hidden_BL = worst(written.score_BL, free_BL, segment_BL, count)
         summed_BLV = memory.summed_BLV
         if summed_BLV is not None:
             summed_BLV = summed_BLV + output.logits_BLV
         rewritten = _take_back(self.remask, hidden_BL, written, canvas, summed_BLV)
         changed_BL = (rewritten.tokens_BL != canvas.tokens_BL) | (hidden_BL != memory.hidden_BL)
+        changed_BL |= self.schedule is not None  # fewer positions taken back may change further tokens
         restless_BL = (count_in_segment(changed_BL, segment_BL) > 0) & (count_in_segment(hidden_BL, segment_BL) > 0)
         ended_BL = memory.ended_BL | ~restless_BL
         final_BL = ended_BL | (step == num_steps - 1)
