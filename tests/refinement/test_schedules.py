@@ -84,7 +84,7 @@ class TestStrategies:
         return (self.run(strategy, num_steps).tokens_TBL[1:, 0, :15] == IDS.mask).sum(-1).tolist()
 
     @pytest.mark.parametrize("schedule", SCHEDULES)
-    def test_mask_predict_and_an_unconfident_threshold_leave_the_schedules_number(self, schedule):
+    def test_three_strategies_leave_the_number_of_the_schedule(self, schedule):
         assert self.counts(MaskPredict(schedule)) == hidden(schedule, 15, 4)
         assert self.counts(Threshold(1.0, schedule=schedule)) == hidden(schedule, 15, 4)
         assert self.counts(Constant(1.0, schedule=schedule)) == hidden(schedule, 15, 4)

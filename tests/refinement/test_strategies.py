@@ -17,6 +17,8 @@ from padir.refinement.strategies import (
     Constant,
     EasyFirst,
     EntropyBound,
+    Factor,
+    Frechet,
     IndependentParallel,
     MaskPredict,
     Padir,
@@ -67,6 +69,8 @@ class TestEquivalences:
             Threshold(),
             EntropyBound(),
             Renoise(),
+            Factor(),
+            Frechet(),
             BlockGibbs(temperature=0.0),
             IndependentParallel(temperature=0.0),
         ],
@@ -83,6 +87,8 @@ class TestEquivalences:
         [
             Threshold(0.0),
             EntropyBound(1e6),
+            Factor(1e6),
+            Frechet(1e6),
             Constant(share=0.0),
             BlockGibbs(block=12, parallel=True, temperature=0.0),
         ],
@@ -159,7 +165,8 @@ class TestNeeds:
         check_strategy(get_strategy(name), canvas=(canvas or trained).full(), trained=trained, config=config)
 
     @pytest.mark.parametrize(
-        "name", ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound", "renoise"]
+        "name",
+        ["padir", "mask_predict", "constant", "sundae", "threshold", "entropy_bound", "renoise", "factor", "frechet"],
     )
     def test_most_strategies_run_on_all_models(self, name):
         for trained in (Uniform(), Mask(), MaskRange(), Mixed()):

@@ -2,6 +2,7 @@
 
 rewriting      strategies that take back the worst tokens and write them again
 confidence     strategies in which the model's confidence decides which positions are written
+parallel       strategies that write as many positions at once as their confidences guarantee to fit
 sampling       strategies that draw tokens at random
 renoising      strategies that put fresh noise in place of doubtful tokens
 schedules      the number of positions that are hidden after each pass
@@ -10,6 +11,7 @@ requirements   the check that a model can be decoded with a strategy
 """
 
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement.strategies.parallel import Factor, Frechet
 from padir.refinement.strategies.registry import STRATEGIES, checked_call, get_strategy, parse_call, parse_strategy
 from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.renoising import Renoise
@@ -23,6 +25,8 @@ __all__ = [
     "Constant",
     "EasyFirst",
     "EntropyBound",
+    "Factor",
+    "Frechet",
     "IndependentParallel",
     "MaskPredict",
     "Padir",

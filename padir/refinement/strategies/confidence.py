@@ -60,7 +60,7 @@ class Threshold:
             )
             least = jnp.maximum(1, hidden_BL - still_hidden(self.schedule, free_BL, step + 1, num_steps))
         confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, memory, canvas.segment_BL, least)
-        return _commit(canvas, memory, confident_BL | (step == num_steps - 1), token_BL, score_BL)
+        return commit(canvas, memory, confident_BL | (step == num_steps - 1), token_BL, score_BL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ class EntropyBound:
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
         del key_B
         bounded_BL = within_entropy(entropies(output.logits_BLV), memory, canvas.segment_BL, self.gamma)
-        return _commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
+        return commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -114,7 +114,7 @@ def within_entropy(
     return among_BL & (jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= gamma)
 
 
-def _commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
+def commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
     """Writes the hidden positions among `where_BL`; returns the canvas and the positions that are still hidden.
 
     A row of the canvas is done if none of its positions is hidden any more.

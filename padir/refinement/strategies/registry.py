@@ -11,6 +11,7 @@ from typing import Any
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement.strategies.parallel import Factor, Frechet
 from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.renoising import Renoise
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
@@ -29,6 +30,8 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "block_gibbs": BlockGibbs,
     "independent_parallel": IndependentParallel,
     "renoise": Renoise,
+    "factor": Factor,
+    "frechet": Frechet,
 }
 
 
