@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from padir.refinement.segments import count_in_segment, worst
 from padir.text.ids import Ids, positions_in_segment
 
-# A row key is folded with one of these numbers, so that the draws of one corruption are independent of each other.
-CHOICE, NOISE, KIND, SHARE, VISIBLE = range(5)
+# A row key is folded with one of these numbers, so that the draws of one corruption, or of one step, are independent of
+# each other. PLACE is for the positions that a step chooses, CORRECTION for all draws of the corrector of a strategy.
+CHOICE, NOISE, KIND, SHARE, VISIBLE, PLACE, CORRECTION = range(7)
 
 
 def sentence_keys(source_BS: Int[Array, "B S"], seed: int | Int[Array, ""]) -> Key[Array, " B"]:

@@ -122,6 +122,27 @@ def conditionals(joint_VVV, first_id):
     return logits_fn
 
 
+def posteriors(joint_VVV, first_id, rate):
+    """A decoder of rows of three free positions and EOS that knows p(x_i | z) exactly, for uniform noise at a rate.
+
+    Token v of the joint is the id first_id + v; noise is a random regular piece with probability `rate`.
+    """
+    choices = joint_VVV.shape[0]
+    state_K3 = jnp.stack(jnp.meshgrid(*[jnp.arange(choices)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    pieces = IDS.end_regular - IDS.first_regular
+
+    def logits_fn(tokens_BL):
+        same_BK3 = tokens_BL[:, None, :3] - first_id == state_K3
+        weight_BK = joint_VVV.reshape(-1) * jnp.where(same_BK3, 1 - rate + rate / pieces, rate / pieces).prod(-1)
+        is_VK3 = state_K3 == jnp.arange(choices)[:, None, None]
+        weight_B3V = jnp.einsum("bk,vki->biv", weight_BK, is_VK3.astype(jnp.float32))
+        logits_BLV = jnp.full((*tokens_BL.shape, IDS.vocab_size), -jnp.inf)
+        logits_BLV = logits_BLV.at[:, 3:, IDS.eos].set(0.0)
+        return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
+
+    return logits_fn
+
+
 class Clock:
     """Every look at it takes a second."""
 

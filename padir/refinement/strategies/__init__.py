@@ -5,15 +5,19 @@ confidence     strategies in which the model's confidence decides which position
 parallel       strategies that write as many positions at once as their confidences guarantee to fit
 sampling       strategies that draw tokens at random
 renoising      strategies that put fresh noise in place of doubtful tokens
+remasking      strategies for masked canvases that hide written positions again
+correcting     correctors, which draw written tokens again given the others
 schedules      the number of positions that are hidden after each pass
 registry       the names of the strategies
 requirements   the check that a model can be decoded with a strategy
 """
 
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement.strategies.correcting import GibbsCorrector, PredictorCorrector
 from padir.refinement.strategies.parallel import Factor, Frechet
 from padir.refinement.strategies.registry import STRATEGIES, checked_call, get_strategy, parse_call, parse_strategy
 from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.remasking import PathPlanning, Remdm
 from padir.refinement.strategies.renoising import Renoise
 from padir.refinement.strategies.requirements import check_strategy
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
@@ -27,10 +31,14 @@ __all__ = [
     "EntropyBound",
     "Factor",
     "Frechet",
+    "GibbsCorrector",
     "IndependentParallel",
     "MaskPredict",
     "Padir",
+    "PathPlanning",
+    "PredictorCorrector",
     "Rejecter",
+    "Remdm",
     "Renoise",
     "SundaeSampling",
     "Threshold",

@@ -11,8 +11,10 @@ from typing import Any
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement.strategies.correcting import GibbsCorrector, PredictorCorrector
 from padir.refinement.strategies.parallel import Factor, Frechet
 from padir.refinement.strategies.rejecter import Rejecter
+from padir.refinement.strategies.remasking import PathPlanning, Remdm
 from padir.refinement.strategies.renoising import Renoise
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling
@@ -32,6 +34,10 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "renoise": Renoise,
     "factor": Factor,
     "frechet": Frechet,
+    "remdm": Remdm,
+    "p2": PathPlanning,
+    "gibbs_corrector": GibbsCorrector,
+    "predictor_corrector": PredictorCorrector,
 }
 
 

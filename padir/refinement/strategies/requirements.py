@@ -7,6 +7,7 @@ from typing import Any
 from padir.errors import PadirError
 from padir.refinement.corruption import noise_kinds
 from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies.correcting import PredictorCorrector
 from padir.refinement.strategies.registry import STRATEGIES
 
 
@@ -29,7 +30,8 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     Raises:
       PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
     """
-    needs = getattr(strategy, "needs", frozenset())
+    wrapped = strategy.wrapped() if isinstance(strategy, PredictorCorrector) else strategy
+    needs = getattr(wrapped, "needs", frozenset())
     others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
     if "decontextualised" in needs and not config.decontextualised:

@@ -1,0 +1,122 @@
+"""Strategies that hide written positions again: how many masks remain, and what they take back."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, conditionals, keys, output
+
+from padir.errors import PadirError
+from padir.refinement.corruption import Mask
+from padir.refinement.drafting import draft
+from padir.refinement.loop import refine
+from padir.refinement.strategies import MaskPredict, PathPlanning, Remdm
+
+EOS, MASK, FIRST, ROWS = IDS.eos, IDS.mask, 10, 2_000
+
+# Three quarters of the mass lie on the states of three equal tokens.
+JOINT_VVV = np.full((3, 3, 3), 0.25 / 24)
+JOINT_VVV[range(3), range(3), range(3)] = np.array([3, 2, 1]) / 8
+EXACT = conditionals(jnp.asarray(JOINT_VVV), FIRST)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="trace")
+def drawn(strategy, num_steps, trace=False):
+    return refine(
+        keys(ROWS),
+        draft(keys(ROWS), jnp.full(ROWS, 4), 4, Mask(), IDS),
+        EXACT,
+        strategy,
+        num_steps=num_steps,
+        trace=trace,
+    )
+
+
+def distance(tokens_BL):
+    """Total variation between the rows' histogram and the joint."""
+    counts_VVV = np.zeros((3, 3, 3))
+    np.add.at(counts_VVV, tuple((np.asarray(tokens_BL)[:, :3] - FIRST).T), 1)
+    return 0.5 * np.abs(counts_VVV / len(tokens_BL) - JOINT_VVV).sum()
+
+
+class TestRemdm:
+    @pytest.mark.parametrize("sigma", [0.0, 0.2, 1.0])
+    def test_the_share_of_written_positions_does_not_depend_on_sigma(self, sigma):
+        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, trace=5).tokens_TBL)[:, :, :3]
+        written_T = (tokens_TBL != MASK).mean((1, 2))
+        np.testing.assert_allclose(written_T, np.arange(6) / 5, atol=4 * np.sqrt(0.25 / (3 * ROWS)))
+
+    @pytest.mark.parametrize(
+        ("sigma", "expected"), [(0.0, [0.0] * 4), (0.2, [0.2] * 3 + [0.0]), (1.0, [1, 1, 1 / 3, 0])]
+    )
+    def test_written_positions_are_hidden_with_probability_sigma(self, sigma, expected):
+        """In the passes 2 to 5, (1 - b) / a is 3, 1, 1 / 3 and 0."""
+        tokens_TBL = np.asarray(drawn(Remdm(sigma), 5, trace=5).tokens_TBL)[:, :, :3] != MASK
+        shares = [(~after[before]).mean() for before, after in zip(tokens_TBL[1:-1], tokens_TBL[2:], strict=True)]
+        np.testing.assert_allclose(shares, expected, atol=0.06)
+
+    def test_many_steps_draw_from_the_joint_and_few_do_not(self):
+        assert distance(drawn(Remdm(0.0), 1).tokens_BL) > 0.4
+        for sigma in (0.0, 0.3):
+            assert distance(drawn(Remdm(sigma), 60).tokens_BL) < 0.08
+
+    def test_without_remasking_a_row_is_done_when_all_is_written(self):
+        assert (drawn(Remdm(0.0), 60).passes_B < 60).mean() > 0.8
+        assert (drawn(Remdm(0.1), 60).passes_B == 60).all()
+
+    def test_wrong_sigma(self):
+        with pytest.raises(PadirError, match=r"Remdm.sigma must be in \[0, 1\], got 1.5"):
+            Remdm(1.5)
+
+
+class TestPathPlanning:
+    def two_passes(self, strategy):
+        """Four masks; a pass that is sure of the first and the second, and one that no longer believes in the first."""
+        start = canvas([MASK] * 4)
+        memory = strategy.init(keys(1), start)
+        first = output([20, 21, 22, 23], [9.0, 8.0, 3.0, 2.0])
+        one, memory = strategy.step(keys(1), start, first, memory, step=0, num_steps=4)
+        second = output([30, 21, 22, 23], [9.0, 8.0, 7.0, 6.0])
+        return one, strategy.step(keys(1), one, second, memory, step=1, num_steps=4)[0]
+
+    def test_takes_back_what_the_second_pass_contradicts(self):
+        one, two = self.two_passes(PathPlanning(schedule="cosine"))
+        assert one.tokens_BL.tolist() == [[20, MASK, MASK, MASK, EOS]]  # 4 cos(pi / 8) is 3.7
+        assert two.tokens_BL.tolist() == [[MASK, 21, 22, MASK, EOS]]  # 4 cos(pi / 4) is 2.8
+
+    def test_mask_predict_and_eta_0_keep_it(self):
+        for strategy in (MaskPredict("cosine"), PathPlanning(eta=0.0, schedule="cosine")):
+            assert self.two_passes(strategy)[1].tokens_BL.tolist() == [[20, 21, MASK, MASK, EOS]]
+
+    def test_a_larger_eta_hides_written_positions_more_readily(self):
+        """The written token has the log-probability -0.5, the others -1 and -2; one of the three is hidden."""
+        logits = np.full((4, IDS.vocab_size), -np.inf, np.float32)
+        for i, log_prob in enumerate([-0.5, -1.0, -2.0]):
+            logits[i, [20 + i, 40, 41, 42, 43, 44, 45, 46, 47]] = [
+                log_prob,
+                *[np.log1p(-np.exp(log_prob)) - np.log(8)] * 8,
+            ]
+        logits[3, EOS] = 0.0
+        before = canvas([20, MASK, MASK])
+        out = output([20, 21, 22]).replace(logits_BLV=jnp.asarray(logits)[None])
+        for eta, hidden in [(1.0, 2), (3.0, 2), (5.0, 0)]:
+            memory = jnp.array([[False, True, True, False]])
+            after, memory = PathPlanning(eta).step(keys(1), before, out, memory, step=1, num_steps=3)
+            assert np.flatnonzero(memory[0]).tolist() == [hidden]
+            assert after.tokens_BL[0, hidden] == before.start_BL[0, hidden]
+
+    def test_a_written_token_of_probability_0_is_taken_back_unless_eta_is_0(self):
+        before = canvas([20, MASK, MASK], start=[MASK] * 3)
+        out = output([30, 21, 22])
+        out = out.replace(logits_BLV=jnp.where(jnp.arange(IDS.vocab_size) == 20, -jnp.inf, out.logits_BLV))
+        memory = jnp.array([[False, True, True, False]])
+        for eta, tokens in [(0.0, [20, 21, MASK, EOS]), (1.0, [MASK, 21, 22, EOS])]:
+            confident = out.replace(logits_BLV=out.logits_BLV.at[0, 2].multiply(0.5))
+            after, _ = PathPlanning(eta).step(keys(1), before, confident, memory, step=1, num_steps=3)
+            assert after.tokens_BL.tolist() == [tokens]
+
+    def test_wrong_numbers(self):
+        with pytest.raises(PadirError, match=r"PathPlanning.eta must be in \[0, inf\), got -1.0"):
+            PathPlanning(-1.0)
