@@ -10,9 +10,10 @@ padir() { .venv/bin/python -m padir "$@"; }
 
 make_environment
 steps="${STEPS:-3000}"
-objectives=(padir one_stage rejecter sundae cmlm smart glat disco autoregressive)
+objectives=(padir one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive)
 strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0
-    sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound block_gibbs:temperature=0,order=margin
+    sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound renoise frechet factor p2 remdm:temperature=0
+    gibbs_corrector:temperature=0 predictor_corrector block_gibbs:temperature=0,order=margin
     independent_parallel:temperature=0 easy_first)
 
 if [[ ! -f data/toy_de_en/manifest.json ]]; then

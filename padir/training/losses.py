@@ -11,11 +11,12 @@ from jaxtyping import Array, Bool, Float, Int
 from padir import checks
 from padir.models.length import LengthOutput
 from padir.refinement.scores import best_tokens
+from padir.refinement.segments import count_in_segment
 from padir.training.batch import Batch, Sums
 
 # T5X's NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE.
 NORMALISERS = ("tokens", "positions", "sentences")
-STAGE_WEIGHTS = ("all", "noised", "masked", "none")
+STAGE_WEIGHTS = ("all", "noised", "masked", "inverse", "falling", "none")
 
 
 def cross_entropy(
@@ -130,8 +131,16 @@ def stage_weight(
     free_BL: Bool[Array, "B L"],
     chosen_BL: Bool[Array, "B L"],
     masked_BL: Bool[Array, "B L"],
-) -> Bool[Array, "B L"]:
-    """The positions that count in a stage's loss; EOS, which is present and not free, counts in all but "none".
+    segment_BL: Int[Array, "B L"],
+) -> Bool[Array, "B L"] | Float[Array, "B L"]:
+    """The positions that count in a stage's loss, or their weights; EOS, which is not free, counts in all but "none".
+
+    With n of the L free positions of a segment chosen, "inverse" gives each of them the weight L / n. If n is uniform
+    over 1 .. L (`Cmlm`), the expected loss is that of writing the tokens one after the other in a random order: n
+    hidden ones are reached once in each order, and one of them, at random, is then written. The same loss arises if
+    each position is chosen with probability t, t is uniform over (0, 1), and chosen positions weigh 1 / t, as in masked
+    diffusion models: n is then uniform over 0 .. L, and the mean of 1 / t given n is (L + 1) / n. Here t is integrated
+    out. "falling" gives chosen positions the weight (L + 1 - n) / L, which favours canvases with little noise.
 
     Args:
       masked_BL: positions that began as a mask.
@@ -142,4 +151,11 @@ def stage_weight(
         return chosen_BL | (present_BL & ~free_BL)
     if weights == "masked":
         return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
+    if weights in ("inverse", "falling"):
+        chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
+        free = count_in_segment(free_BL, segment_BL)
+        weight_BL = (
+            free / jnp.maximum(chosen, 1) if weights == "inverse" else (free + 1 - chosen) / jnp.maximum(free, 1)
+        )
+        return jnp.where(chosen_BL, weight_BL, (present_BL & ~free_BL).astype(jnp.float32))
     return present_BL

@@ -76,8 +76,9 @@ class Objective:
       corruption: makes the first stage's canvas.
       between: makes the next stage's canvas from a stage's prediction.
       stage_weights: for each of the S stages, the positions that count: "all", "noised" (positions that the corruption
-        or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), or "none", which also
-        stops the stage's gradient.
+        or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), "inverse" or "falling"
+        ("noised" with weights that depend on the number of chosen positions, see `padir.training.losses.stage_weight`),
+        or "none", which also stops the stage's gradient.
       visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
         with None, each position sees all other positions that the corruption did not choose.
       label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
@@ -190,7 +191,7 @@ class Objective:
             )
             keep_BL = decoder.keep_logits(states_BLD)
             masked_BL = canvas.start_BL >= model.ids.end_regular
-            weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL)
+            weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL, segment_BL)
             if self.normaliser == "sentences":
                 weight_BL = weight_BL / jnp.maximum(count_in_segment(weight_BL, segment_BL), 1)
             key_B = batch.row_keys(jax.random.fold_in(key_between, stage))

@@ -9,6 +9,8 @@ EXPECTED = {
     "padir": Objective(),
     "one_stage": Objective(stage_weights=("all",)),
     "cmlm": Objective(Cmlm(), Lifted(MaskPredict()), ("masked",)),
+    "mdlm": Objective(Cmlm(), Lifted(MaskPredict()), ("inverse",)),
+    "rdm": Objective(Cmlm(), Lifted(MaskPredict()), ("falling",)),
     "smart": Objective(Cmlm(), Smart(), ("none", "all")),
     "sundae": Objective(UniformRate(), SampledUnroll(), ("all", "all")),
     "disco": Objective(Mask(0.0), Lifted(EasyFirst()), ("all",), RandomVisible()),

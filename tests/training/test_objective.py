@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 
 import flax.traverse_util
 import jax
@@ -13,7 +14,7 @@ from padir.errors import PadirError
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, hide
-from padir.refinement.corruption import Mask, Mixed, RandomVisible, Uniform
+from padir.refinement.corruption import Cmlm, Mask, Mixed, RandomVisible, Uniform
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Constant, MaskPredict, Padir
 from padir.refinement.transitions import Lifted
@@ -183,14 +184,42 @@ class TestStages:
         present, free = jnp.array([[True, True, True, False]]), jnp.array([[True, True, False, False]])
         chosen = jnp.array([[False, True, False, False]])
         sentinel = jnp.array([[True, False, False, False]])
-        weights = {name: stage_weight(name, present, free, chosen, sentinel).tolist() for name in STAGE_WEIGHTS}
+        segment = present.astype(int)
+        weights = {
+            name: stage_weight(name, present, free, chosen, sentinel, segment).tolist() for name in STAGE_WEIGHTS
+        }
         assert weights == {
             "all": [[True, True, True, False]],
             "noised": [[False, True, True, False]],
             "masked": [[False, False, True, False]],
+            "inverse": [[0.0, 2.0, 1.0, 0.0]],
+            "falling": [[0.0, 1.0, 1.0, 0.0]],
             "none": [[False, False, False, False]],
         }
-        assert stage_weight("masked", present, free, chosen, chosen).tolist() == [[False, True, True, False]]
+        masked = stage_weight("masked", present, free, chosen, chosen, segment)
+        assert masked.tolist() == [[False, True, True, False]]
+
+    def test_weights_by_the_number_of_chosen_positions_of_each_segment(self):
+        """Segments of 3 and 2 free positions, of which 2 and 1 are chosen."""
+        segment = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0]])
+        free = jnp.array([[True, True, True, False, True, True, False, False]])
+        chosen = jnp.array([[True, False, True, False, False, True, False, False]])
+        weights = [stage_weight(name, segment > 0, free, chosen, chosen, segment) for name in ("inverse", "falling")]
+        np.testing.assert_allclose(weights[0], [[1.5, 0, 1.5, 1, 0, 2, 1, 0]])
+        np.testing.assert_allclose(weights[1], [[2 / 3, 0, 2 / 3, 1, 0, 1, 1, 0]], rtol=1e-6)
+
+    def test_inverse_weights_are_the_loss_of_a_random_order(self):
+        """On a decoder whose loss depends on the set of hidden positions alone: all orders, and draws of `Cmlm`."""
+        loss_of = np.random.RandomState(0).uniform(size=(8, 3))  # of each position, given the set of hidden ones
+        orders = list(itertools.permutations(range(3)))
+        expected = np.mean([sum(loss_of[sum(1 << j for j in o[i:]), o[i]] for i in range(3)) for o in orders])
+        rows = 4_000
+        free, segment = jnp.tile(jnp.array([[True, True, True, False]]), (rows, 1)), jnp.ones((rows, 4), int)
+        key_B = jax.random.split(jax.random.key(0), rows)
+        _, chosen = Cmlm()(key_B, jnp.full((rows, 4), 7), free, segment, ids=IDS)
+        weight = np.asarray(stage_weight("inverse", segment > 0, free, chosen, chosen, segment))[:, :3]
+        hidden = np.asarray(chosen)[:, :3] @ np.array([1, 2, 4])
+        np.testing.assert_allclose((weight * loss_of[hidden]).sum(-1).mean(), expected, rtol=0.03)
 
     @pytest.mark.parametrize(
         "weights, message",

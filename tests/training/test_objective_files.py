@@ -107,6 +107,6 @@ def test_trains(name):
         assert moved["rejecter"]["binary_projection"]["kernel"]
 
 
-@pytest.mark.parametrize("name", ["cmlm", "smart"], indirect=True)
+@pytest.mark.parametrize("name", ["cmlm", "mdlm", "rdm", "smart"], indirect=True)
 def test_masks_are_decoded_by_mask_predict(name):
     assert config.configured(Objective)().between.strategy == MaskPredict()
