@@ -21,7 +21,7 @@ from padir.decoding.options import Prune
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, veil
+from padir.refinement.canvas import Canvas, unbelieving, veil
 from padir.refinement.drafting import draft
 from padir.refinement.draws import sentence_keys
 from padir.refinement.loop import LogitsFn, Part, refine
@@ -206,20 +206,22 @@ def lay_out(
     canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
+    if model.config.self_conditioning:
+        canvas = unbelieving(canvas, model.config.width)
     return key_R, canvas, _decoder(model, params, canvas.segment_BL, inputs)
 
 
 def _decoder(model: Transformer, params, segment_BL, inputs: DraftInputs) -> LogitsFn:
     """Makes the decoder function for N rows of each sentence, with segments [B * N, L]."""
 
-    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
+    def logits_fn(tokens_BL, visible_BLL=None, rows=None, belief_BLD=None):
         segments, memory = segment_BL, (inputs.cross_kv, inputs.source_segment_BS)
         if rows is not None:
             segments = segment_BL.at[rows].get(mode="clip")
             sentences = rows // (segment_BL.shape[0] // inputs.source_segment_BS.shape[0])
             memory = jax.tree.map(lambda x: x.at[sentences].get(mode="clip"), memory)
         return model.bind({"params": params}).decode(
-            tokens_BL, segments, *memory, visible_BLL=visible_BLL, find_best=True
+            tokens_BL, segments, *memory, visible_BLL=visible_BLL, belief_BLD=belief_BLD, find_best=True
         )
 
     return logits_fn

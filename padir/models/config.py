@@ -43,6 +43,9 @@ class ModelConfig:
       rejecter_judges: the tokens that this head judges: "token" for those that the decoder was shown, or "prediction"
         for the decoder's argmax, as in the published implementation. With "prediction", the head's loss trains only the
         head.
+      self_conditioning: show the decoder what it predicted in the pass before: the mean token embedding under that
+        pass's distribution, by one projection, is added to each position's input. The first pass gets zeros. A pass
+        then computes all logits, even where the best token alone would do. Objectives need two stages or more.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False and, unless the model is dual, length_head="oracle", because sentences end where the
@@ -76,6 +79,7 @@ class ModelConfig:
     decontextualised: bool = False
     rejecter: bool = False
     rejecter_judges: str = "token"
+    self_conditioning: bool = False
     dtype: str = "float32"
     causal: bool = False
     dual: bool = False
@@ -111,6 +115,11 @@ class ModelConfig:
             )
         if self.dual and (self.ctc or self.decontextualised or self.rejecter):
             raise PadirError('dual=True excludes length_head="ctc", decontextualised=True and rejecter=True: unset one')
+        if self.self_conditioning and (self.causal or self.dual or self.ctc or self.decontextualised):
+            raise PadirError(
+                'self_conditioning=True excludes causal=True, dual=True, length_head="ctc" and decontextualised=True:'
+                " unset one"
+            )
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.causal and not self.dual:

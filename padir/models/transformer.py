@@ -25,7 +25,7 @@ from padir.errors import PadirError
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
-from padir.models.layers import Embed
+from padir.models.layers import Dense, Embed
 from padir.models.length import get_length_head
 from padir.refinement.scores import Output, best_by_block
 from padir.refinement.segments import same_segment
@@ -64,6 +64,8 @@ class Transformer(nn.Module):
         )
         if self.config.rejecter:
             self.rejecter = RejecterHead()
+        if self.config.self_conditioning:
+            self.belief_projection = Dense(self.config.width, ("joined_kv", "embed"), dtype)
 
     def encode(
         self,
@@ -98,14 +100,14 @@ class Transformer(nn.Module):
         *,
         position_BL: Int[Array, "R L"] | None = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
-        deterministic: bool = True,
+        belief_BLD: Float[Array, "R L D"] | None = None,
         find_best: bool = False,
     ) -> Output:
         """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
-        Arguments and errors are those of `draft_states`. With `find_best`, and if there are more than `MOST_LOGITS`
-        logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute the whole
-        logits unless other code reads them.
+        Arguments and errors are those of `draft_states`, without dropout. With `find_best`, and if there are more than
+        `MOST_LOGITS` logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute
+        the whole logits unless other code reads them, as self-conditioning does.
         """
         states_BLD = self.draft_states(
             tokens_BL,
@@ -114,13 +116,14 @@ class Transformer(nn.Module):
             source_segment_BS,
             position_BL=position_BL,
             visible_BLL=visible_BLL,
-            deterministic=deterministic,
+            belief_BLD=belief_BLD,
         )
         found_BL, size = None, self.ids.num_embeddings
         if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
             found_BL = best_by_block(lambda *only: self.logits(states_BLD, only), size, self.ids.special)
-        keep_BL = self.keep_logits(states_BLD)
-        return Output(self.logits(states_BLD), keep_BL, found_BL, judges=self.config.rejecter_judges)
+        logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
+        belief_BLD = self.belief(logits_BLV) if self.config.self_conditioning else None
+        return Output(logits_BLV, keep_BL, found_BL, belief_BLD, judges=self.config.rejecter_judges)
 
     def draft_states(
         self,
@@ -131,6 +134,7 @@ class Transformer(nn.Module):
         *,
         position_BL: Int[Array, "R L"] | None = None,
         visible_BLL: Bool[Array, "R L L"] | None = None,
+        belief_BLD: Float[Array, "R L D"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "R L D"]:
         """Decoder states of every target position of a draft, the input of `logits`.
@@ -143,6 +147,7 @@ class Transformer(nn.Module):
             the positional attention.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that a position sees all others of its segment.
+          belief_BLD: for a model with self-conditioning, `belief` of the pass before; None is zeros.
 
         Raises:
           PadirError: rows are longer than the position table, visible_BLL is given to a decoder that is not
@@ -163,9 +168,10 @@ class Transformer(nn.Module):
                 )
         mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
         cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
-        return self.decoder(
-            self.token_embedder(tokens_BL), cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic
-        )
+        x = self.token_embedder(tokens_BL)
+        if self.config.self_conditioning:
+            x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
+        return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
     def teacher_force(
         self,
@@ -285,6 +291,10 @@ class Transformer(nn.Module):
         if self.config.tied:
             return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
         return self.decoder.logits_dense(states_BLD, only)
+
+    def belief(self, logits_BLV: Float[Array, "R L V"]) -> Float[Array, "R L D"]:
+        """The mean token embedding under each position's distribution, for the next pass; it passes on no gradient."""
+        return self.token_embedder.mean(nn.softmax(stop_gradient(logits_BLV)))
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
         """Logit of keeping the token shown or the argmax (`ModelConfig.rejecter_judges`); None without a rejecter."""

@@ -29,6 +29,7 @@ class Canvas:
       visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
         update this mask. None for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
+      belief_BLD: `Output.belief_BLD` of the pass before, zeros at first, for a model with self-conditioning; else None.
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -39,6 +40,7 @@ class Canvas:
     done_B: Bool[Array, " B"]
     visible_BLL: Bool[Array, "B L L"] | None = None
     ids: Ids = flax.struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
+    belief_BLD: Float[Array, "B L D"] | None = None
 
 
 def from_tokens(
@@ -58,6 +60,11 @@ def from_tokens(
         done_B=jnp.zeros(tokens_BL.shape[0], bool),
         ids=ids,
     )
+
+
+def unbelieving(canvas: Canvas, width: int) -> Canvas:
+    """Adds a `belief_BLD` of zeros, as before the first pass of a model with self-conditioning."""
+    return dataclasses.replace(canvas, belief_BLD=jnp.zeros((*canvas.tokens_BL.shape, width), jnp.float32))
 
 
 def write(

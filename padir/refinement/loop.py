@@ -26,7 +26,8 @@ from padir.text.ids import at_most
 
 LogitsFn = Callable[..., "jax.Array | Output"]
 """The decoder as a function tokens_BL -> logits_BLV or `Output`. If the canvas has visible_BLL, this mask is the second
-argument. With `Part.rows_at_once`, tokens_BL holds only some rows; the keyword argument `rows` gives their numbers."""
+argument; if it has belief_BLD, this is a keyword argument, and the `Output` has the belief for the next pass. With
+`Part.rows_at_once`, tokens_BL holds only some rows; the keyword argument `rows` gives their numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +169,8 @@ def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, bann
 
     def advance(step, key_B, canvas: Canvas, memory, **rows):
         seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
-        output = logits_fn(*seen, **rows)
+        believing = canvas.belief_BLD is not None
+        output = logits_fn(*seen, **rows, **({"belief_BLD": canvas.belief_BLD} if believing else {}))
         if not isinstance(output, Output):
             output = Output(logits_BLV=output)
         output = dataclasses.replace(
@@ -176,8 +178,10 @@ def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, bann
             logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids),
             found_BL=output.found_BL if banned_ids == canvas.ids.special else None,
         )
-        stepped = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
-        return _choose_rows(canvas.done_B, (canvas, memory), stepped)
+        after, memory_after = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
+        if believing:
+            after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
+        return _choose_rows(canvas.done_B, (canvas, memory), (after, memory_after))
 
     return advance
 

@@ -1,13 +1,14 @@
-"""A batch of packed rows, and the sums that a training step computes over a batch."""
+"""A batch of packed rows, the arrays of a training stage, and the sums that a training step computes over a batch."""
 
 from __future__ import annotations
 
 import flax.struct
 import jax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.models.encoder import Encoded
 from padir.models.transformer import Transformer
+from padir.refinement.canvas import Canvas
 
 
 @flax.struct.dataclass
@@ -34,6 +35,27 @@ class Batch:
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """A key that other parts of the batch do not have."""
         return key if self.part is None else jax.random.fold_in(key, self.part)
+
+
+@flax.struct.dataclass
+class StageRows:
+    """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
+
+    Attributes:
+      canvas: the canvas that the decoder was shown.
+      keep_BL: logits of the rejecter head; None if the model has none.
+      target_BL: the target tokens; a CTC model's canvas has another length.
+      chosen_BL: positions that the corruption, or the transition before this stage, chose.
+      weight_BL: positions that count in the loss, or their weights.
+      key_B: random keys of the transition to the next stage.
+    """
+
+    canvas: Canvas
+    keep_BL: Float[Array, "B L"] | None
+    target_BL: Int[Array, "B _"]
+    chosen_BL: Bool[Array, "B L"]
+    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"]
+    key_B: Key[Array, " B"]
 
 
 @flax.struct.dataclass

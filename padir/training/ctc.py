@@ -30,8 +30,8 @@ from padir.refinement.scores import Output, best_tokens, forbid
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import Ids, segment_lengths
-from padir.training.batch import Batch, Sums
-from padir.training.objective import Objective, StageRows
+from padir.training.batch import Batch, StageRows, Sums
+from padir.training.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)

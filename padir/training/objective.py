@@ -13,16 +13,15 @@ import dataclasses
 import functools
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from padir import checks
 from padir.errors import PadirError
 from padir.models.encoder import Encoded
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, from_tokens, veil
+from padir.refinement.canvas import Canvas, from_tokens, unbelieving, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, best_tokens, forbid
@@ -30,7 +29,7 @@ from padir.refinement.segments import count_in_segment
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
-from padir.training.batch import Batch, Sums, encode_sources
+from padir.training.batch import Batch, StageRows, Sums, encode_sources
 from padir.training.chunked_rows import by_rows
 from padir.training.losses import (
     NORMALISERS,
@@ -42,27 +41,6 @@ from padir.training.losses import (
     stage_weight,
     token_sums,
 )
-
-
-@flax.struct.dataclass
-class StageRows:
-    """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
-
-    Attributes:
-      canvas: the canvas that the decoder was shown.
-      keep_BL: logits of the rejecter head; None if the model has none.
-      target_BL: the target tokens; a CTC model's canvas has another length.
-      chosen_BL: positions that the corruption, or the transition before this stage, chose.
-      weight_BL: positions that count in the loss, or their weights.
-      key_B: random keys of the transition to the next stage.
-    """
-
-    canvas: Canvas
-    keep_BL: Float[Array, "B L"] | None
-    target_BL: Int[Array, "B _"]
-    chosen_BL: Bool[Array, "B L"]
-    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"]
-    key_B: Key[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +165,7 @@ class Objective:
                 encoded.segment_BS,
                 position_BL=position_BL,
                 visible_BLL=canvas.visible_BLL,
+                belief_BLD=canvas.belief_BLD,
                 deterministic=not dropout,
             )
             keep_BL = decoder.keep_logits(states_BLD)
@@ -219,6 +198,9 @@ class Objective:
             canvas = veil(canvas, chosen_BL)
             if self.visibility is not None:
                 canvas = self.visibility(key_B, canvas)
+        if model.config.self_conditioning:
+            checks.at_least(2, "self-conditioning learns from the second stage on", stages=len(self.stage_weights))
+            canvas = unbelieving(canvas, model.config.width)
         return canvas, chosen_BL
 
     def end_stage(
@@ -245,7 +227,13 @@ class Objective:
         if is_last:
             return sums, None
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
-        return sums, self.between(rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress)
+        after, chosen_BL = self.between(
+            rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress
+        )
+        if model.config.self_conditioning:
+            belief_BLD = jax.lax.stop_gradient(model.bind({"params": params}).belief(logits_BLV))
+            after = dataclasses.replace(after, belief_BLD=belief_BLD)
+        return sums, (after, chosen_BL)
 
     def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""

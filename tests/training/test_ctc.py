@@ -17,9 +17,10 @@ from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.transitions import Glat
+from padir.training.batch import StageRows
 from padir.training.config import TrainConfig
 from padir.training.ctc import Ctc, best_alignment, label_logits, positions_needed
-from padir.training.objective import Objective, StageRows
+from padir.training.objective import Objective
 
 CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
 A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1

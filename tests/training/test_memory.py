@@ -21,8 +21,9 @@ from padir.refinement.corruption import Mask
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.text.ids import Ids
+from padir.training.batch import StageRows
 from padir.training.chunked_rows import by_rows
-from padir.training.objective import Objective, StageRows
+from padir.training.objective import Objective
 from padir.training.teacher_forcing import TeacherForcing
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]

@@ -1,0 +1,112 @@
+"""Self-conditioning: what the decoder is told of its last pass, in the model, the loop, training and translation."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, keys
+from support.small_corpus import small_tokenizer
+from support.tiny import one_layer_model, pairs, rows_of
+from support.tiny_model import random_translator
+
+from padir.decoding.lengths import LengthSearch
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.refinement.canvas import unbelieving
+from padir.refinement.corruption import Uniform
+from padir.refinement.drafting import draft
+from padir.refinement.loop import Part, refine
+from padir.refinement.scores import Output
+from padir.refinement.strategies import Constant, Padir
+from padir.training.objective import Objective
+
+BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
+
+
+@functools.cache
+def believer():
+    return one_layer_model(self_conditioning=True)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def decoded(model, params, belief_BLD=None):
+    bound = model.bind({"params": params})
+    encoded = bound.encode(BATCH.source_BS, BATCH.source_segment_BS, num_segments=2)
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    seen = BATCH.target_BL, BATCH.target_segment_BL, cross_kv, encoded.segment_BS
+    return bound.decode(*seen, belief_BLD=belief_BLD)
+
+
+class TestModel:
+    def test_a_belief_of_zeros_is_none_and_another_changes_the_logits(self):
+        model, params = believer()
+        plain = decoded(model, params)
+        zeros = jnp.zeros((*BATCH.target_BL.shape, model.config.width))
+        np.testing.assert_array_equal(decoded(model, params, zeros).logits_BLV, plain.logits_BLV)
+        assert (jnp.abs(decoded(model, params, zeros + 1.0).logits_BLV - plain.logits_BLV).max(-1) > 1e-3)[:, :9].all()
+
+    def test_a_belief_is_the_mean_embedding_under_the_distribution(self):
+        model, params = believer()
+        output = decoded(model, params)
+        expected = jax.nn.softmax(output.logits_BLV) @ params["token_embedder"]["embedding"]
+        np.testing.assert_allclose(output.belief_BLD, expected, rtol=1e-3, atol=1e-4)
+        model, params = one_layer_model()
+        assert decoded(model, params).belief_BLD is None and "belief_projection" not in params
+
+    @pytest.mark.parametrize("other", ["causal", "dual", "decontextualised"])
+    def test_excludes_other_decoders(self, other):
+        with pytest.raises(PadirError, match="self_conditioning=True excludes"):
+            ModelConfig(self_conditioning=True, **{other: True})
+
+
+class TestLoop:
+    def run(self, **options):
+        start = unbelieving(draft(keys(4), jnp.array([2, 4, 6, 8]), 8, Uniform(), IDS), 3)
+
+        def logits_fn(tokens_BL, rows=None, belief_BLD=None):
+            """Counts the passes of each row in its belief, and writes 10 more than the count, up to 13."""
+            answer_BL = jnp.minimum(10 + belief_BLD[..., 0].astype(int), 13)
+            return Output(9.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size), belief_BLD=belief_BLD + 1)
+
+        return refine(keys(4), start, logits_fn, Padir(remask="none"), **options)
+
+    def test_each_pass_sees_the_belief_of_the_pass_before(self):
+        for steps in (1, 2, 3):
+            assert (self.run(num_steps=steps).tokens_BL[3, :7] == 9 + steps).all()
+        refined = self.run(num_steps=9)
+        assert refined.passes_B.tolist() == [5] * 4 and (refined.canvas.belief_BLD[..., 0] == 5).all()
+
+    def test_in_groups_of_rows_and_in_parts(self):
+        whole = self.run(num_steps=3)
+        grouped = self.run(num_steps=3, part=Part(rows_at_once=3))
+        np.testing.assert_array_equal(grouped.tokens_BL, whole.tokens_BL)
+        np.testing.assert_array_equal(grouped.canvas.belief_BLD, whole.canvas.belief_BLD)
+
+
+class TestTraining:
+    @functools.partial(jax.jit, static_argnums=(0, 1))
+    def gradient(self, objective):
+        model, params = believer()
+        loss = lambda params: objective(jax.random.key(0), params, BATCH, model=model, num_segments=2, dropout=False)[0]  # noqa: E731
+        return jax.grad(loss)(params)
+
+    def test_the_second_stage_trains_the_projection(self):
+        for weights in (("all", "all"), ("none", "all")):
+            assert self.gradient(Objective(stage_weights=weights))["belief_projection"]["kernel"].any()
+
+    def test_one_stage_is_refused(self):
+        with pytest.raises(PadirError, match="stages must be at least 2, got 1"):
+            self.gradient(Objective(stage_weights=("all",)))
+
+
+def test_translates(tmp_path):
+    """The first pass is that of any candidate; the second knows the first, in groups and with more lengths alike."""
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), self_conditioning=True, max_length=8)
+    texts = ["eins", "zwei drei vier", "fünf sechs sieben acht"]
+    found = translator.translate(texts, num_steps=3, strategy=Constant())
+    alone = [translator.translate([text], num_steps=3, strategy=Constant())[0] for text in texts]
+    assert [one.text for one in found] == [one.text for one in alone]
+    more = translator.translate(texts, num_steps=3, strategy=Constant(), lengths=LengthSearch(top_k=3))
+    assert all(one.score <= three.score + 1e-5 for one, three in zip(found, more, strict=True))
