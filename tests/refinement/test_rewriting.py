@@ -9,7 +9,7 @@ from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
-from padir.refinement.scores import Output
+from padir.refinement.scores import Output, forbid, token_scores
 from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir
 
@@ -173,6 +173,18 @@ class TestPadir:
     def test_unknown_remask(self):
         with pytest.raises(PadirError, match="previous, start, logits, none"):
             Padir(remask="mask")
+
+
+def test_scores_of_a_finished_row_are_log_probabilities_given_its_tokens():
+    """So the best of several drafts by the model's own score is the best by pseudo-likelihood."""
+    start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, Uniform(), IDS)
+    logits_fn = moody(start.segment_BL)
+    refined = refine(keys(4), start, logits_fn, Padir(remask="none"), num_steps=30)
+    finished_B = np.asarray(refined.canvas.done_B & ~refined.memory.oscillated_B)
+    assert finished_B.any()
+    expected_BL = token_scores(forbid(logits_fn(refined.tokens_BL), IDS.special), refined.tokens_BL)
+    where_BL = np.asarray(start.free_BL) & finished_B[:, None]
+    np.testing.assert_allclose(refined.canvas.score_BL[where_BL], expected_BL[where_BL], rtol=1e-5)
 
 
 class TestMaskPredict:
