@@ -1,6 +1,15 @@
 """Training on many devices and hosts: sharding of parameters and batches, and communication between processes."""
 
-from padir.distributed.processes import Vote, agreed, arrays_from_first, from_first, gathered, is_first, join
+from padir.distributed.processes import (
+    Vote,
+    agreed,
+    arrays_from_first,
+    from_first,
+    gathered,
+    is_first,
+    join,
+    seen_by_all,
+)
 from padir.distributed.sharding import Sharding, of_state, on_host, process_rows
 
 __all__ = [
@@ -15,4 +24,5 @@ __all__ = [
     "of_state",
     "on_host",
     "process_rows",
+    "seen_by_all",
 ]

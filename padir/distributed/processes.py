@@ -1,8 +1,8 @@
 """Communication between the processes of a training run, one on each host (`jax.distributed`).
 
-All processes run the same program, each on its part of the data. Only the first process has the model directory: it
-writes and reads checkpoints, logs and the model, and sends their contents to the other processes. So the hosts need no
-shared model directory; the training data must be on each host.
+All processes run the same program, each on its part of the data. The first process writes and reads the model
+directory, and sends its contents to the other processes. If all processes see the directory, each writes and reads its
+part of a checkpoint. So the hosts need no shared model directory; the training data must be on each host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import functools
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import jax
@@ -135,6 +137,34 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
                 remedy="give both the same options and the same data",
             )
     return cast(T, made)
+
+
+def seen_by_all(folder: Path) -> bool:
+    """True if there are several processes, all of which see the folder of the first process and can write to it.
+
+    All processes must call this function. The first writes a file with a random name, for which the others look.
+
+    Args:
+      folder: a folder that the first process can write to; in other processes, the folder of that name.
+    """
+    if jax.process_count() == 1:
+        return False
+    name = from_first(lambda: _made(folder / f".seen.{secrets.token_hex(8)}"))
+    seen, mine = (folder / name).exists(), folder / f"{name}.{jax.process_index()}"
+    if seen:
+        try:
+            mine.touch()
+            mine.unlink()
+        except OSError:
+            seen = False
+    everywhere = bool(_from_all(np.array(seen)).all())
+    from_first(lambda: (folder / name).unlink())
+    return everywhere
+
+
+def _made(path: Path) -> str:
+    path.touch()
+    return path.name
 
 
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:

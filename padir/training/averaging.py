@@ -17,7 +17,8 @@ import optax
 from padir import checks
 from padir.errors import PadirError
 from padir.models.card import Weights
-from padir.training.checkpoints import Check, Checkpoints
+from padir.training.checkpoint_arrays import Check
+from padir.training.checkpoints import Checkpoints
 from padir.training.log import read_rows
 
 KINDS = ("none", "ema", "last", "best")

@@ -1,66 +1,47 @@
 """Training checkpoints: Orbax arrays with a manifest of sha256 sums.
 
-A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the files
-that the run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty file `extra` if the checkpoint
-is an extra one, and `manifest.json`. A background thread writes
-the folder under another name and renames the folder once every file is on disk, so that a folder named after a step is
-always complete.
+A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the files that the
+run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty file `extra` if the checkpoint is an
+extra one, and `manifest.json`. A background thread writes the folder under another name and renames the folder once
+every file is on disk, so that a folder named after a step is always complete.
+
+If all processes of a training run see the folder, each writes and reads the parts of the arrays that its devices hold.
+Otherwise the first process gathers the arrays, and alone has checkpoints. The first process writes everything else.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import functools
 import json
-import logging
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import flax.traverse_util
 import jax
 import numpy as np
 
+from padir.distributed.processes import agreed, from_first, gathered, is_first
 from padir.errors import PadirError, first_line
-from padir.storage.files import check_chunks, check_files
+from padir.storage.files import check_files
 from padir.storage.folders import atomic_folder, remove_leftovers
 from padir.storage.manifest import check_manifest, write_manifest
+from padir.training import checkpoint_arrays as arrays
 
 EXTRA = "extra"
-Check = Callable[[Mapping[str, tuple[int, ...]]], object]
-"""Callback that gets the shapes of arrays by name, and raises if they are not wanted."""
 _STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is not one: it would become 115
 
 
-def _orbax(*, partial: bool = False) -> Any:
-    """Makes an Orbax checkpointer that does not wait for other processes, as only the first one has the checkpoints.
-
-    Args:
-      partial: make one that reads some of the arrays.
-    """
-    import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
-
-    logging.getLogger("absl").addFilter(_is_no_raised_error)
-    here, processes = jax.process_index(), ocp.options.MultiprocessingOptions()
-    if jax.process_count() > 1:
-        processes = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
-    if not partial:
-        return ocp.StandardCheckpointer(multiprocessing_options=processes)
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=processes)
-    return ocp.Checkpointer(handler, multiprocessing_options=processes)
-
-
-def _is_no_raised_error(record: logging.LogRecord) -> bool:
-    """False for log records with the traceback of an error that Orbax also raises."""
-    return record.levelno < logging.ERROR or "orbax" not in record.pathname
-
-
-def _empty(leaf: Any) -> np.ndarray:
-    """Makes a NumPy array with the leaf's shape and dtype, which tells Orbax to restore the leaf to the host."""
-    return np.empty(np.shape(leaf), leaf.dtype)
+@contextlib.contextmanager
+def _opened(stack: contextlib.ExitStack, folder: Path) -> Iterator[Path]:
+    """A folder whose contexts the stack holds."""
+    with stack:
+        yield folder
 
 
 class Checkpoints:
@@ -77,11 +58,13 @@ class Checkpoints:
       folder: the folder that holds one folder for each step.
       keep: number of the newest regular checkpoints that are kept.
       protected: steps whose checkpoints are kept, however old.
+      shared: True if several processes train and all of them see the folder (`padir.distributed.seen_by_all`).
     """
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder, self.keep = folder, keep
         self.protected: frozenset[int] = frozenset()
+        self.shared = False
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
 
@@ -92,7 +75,7 @@ class Checkpoints:
     def __exit__(self, exception_type, *_) -> None:
         self._thread.submit(int).result()  # waits for all saves, even one that an interrupt kept from `_pending`
         try:
-            self.wait()
+            self._wait()
         except Exception as error:
             if exception_type is None:
                 raise
@@ -125,33 +108,63 @@ class Checkpoints:
         files: Mapping[str, bytes] = MappingProxyType({}),
         extra: bool = False,
     ) -> None:
-        """Copies the state to the host and writes it in the background, after waiting for an earlier save.
+        """Copies the state to the host and writes it in the background; all processes must call this function.
 
         Args:
           files: contents of further files by name.
           extra: True for an extra checkpoint, False for a regular one.
 
         Raises:
-          PadirError: the earlier save failed.
+          PadirError: an earlier save, for which the call waits, failed.
         """
         self.wait()
-        host_state = jax.tree.map(np.asarray, jax.device_get(state))
-        self._pending = self._thread.submit(self._write, step, host_state, dict(loader_state), files, extra)
+        final, rest = self.folder / str(step), (dict(loader_state), files, extra)
+        if not self.shared:
+            whole = gathered(state)
+            if is_first():
+                host_state = jax.tree.map(np.asarray, jax.device_get(whole))
+                write = functools.partial(arrays.write_arrays, state=host_state)
+                self._pending = self._thread.submit(self._write, step, atomic_folder(final), write, *rest)
+            return
+        with contextlib.ExitStack() as stack:
+            unfinished = self.folder / from_first(lambda: stack.enter_context(atomic_folder(final)).name)
+            parts = arrays.WriteByAll(unfinished, state)
+            if is_first():
+                opened = _opened(stack.pop_all(), unfinished)
+                self._pending = self._thread.submit(self._write, step, opened, lambda _: parts.wait(), *rest)
+            else:
+                self._pending = self._thread.submit(self._write_part, step, parts)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk; raises the error of the save."""
+        """Returns when the last save is on disk, in all processes, which must all call this function.
+
+        Raises:
+          PadirError: the save failed.
+        """
+        if self.shared:
+            agreed("the checkpoints", self._wait, lambda _: "")
+        else:
+            from_first(self._wait)
+
+    def _wait(self) -> None:
         if self._pending is not None:
             concurrent.futures.wait([self._pending])  # after an interrupt here, the next call waits again
             pending, self._pending = self._pending, None
             pending.result()
 
     def _write(
-        self, step: int, state: Any, loader_state: dict[str, Any], files: Mapping[str, bytes], extra: bool
+        self,
+        step: int,
+        folder: contextlib.AbstractContextManager[Path],
+        write: Callable[[Path], None],
+        loader_state: dict[str, Any],
+        files: Mapping[str, bytes],
+        extra: bool,
     ) -> None:
+        """Writes a checkpoint's folder; `write` writes the arrays into it."""
         try:
-            with atomic_folder(self.folder / str(step)) as unfinished:
-                with _orbax() as checkpointer:
-                    checkpointer.save(unfinished.absolute() / "state", state)
+            with folder as unfinished:
+                write(unfinished)
                 (unfinished / "loader.json").write_text(json.dumps(loader_state) + "\n")
                 for name, content in files.items():
                     (unfinished / name).write_bytes(content)
@@ -160,13 +173,22 @@ class Checkpoints:
                 write_manifest(unfinished)
         except Exception as error:  # each library that Orbax uses raises another type of error for a full disk
             remove_leftovers(self.folder)  # threads of Orbax may have written on while the folder was removed
-            raise PadirError(
-                f"the checkpoint of step {step} could not be written: {first_line(error)}; those before it are whole:"
-                f" see that there is room in {self.folder}, and run the same command again"
-            ) from error
+            raise self._not_written(step, error) from error
         regular = self.regular_steps()
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
+
+    def _write_part(self, step: int, parts: arrays.WriteByAll) -> None:
+        try:
+            parts.wait()
+        except Exception as error:  # as above
+            raise self._not_written(step, error) from error
+
+    def _not_written(self, step: int, error: Exception) -> PadirError:
+        return PadirError(
+            f"the checkpoint of step {step} could not be written: {first_line(error)}; those before it are whole:"
+            f" see that there is room in {self.folder}, and run the same command again"
+        )
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """State and loader state of the newest undamaged checkpoint, or None; names damaged checkpoints on stderr.
@@ -177,6 +199,35 @@ class Checkpoints:
         Raises:
           PadirError: checkpoints exist, but all are damaged or none fits the state.
         """
+        return self._newest(lambda folder: arrays.read_arrays(folder, like))
+
+    def restore_parts(self, like: Any, shardings: Any) -> tuple[Any, Any]:
+        """Restores as `restore_latest` does, but each process reads the parts of the arrays that its devices hold.
+
+        All processes must call this function. Only the first compares the files with the manifest.
+
+        Returns:
+          State and loader state; (None, None) if there is no checkpoint.
+        """
+
+        def check(folder: Path) -> int:
+            arrays.check_like(folder, like)
+            return int(folder.name)
+
+        def read() -> Any:
+            try:
+                return arrays.read_parts(self.folder / str(step), like, shardings)
+            except ValueError as error:
+                raise self._of_another(step, error) from error
+
+        found = from_first(lambda: self._newest(check))
+        if found is None:
+            return None, None
+        step, loader_state = found
+        return agreed("the checkpoints", read, lambda _: ""), loader_state
+
+    def _newest(self, read: Callable[[Path], Any]) -> tuple[Any, dict[str, Any]] | None:
+        """Result of `read` on the newest undamaged checkpoint, and its loader state; or None."""
         remove_leftovers(self.folder)
         for leftover in self.folder.glob("*.unfinished"):  # the name of unfinished folders in earlier versions
             shutil.rmtree(leftover, ignore_errors=True)
@@ -187,13 +238,7 @@ class Checkpoints:
                 check_files(folder)
                 check_manifest(folder)
                 loader_state = json.loads((folder / "loader.json").read_text())
-                with _orbax() as checkpointer:
-                    shapes = sorted(array.shape for array in jax.tree.leaves(_stored(checkpointer, folder)))
-                    if shapes != sorted(map(np.shape, jax.tree.leaves(like))):  # before memory is taken for them
-                        raise ValueError("the shapes of its arrays differ")
-                    state = checkpointer.restore(folder.absolute() / "state", jax.tree.map(_empty, like))
-                if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
-                    raise ValueError("the shapes of its arrays differ")
+                state = read(folder)
                 for newer in damaged:  # so that a damaged checkpoint does not count as one of the newest
                     shutil.rmtree(self.folder / f"{newer}.damaged", ignore_errors=True)
                     (self.folder / str(newer)).rename(self.folder / f"{newer}.damaged")
@@ -202,16 +247,19 @@ class Checkpoints:
                 damaged.append(step)
                 print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
             except ValueError as error:
-                raise PadirError(
-                    f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
-                    " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
-                    f" in a new directory ({first_line(error)})"
-                ) from error
+                raise self._of_another(step, error) from error
         if damaged:
             raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
         return None
 
-    def params(self, step: int, *, moving_average: bool = False, check: Check = lambda shapes: None) -> Any:
+    def _of_another(self, step: int, error: ValueError) -> PadirError:
+        return PadirError(
+            f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
+            " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
+            f" in a new directory ({first_line(error)})"
+        )
+
+    def params(self, step: int, *, moving_average: bool = False, check: arrays.Check = lambda shapes: None) -> Any:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
 
         Args:
@@ -223,50 +271,4 @@ class Checkpoints:
         folder, path = self.folder / str(step), ("opt_state", "average") if moving_average else ("params",)
         check_files(folder)
         check_manifest(folder)
-        with _orbax(partial=True) as checkpointer:
-            try:
-                tree = _stored(checkpointer, folder)
-                arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
-                arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
-                if not arrays:
-                    raise _without(path, tree, folder)
-                check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
-                part = flax.traverse_util.unflatten_dict(arrays)
-                restored = _restore_part(checkpointer, folder, part)
-            except PadirError:
-                raise
-            except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
-                raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another one") from None
-        for name in path:
-            restored = restored[name]
-        return restored
-
-
-def _stored(checkpointer: Any, folder: Path) -> Any:
-    """The tree of a checkpoint with shapes and types in place of arrays.
-
-    Raises:
-      PadirError: a chunk is larger than its array.
-    """
-    tree = checkpointer.metadata(folder.absolute() / "state").item_metadata.tree
-    for array in jax.tree.leaves(tree):
-        check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
-    return tree
-
-
-def _restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
-    """Reads some arrays of a checkpoint as NumPy arrays, whatever devices the checkpoint was saved from."""
-    import orbax.checkpoint as ocp
-
-    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
-    arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
-    return checkpointer.restore(folder.absolute() / "state", args=arguments)
-
-
-def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
-    """The error for a checkpoint without parameters or without their moving average."""
-    if path == ("params",) or "params" not in tree:
-        return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")
-    return PadirError(
-        f"{folder} holds no moving average, although the run was validated with one: average the last checkpoints"
-    )
+        return arrays.read_branch(folder, path, check)

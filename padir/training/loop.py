@@ -7,7 +7,7 @@ from pathlib import Path
 
 from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
-from padir.distributed.processes import agreed, from_first
+from padir.distributed.processes import agreed, from_first, seen_by_all
 from padir.errors import PadirError
 from padir.storage.files import check_local
 from padir.storage.folders import folder_lock
@@ -61,6 +61,7 @@ def train(
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     with contextlib.ExitStack() as stack:
         from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # held for all processes
+        checkpoints.shared = seen_by_all(folder)
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
         if (metrics := run.restore()) is not None:
             return metrics

@@ -47,7 +47,8 @@ class TrainRun:
     """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
 
     Several processes take the same decisions, as their metrics are equal or broadcast by the first process
-    (`padir.distributed.processes`). Only the first process has the model directory.
+    (`padir.distributed.processes`). The first process alone writes to the model directory, except for checkpoints that
+    all processes write (`Checkpoints.shared`).
 
     Attributes:
       config: the settings of the run.
@@ -103,7 +104,10 @@ class TrainRun:
         """
         model, placement, initial = self.programs.model, self.programs.placement, self.programs.initial
         like, shardings = placement.like, placement.state
-        state, loader_state = read_state(lambda: self.checkpoints.restore_latest(like), like, shardings)
+        if self.checkpoints.shared:
+            state, loader_state = self.checkpoints.restore_parts(like, shardings)
+        else:
+            state, loader_state = read_state(lambda: self.checkpoints.restore_latest(like), like, shardings)
         if state is not None:
             self.loader.set_state(loader_state)
         elif (start := self.config.start_from) is not None:
@@ -196,7 +200,7 @@ class TrainRun:
             self._mark += time.perf_counter() - began
         if stopping:
             with told(f"writing the checkpoint of step {self.at}"):
-                from_first(self.checkpoints.wait)
+                self.checkpoints.wait()
             raise KeyboardInterrupt(
                 f"saved step {self.at} of {num_steps} in {self.folder}; run the same command to go on"
             )
@@ -210,7 +214,7 @@ class TrainRun:
     def finish(self) -> dict[str, float]:
         """Writes the model directory; returns the last metrics, with validation metrics of the written weights."""
         with told(f"writing {self.folder}"):
-            from_first(self.checkpoints.wait)
+            self.checkpoints.wait()
             current = gathered(self._current_params())
             return {**self.latest, **from_first(lambda: self._write_model(current))}
 
@@ -223,8 +227,8 @@ class TrainRun:
             )
 
     def _save(self, extra: bool) -> None:
-        whole, place = gathered(self.state), self.loader.get_state()
-        from_first(lambda: self.checkpoints.save(self.at, whole, place, files=self._described(), extra=extra))
+        place = self.loader.get_state()
+        self.checkpoints.save(self.at, self.state, place, files=self._described(), extra=extra)
 
     def _described(self) -> dict[str, bytes]:
         """The files of a checkpoint that make its model usable before the run has finished."""

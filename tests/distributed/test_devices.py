@@ -1,21 +1,28 @@
 """Many devices, which the CPU pretends to be: they train, resume and translate as one does."""
 
-import dataclasses
 import hashlib
 import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from support.many_devices import KINDS, MODEL, SETTINGS, environment_with, losses, on_devices, prepared, translate_as
+from support.many_devices import (
+    KINDS,
+    MODEL,
+    SETTINGS,
+    environment_with,
+    losses,
+    on_devices,
+    prepared,
+    training,
+    translate_as,
+)
 from support.tiny_model import random_model_dir
 
 from padir.distributed.processes import agreed, join
@@ -189,44 +196,6 @@ class TestAgreeing:
             self.agreed(monkeypatch, lambda: 1 // 0, 3)
 
 
-class Processes:
-    """Two processes of `padir train` with some devices each, that meet on this machine."""
-
-    def __init__(self, data, folder: Path, *bindings: str, devices: int = 1, second: tuple[str, ...] = ()):
-        """`second` are arguments that the second process alone is given, at the end."""
-        sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if type(value) in (int, float)}
-        bound = [f"ModelConfig.{name}={value}" for name, value in sizes.items()]
-        bound += ["Batching.rows=8", "Batching.row_length=32", "train.seed=3", "train.num_steps=6"]
-        bound += ["train.optimizer=@Adam()", "Adam.learning_rate=@Cosine()", "Cosine.peak=1e-2"]
-        bound += ["Cosine.warmup_steps=2", "Intervals.log=1", "Intervals.evaluate=3", "Intervals.checkpoint=4"]
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "padir", "train", f"--data={data}", f"--model_dir={folder}"]
-        command += ["--gin.Decoding.num_steps=2", "--num_processes=2", f"--coordinator=localhost:{port}"]
-        command += [f"--gin.{binding}" for binding in (*bound, *bindings)]
-        environment = environment_with(devices)
-        self.running = [
-            subprocess.Popen(
-                [*command, f"--process_id={i}", *second * i],
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-            for i in range(2)
-        ]
-
-    def wait(self):
-        """The exit statuses and what was said on stderr."""
-        try:
-            errors = [process.communicate(timeout=400)[1] for process in self.running]
-        finally:
-            for process in self.running:
-                process.kill()
-        return [process.returncode for process in self.running], errors
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "bindings"),
@@ -240,7 +209,7 @@ class Processes:
 )
 def test_two_processes_train_as_one(data, one, tmp_path, devices, bindings):
     folder = tmp_path / "model"
-    statuses, errors = Processes(data, folder, *bindings, devices=devices).wait()
+    statuses, errors = training(data, folder, *bindings, devices=devices).wait()
     assert statuses == [0, 0], errors
     assert_same_losses(folder, one, 6)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -254,10 +223,10 @@ def test_two_processes_train_as_one(data, one, tmp_path, devices, bindings):
 def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     """SIGTERM to the second one alone: both stop after the same step; the weights are those of a run that never did."""
     settings = ("train.num_steps=200", "Intervals.evaluate=0", "Intervals.checkpoint=200")
-    statuses, errors = Processes(data, tmp_path / "straight", *settings, devices=2).wait()
+    statuses, errors = training(data, tmp_path / "straight", *settings, devices=2).wait()
     assert statuses == [0, 0], errors
     stopped = tmp_path / "stopped"
-    processes = Processes(data, stopped, *settings, devices=2)
+    processes = training(data, stopped, *settings, devices=2)
     deadline = time.monotonic() + 120
     while not ((stopped / "metrics.jsonl").exists() and (stopped / "metrics.jsonl").read_text().count("\n") > 5):
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
@@ -267,7 +236,7 @@ def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     assert statuses == [130, 130], errors
     steps = {re.search(r"saved step (\d+) of 200", error)[1] for error in errors}
     assert len(steps) == 1 and [path.name for path in (stopped / "checkpoints").iterdir()] == [*steps]
-    statuses, errors = Processes(data, stopped, *settings, devices=2).wait()
+    statuses, errors = training(data, stopped, *settings, devices=2).wait()
     assert statuses == [0, 0] and f"going on from step {steps.pop()}" in errors[0]
     assert_same_params(load_model(stopped)[0], load_model(tmp_path / "straight")[0])
 
@@ -275,7 +244,7 @@ def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
 @pytest.mark.slow
 def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
     folder = shutil.copytree(one, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
-    statuses, errors = Processes(data, folder).wait()
+    statuses, errors = training(data, folder).wait()
     assert statuses == [2, 2]
     assert all("model_dir must be new" in error for error in errors)
 
@@ -289,7 +258,7 @@ def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
     ],
 )
 def test_processes_that_do_not_go_together_stop_at_once(data, tmp_path, second, of_the_first, of_the_second):
-    statuses, errors = Processes(data, tmp_path / "model", second=(second,)).wait()
+    statuses, errors = training(data, tmp_path / "model", second=(second,)).wait()
     assert statuses == [2, 2]
     assert of_the_first in errors[0] and of_the_second in errors[1]
     assert not (tmp_path / "model").exists()

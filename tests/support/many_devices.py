@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import unittest.mock
@@ -63,6 +64,56 @@ def on_devices(count: int, *arguments: str) -> None:
 def losses(folder: Path) -> dict[int, float]:
     rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
+
+
+class Processes:
+    """Two processes of a command of padir with some devices each, that meet on this machine."""
+
+    def __init__(self, *arguments: object, devices: int = 1, second: tuple[str, ...] = (), limit: int | None = None):
+        """Starts them.
+
+        Args:
+          second: arguments that the second process alone is given, at the end.
+          limit: the second process can write no file of more bytes.
+        """
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "padir", *map(str, arguments)]
+        command += ["--num_processes=2", f"--coordinator=localhost:{port}"]
+        self.running = [
+            subprocess.Popen(
+                [*([] if limit is None else ["prlimit", f"--fsize={limit}"] * i), *command, f"--process_id={i}"]
+                + [*second * i],
+                env=environment_with(devices),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            for i in range(2)
+        ]
+
+    def wait(self):
+        """The exit statuses and what was said on stderr."""
+        try:
+            errors = [process.communicate(timeout=400)[1] for process in self.running]
+        finally:
+            for process in self.running:
+                process.kill()
+        return [process.returncode for process in self.running], errors
+
+
+def training(data, folder: Path, *bindings: str, **how) -> Processes:
+    """Two processes that train six steps; `how` are arguments of `Processes`."""
+    sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if type(value) in (int, float)}
+    bound = [f"ModelConfig.{name}={value}" for name, value in sizes.items()]
+    bound += ["Batching.rows=8", "Batching.row_length=32", "train.seed=3", "train.num_steps=6"]
+    bound += ["train.optimizer=@Adam()", "Adam.learning_rate=@Cosine()", "Cosine.peak=1e-2"]
+    bound += ["Cosine.warmup_steps=2", "Intervals.log=1", "Intervals.evaluate=3", "Intervals.checkpoint=4"]
+    bound += ["Decoding.num_steps=2", *bindings]
+    command = ["train", f"--data={data}", f"--model_dir={folder}"]
+    return Processes(*command, *(f"--gin.{binding}" for binding in bound), **how)
 
 
 class WatchedRun(TrainRun):

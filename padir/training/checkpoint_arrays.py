@@ -1,0 +1,213 @@
+"""Arrays of a checkpoint in Orbax's format: written by one process or by all, read whole or in the parts of a device.
+
+The format is the same in all cases: arrays that several processes wrote are read by one, and the other way round.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from padir.errors import PadirError, first_line
+from padir.storage.files import check_chunks
+
+Check = Callable[[Mapping[str, tuple[int, ...]]], object]
+"""Callback that gets the shapes of arrays by name, and raises if they are not wanted."""
+ARRAYS = "state"  # name of the folder in a checkpoint's folder
+_MEETINGS = ("written", "committed")  # points at which Orbax's processes wait for each other
+_SECONDS = 1_200  # seconds that the slowest process may take to write its part
+_numbers = itertools.count()  # of the writings by all processes, the same in each of them
+
+
+def _orbax(*, partial: bool = False) -> Any:
+    """Makes an Orbax checkpointer that does not wait for other processes.
+
+    Args:
+      partial: make one that reads some of the arrays.
+    """
+    import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
+
+    logging.getLogger("absl").addFilter(_is_no_raised_error)
+    here, processes = jax.process_index(), ocp.options.MultiprocessingOptions()
+    if jax.process_count() > 1:
+        processes = ocp.options.MultiprocessingOptions(here, {here}, f"process_{here}")
+    if not partial:
+        return ocp.StandardCheckpointer(multiprocessing_options=processes)
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=processes)
+    return ocp.Checkpointer(handler, multiprocessing_options=processes)
+
+
+def _is_no_raised_error(record: logging.LogRecord) -> bool:
+    """False for log records with the traceback of an error that Orbax also raises."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+class WriteByAll:
+    """The writing of one state by all processes: each writes the parts that its devices hold.
+
+    All processes make one at the same point of the program, which copies the parts to the host; `wait` may run in
+    another thread than the program's, as the processes then meet through JAX's coordinator and not on the devices.
+
+    Args:
+      folder: the unfinished folder of a checkpoint, which the first process has made and all processes see.
+    """
+
+    def __init__(self, folder: Path, state: Any):
+        import orbax.checkpoint as ocp
+
+        logging.getLogger("absl").addFilter(_is_no_raised_error)
+        every = set(range(jax.process_count()))
+        self._folder, self._name = folder, f"save_{next(_numbers)}"
+        self._barrier = ocp.multihost.get_barrier_sync_fn(processes=every)
+        self._left = iter(_MEETINGS)
+        self._checkpointer = ocp.StandardCheckpointer(
+            multiprocessing_options=ocp.options.MultiprocessingOptions(0, every, self._name),
+            async_options=ocp.options.AsyncOptions(
+                timeout_secs=_SECONDS, barrier_sync_fn=self._meet, create_directories_asynchronously=False
+            ),
+        )
+        self._checkpointer.save(folder.absolute() / ARRAYS, state)
+
+    def wait(self) -> None:
+        """Waits until all processes have written their parts.
+
+        Raises:
+          Exception: this process could not write its part.
+          PadirError: in the first process, another process could not.
+        """
+        error = None
+        try:
+            self._checkpointer.wait_until_finished()
+        except Exception as raised:  # each library that Orbax uses raises another type
+            error = raised
+        for meeting in self._left:  # this process has failed, and the others must not wait for it
+            self._barrier(key=f"{self._name}.{meeting}", timeout_ms=1_000 * _SECONDS)
+        self._checkpointer.close()
+        if jax.process_index() == 0:
+            marks = [self._mark(process) for process in range(jax.process_count())]
+            failed = [process for process, mark in enumerate(marks) if not mark.exists()]
+            if failed and failed[-1]:
+                raise PadirError(f"process {failed[-1]} could not write its part") from error
+            for mark in marks:
+                mark.unlink(missing_ok=True)
+        if error is not None:
+            raise error
+
+    def _meet(self, *, key: str, timeout_ms: int) -> None:
+        """Waits for all processes; Orbax calls this when this process's part is on disk, and after the commit."""
+        meeting = next(self._left)
+        if meeting == _MEETINGS[0]:
+            self._mark(jax.process_index()).touch()
+        self._barrier(key=f"{self._name}.{meeting}", timeout_ms=timeout_ms)
+
+    def _mark(self, process: int) -> Path:
+        return self._folder / f"written.{process}"
+
+
+def write_arrays(folder: Path, state: Any) -> None:
+    """Writes a state that this process holds whole, without other processes."""
+    with _orbax() as checkpointer:
+        checkpointer.save(folder.absolute() / ARRAYS, state)
+
+
+def read_arrays(folder: Path, like: Any) -> Any:
+    """Reads a whole state as NumPy arrays.
+
+    Raises:
+      ValueError: the arrays have other shapes or names than `like`.
+    """
+    return _read(folder, like, jax.tree.map(lambda leaf: np.empty(np.shape(leaf), leaf.dtype), like))
+
+
+def read_parts(folder: Path, like: Any, shardings: Any) -> Any:
+    """Reads the parts of a state that this process's devices hold, and returns the arrays on the devices.
+
+    Raises:
+      ValueError: the arrays have other shapes or names than `like`.
+    """
+    wanted = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), like, shardings
+    )
+    return _read(folder, like, wanted)
+
+
+def _read(folder: Path, like: Any, wanted: Any) -> Any:
+    """Reads arrays to the places of `wanted`: NumPy arrays to the host, shapes with a sharding to the devices."""
+    check_like(folder, like)
+    with _orbax() as checkpointer:
+        state = checkpointer.restore(folder.absolute() / ARRAYS, wanted)
+    if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
+        raise ValueError("the shapes of its arrays differ")
+    return state
+
+
+def check_like(folder: Path, like: Any) -> None:
+    """Compares the shapes of stored arrays with `like`, before memory is taken for them.
+
+    Raises:
+      ValueError: the shapes differ.
+    """
+    with _orbax() as checkpointer:
+        found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
+    if sorted(map(np.shape, found)) != sorted(map(np.shape, expected)):
+        raise ValueError("the shapes of its arrays differ")
+
+
+def _stored(checkpointer: Any, folder: Path) -> Any:
+    """The tree of a checkpoint with shapes and types in place of arrays.
+
+    Raises:
+      PadirError: a chunk is larger than its array.
+    """
+    tree = checkpointer.metadata(folder.absolute() / ARRAYS).item_metadata.tree
+    for array in jax.tree.leaves(tree):
+        check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
+    return tree
+
+
+def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
+    """Reads the arrays below a path of the state's tree as NumPy arrays, whatever devices they were saved from.
+
+    Raises:
+      PadirError: the checkpoint is damaged, or holds nothing at that path.
+    """
+    with _orbax(partial=True) as checkpointer:
+        try:
+            tree = _stored(checkpointer, folder)
+            arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
+            arrays = {name: array for name, array in arrays.items() if name[: len(path)] == path}
+            if not arrays:
+                raise _without(path, tree, folder)
+            check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
+            restored = _restore_part(checkpointer, folder, flax.traverse_util.unflatten_dict(arrays))
+        except PadirError:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
+            raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another one") from None
+    for name in path:
+        restored = restored[name]
+    return restored
+
+
+def _restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
+    import orbax.checkpoint as ocp
+
+    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
+    arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
+    return checkpointer.restore(folder.absolute() / ARRAYS, args=arguments)
+
+
+def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
+    """The error for a checkpoint without parameters or without their moving average."""
+    if path == ("params",) or "params" not in tree:
+        return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")
+    return PadirError(
+        f"{folder} holds no moving average, although the run was validated with one: average the last checkpoints"
+    )
