@@ -108,18 +108,27 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
         from padir import config
 
         config.parse(args.gin_file, bindings, args.gin_search_paths, args.allow_imports)
-    if args.command == "train":
+    if hasattr(args, "coordinator"):
         _join(args)
-    if not getattr(args, "coordinator", None):  # else the other processes would wait for one that has stopped
-        for name in ("output", "json", "html", "hypotheses"):
-            if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
-                check_writable(path, file=name != "output")
-                if name != "output" or args.command == "translate":
-                    _tell_of_new_folder(Path(path).absolute().parent)
+    if getattr(args, "coordinator", None):
+        from padir.distributed.processes import from_first
+
+        from_first(lambda: _check_results(args))
+    else:
+        _check_results(args)
     results = args.run(args)
     if args.json and results is not None and _is_first(args):  # else a command or another process has written them
         write_json(args.json, results)
     _flush()
+
+
+def _check_results(args: argparse.Namespace) -> None:
+    """Check that the files of results can be written, before any work."""
+    for name in ("output", "json", "html", "hypotheses"):
+        if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
+            check_writable(path, file=name != "output")
+            if name != "output" or args.command == "translate":
+                _tell_of_new_folder(Path(path).absolute().parent)
 
 
 def _check_addresses(args: argparse.Namespace) -> None:
@@ -136,7 +145,7 @@ def _tell_of_new_folder(folder: Path) -> None:
 
 
 def _join(args: argparse.Namespace) -> None:
-    """Join the other processes of a training run, before anything asks for a device."""
+    """Join the other processes of the command, before anything asks for a device."""
     if args.coordinator:
         from padir.distributed.processes import join
 

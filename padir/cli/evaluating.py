@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import json
 from typing import Any
+
+import jax
 
 from padir.cli.arguments import check_options, decodings_of, load_models, sharding_of
 from padir.cli.console import read_lines, tell, warn
@@ -16,14 +19,19 @@ from padir.cli.options import (
     given,
     mode_option,
     precision_option,
+    processes_options,
     setting,
     several_steps_options,
     step_option,
     test_set_options,
 )
+from padir.decoding.shared import SharedTranslator
+from padir.decoding.translator import Translator
+from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.columns import summary
+from padir.jobs.teacher import to_json
 from padir.metrics import significance
 from padir.metrics.non_words import non_words
 from padir.reporting import tables
@@ -66,29 +74,35 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="NAME", help="write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
     )
     test_set_options(parser, "train", "validation", "test")
+    processes_options(parser)
     decoding_options(parser, several=True)
     common_options(parser)
     parser.set_defaults(run=_evaluate)
 
 
-def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
+def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     sharding, _ = sharding_of(args), decodings_of(args)  # wrong numbers are refused before any work
-    test_set = test_set_of(args)
+    test_set = agreed("the test sets", lambda: test_set_of(args), lambda made: made.sha256)
     metrics, skipped = _bleurt(args.bleurt)
     if args.known_words:
         lines = (line for path in args.known_words for line in read_lines(path))
         metrics += non_words(lines, test_set.target_language)
     if args.similarity is not None:
         metrics.append(_similarity(args.similarity, test_set.target_language))
-    models = load_models(args, args.model, sharding)
+    models = agreed("the models", lambda: load_models(args, args.model, sharding), _describe_models)
+    if jax.process_count() > 1:
+        models = [(name, SharedTranslator(translator)) for name, translator in models]
     decodings = functools.partial(decodings_of, args)
     every = [decoding for _, translator in models for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in models), decodings=every)
+    agreed("the decoding options", lambda: [to_json(decoding) for decoding in every])
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")
 
     def progress(row: Row) -> None:
         """Print and save a row: an interrupted evaluation keeps the rows that it has."""
+        if not is_first():
+            return
         done.append(describe_row(row, test_set))
         tell(f"{len(done)}. {summary(done[-1])}")
         if path:
@@ -97,12 +111,19 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = evaluate_all(
         models, test_set, decodings, oracle_lengths=args.oracle_lengths, metrics=metrics, progress=progress
     )
+    if not is_first():
+        return None
     described = report.show(rows, test_set, warn)
     if args.output:
         report.write(args.output, rows, test_set, described, warn, skipped)
     if args.hypotheses:
         write_text(args.hypotheses, "".join(line + "\n" for line in _last_hypotheses(rows)))
     return described
+
+
+def _describe_models(models: list[tuple[str, Translator]]) -> str:
+    """Names and cards of the models, which are the same in all processes if the models are."""
+    return json.dumps([(name, translator.card.to_json()) for name, translator in models])
 
 
 def _last_hypotheses(rows: list[Row]) -> list[str]:

@@ -93,6 +93,18 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
 
 
+def processes_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which several processes of the command find each other."""
+    hosts = parser.add_argument_group("several processes, each running this command (docs/devices.md)")
+    hosts.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of the first process; auto: taken from TPU, SLURM or MPI (default: a single process)",
+    )
+    hosts.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
+    hosts.add_argument("--process_id", type=int, metavar="I", help="number of this process, from 0")
+
+
 def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
     """Add the options that name parallel text, with files for these splits."""
     group = parser.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")

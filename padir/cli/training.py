@@ -12,17 +12,25 @@ from padir import config
 from padir.cli.arguments import check_options, decoding_of, sharding_of
 from padir.cli.console import print_splits, tell
 from padir.cli.corpora import folders_of
-from padir.cli.options import common_options, decoding_options, dtype_option, setting, steps_options
+from padir.cli.options import (
+    common_options,
+    decoding_options,
+    dtype_option,
+    processes_options,
+    setting,
+    steps_options,
+)
 from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import resolve
-from padir.distributed.processes import agreed
+from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.interop.ctranslate2 import COMPUTE_TYPES, CTranslate2Translator
 from padir.jobs.average import average_run
-from padir.jobs.distillation import Teacher, distill
+from padir.jobs.distillation import distill
+from padir.jobs.teacher import Teacher
 from padir.reporting.patience import told
 from padir.training.config import TrainConfig
 from padir.training.loop import train
@@ -38,14 +46,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num_steps", type=int, help=argparse.SUPPRESS)  # would be the decoder passes of validation
     parser.add_argument("--yes", action="store_true", help="train without a configuration, with every default")
     parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
-    hosts = parser.add_argument_group("several processes, each running this command (docs/devices.md)")
-    hosts.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="address of the first process; auto: taken from TPU, SLURM or MPI (default: a single process)",
-    )
-    hosts.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
-    hosts.add_argument("--process_id", type=int, metavar="I", help="number of this process, from 0")
+    processes_options(parser)
     decoding_options(parser)
     common_options(parser)
     parser.set_defaults(run=_train)
@@ -145,12 +146,13 @@ def add_distill(parser: argparse.ArgumentParser) -> None:
         choices=COMPUTE_TYPES,
         help="search in CTranslate2, which is several times as fast on a CPU (autoregressive teachers, extra peers)",
     )
+    processes_options(parser)
     decoding_options(parser)
     common_options(parser)
     parser.set_defaults(run=_distill)
 
 
-def _distill(args: argparse.Namespace) -> dict[str, Any]:
+def _distill(args: argparse.Namespace) -> dict[str, Any] | None:
     sharding, decoding = sharding_of(args), decoding_of(args)
     teacher = Teacher.load(args.model, sharding)
     if args.ctranslate2:
@@ -158,6 +160,8 @@ def _distill(args: argparse.Namespace) -> dict[str, Any]:
         teacher = dataclasses.replace(teacher, translator=engine, engine=engine.name)
     check_options(args, teacher.translator.card.config, decodings=[decoding])
     manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
+    if not is_first():
+        return None
     print_splits(args.output, manifest)
     if validation := (manifest.distilled or {}).get("validation"):
         print(f"the teacher's BLEU on the validation split: {validation['bleu']:.2f} ({validation['signature']})")

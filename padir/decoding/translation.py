@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from padir.reporting.trace import Step, Trace
 
@@ -40,11 +40,26 @@ class Translation:
     oscillated: bool = False
     whole_text: str | None = None
 
+    @staticmethod
+    def of_json(row: dict[str, Any]) -> Translation:
+        """A translation of `dataclasses.asdict`, also after a way through JSON, which makes lists of tuples.
+
+        >>> import json
+        >>> one = Translation("a", -0.5, 2, 1, candidates=(("a", -0.5), ("b", -1.0)))
+        >>> Translation.of_json(json.loads(json.dumps(dataclasses.asdict(one)))) == one
+        True
+        """
+        return Translation(**{name: _tuples(value) for name, value in row.items()})
+
     def _repr_html_(self) -> str:
         """HTML of the translation for notebooks: every step if the translation has a trace, otherwise its text."""
         if not self.trace:
             return f"<p>{html.escape(self.text)}</p>"
         return Trace("", tuple(Step(*step) for step in self.trace), self.text)._repr_html_()
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 EMPTY_LINE = Translation("", 0.0, 1, 0, 0)

@@ -67,7 +67,7 @@ class Translator:
           step: the step of a training run's checkpoint.
           corruption, strategy: replacements for the model's own; required if the model was trained with a class that
             is not part of padir.
-          sharding: spreads parameters and rows over all devices; None for one device.
+          sharding: spreads parameters and rows over all devices of this process; None for one device.
 
         Raises:
           PadirError: the directory is missing, half-written or damaged, or the devices cannot share the model equally.
@@ -82,7 +82,7 @@ class Translator:
             params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
         else:
             params, card, tokenizer = load_model(folder, corruption=corruption, strategy=strategy)
-        mesh = None if sharding is None else sharding.mesh()
+        mesh = None if sharding is None else sharding.mesh(sorted(jax.local_devices(), key=lambda each: each.id))
         if sharding is None or mesh is None or mesh.size == 1:
             return cls(jax.device_put(params), card, tokenizer)
         sharding.check(mesh, card.config)

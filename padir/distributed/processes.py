@@ -85,22 +85,30 @@ def from_first(make: Callable[[], Any]) -> Any:
     """
     if jax.process_count() == 1:
         return make()
-    text, error = "", None
+    text, error = b"", None
     if is_first():
         try:
-            text = json.dumps({"value": make()})
+            text = json.dumps({"value": make()}).encode()
         except Exception as raised:  # any error, because the others wait for an answer
-            text, error = json.dumps({"error": str(raised)}), raised
-    size = int(_told(np.array(len(text.encode()), np.int32)))
-    letters = np.zeros(size, np.uint8)
-    if is_first():
-        letters[:] = np.frombuffer(text.encode(), np.uint8)
-    told = json.loads(_told(letters).tobytes())
+            text, error = json.dumps({"error": str(raised)}).encode(), raised
+    size = int(_told(np.array(len(text), np.int32)))
+    told = json.loads(_told(padded(text, size)).tobytes()[:size])
     if error is not None:
         raise error
     if "error" in told:
         raise PadirError(f"the first process stopped: {told['error']}")
     return told["value"]
+
+
+def padded(text: bytes, size: int) -> np.ndarray:
+    """An array of a text's bytes whose length, at least `size`, is one of few: each length needs a program of its own.
+
+    >>> padded(b"ab", 300).shape
+    (512,)
+    """
+    letters = np.zeros(max(256, 1 << (size - 1).bit_length()), np.uint8)
+    letters[: len(text)] = np.frombuffer(text, np.uint8)
+    return letters
 
 
 def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> T:
@@ -125,7 +133,7 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
         said = hashlib.sha256(re.sub(r" at 0x\w+", "", say(made)).encode()).digest()
     except Exception as raised:  # any error, because the others wait for an answer
         error = raised
-    every = [each.tobytes() for each in _from_all(np.frombuffer(said, np.uint8))]
+    every = [each.tobytes() for each in from_all(np.frombuffer(said, np.uint8))]
     if error is not None:
         raise error
     if bytes(32) in every:
@@ -157,7 +165,7 @@ def seen_by_all(folder: Path) -> bool:
             mine.unlink()
         except OSError:
             seen = False
-    everywhere = bool(_from_all(np.array(seen)).all())
+    everywhere = bool(from_all(np.array(seen)).all())
     from_first(lambda: (folder / name).unlink())
     return everywhere
 
@@ -207,7 +215,7 @@ def _told(mine: np.ndarray) -> np.ndarray:
     return jax.device_get(settle(_first(arrays.sharding.mesh)(arrays)))
 
 
-def _from_all(mine: np.ndarray) -> np.ndarray:
+def from_all(mine: np.ndarray) -> np.ndarray:
     """Returns the arrays of all processes, [process, ...]; `mine` has the same shape and dtype in all processes."""
     return on_host(_by_process(mine))
 

@@ -10,33 +10,35 @@ original line (`padir.text.tokenizer` names the exceptions). With a vocabulary t
 teacher reads the decoded line. Teacher and folder exchange text, so their vocabularies may differ.
 
 The chunks and their batches depend on the records and the decoding options alone. So an interruption does not change
-the result: on the same kind of machine, the same command gives the same bytes.
+the result: on the same kind of machine, the same command gives the same bytes. Several processes translate a chunk each
+at a time and send the translations to the first process, which alone writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from padir.data.manifest import PreparedManifest, lengths_name
 from padir.data.prepared import check_replaceable, is_prepared, load_manifest
 from padir.data.records import SplitWriter
 from padir.data.sources import PathLike
-from padir.decoding.draft import Draft
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import Rescore
-from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
-from padir.distributed.sharding import Sharding
+from padir.distributed.processes import agreed, from_first, is_first
+from padir.distributed.shared_work import shared_out
 from padir.errors import PadirError
-from padir.evaluation import TestSet, evaluate
 from padir.jobs.progress import distill_progress
 from padir.jobs.record_files import SPLIT, RecordSources, StoredTranslations
-from padir.models.directory import load_model
-from padir.pretrained import model_folder
+from padir.jobs.teacher import Teacher, check_teacher, to_json, validation_bleu
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.storage.resumable import Chunks
@@ -44,34 +46,6 @@ from padir.text.ids import EOS
 
 _ENCODE_BATCH = 1024
 CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
-
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """The translator of a distillation.
-
-    Attributes:
-      sha256: sha256 of the manifest of the model's directory, which covers every file.
-      engine: the library that runs the model, and its precision; "" for padir.
-    """
-
-    translator: Translator
-    sha256: str
-    engine: str = ""
-
-    @staticmethod
-    def load(folder: PathLike, sharding: Sharding | None = None) -> Teacher:
-        """Loads a model directory of any kind of model, or a model that comes with padir by its name.
-
-        Args:
-          sharding: how rows and parameters are spread over all devices; None: one device.
-
-        Raises:
-          PadirError: the folder is not a model directory, is half-written or is damaged.
-        """
-        if not (model_folder(folder) / MANIFEST).is_file():  # the sentences must come from one model
-            load_model(folder)
-        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MANIFEST))
 
 
 def distill(
@@ -86,7 +60,8 @@ def distill(
     """Writes the teacher's translations of a training split as a prepared folder and returns its manifest.
 
     Chunks are kept beside the output folder, in `.NAME.unfinished`, until the output folder is complete; the same call
-    resumes from the chunks. An output folder that already holds the same translations is kept.
+    resumes from the chunks. An output folder that already holds the same translations is kept. Several processes
+    (`padir.distributed.join`) share out the chunks; only the first needs the output folder.
 
     A pair is dropped if its translation is empty ("empty target") or beyond the folder's limits ("target too long",
     "length ratio"), or if the teacher could not read all of the source ("source too long"). dropped-train.jsonl numbers
@@ -106,11 +81,37 @@ def distill(
         being written by another process, the teacher's length head is "oracle", or the decoding options do not fit it.
     """
     data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
+    manifest, inputs = agreed("the data, the teacher and the options", lambda: _inputs(teacher, data_dir, decoding))
+    unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
+    if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
+        return PreparedManifest.of_json(kept)
+    with contextlib.ExitStack() as stack:
+        from_first(lambda: stack.enter_context(folder_lock(unfinished, "distilled into")))
+        chunks = Chunks(unfinished)  # of the first process
+        from_first(lambda: Chunks.open(unfinished, inputs, overwrite) and None)
+        bleu = functools.partial(validation_bleu, teacher, data_dir, decoding)
+        distilled = {**inputs, "validation": from_first(lambda: chunks.once("validation", bleu))}
+        sources = RecordSources(data_dir, manifest)
+        translations = StoredTranslations(unfinished / "translations", len(sources.longest_first_N))
+        from_first(lambda: stack.enter_context(translations) and None)
+        _translate(teacher.translator, sources, decoding, chunks, translations, progress)
+
+        def write() -> dict[str, Any]:
+            with atomic_folder(output_dir) as partial:
+                result = _write(partial, data_dir, manifest, sources, translations, distilled)
+            shutil.rmtree(unfinished)
+            return result.to_json()
+
+        return PreparedManifest.of_json(from_first(write))
+
+
+def _inputs(teacher: Teacher, data_dir: Path, decoding: Decoding) -> tuple[PreparedManifest, dict[str, Any]]:
+    """Manifest of the data, and everything that decides the translations; refuses what does not fit together."""
     manifest = load_manifest(data_dir, verify=True)
-    _check_teacher(teacher, manifest, data_dir)
+    check_teacher(teacher, manifest, data_dir)
     teacher.translator.resolved(decoding)  # before any chunk of wrong options is written
     card = teacher.translator.card
-    inputs = {
+    return manifest, {
         "prepared": sha256(data_dir / MANIFEST),
         "teacher": {
             "manifest": teacher.sha256,
@@ -122,23 +123,16 @@ def distill(
         "decoding": to_json(decoding),
         "splits": [SPLIT],
     }
+
+
+def _kept(output_dir: Path, unfinished: Path, inputs: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
+    """Manifest of an output folder that already holds the same translations; None if the folder may be written."""
     kept = _check_output(output_dir, inputs, overwrite)
-    unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
-    if kept is not None:
-        if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
-            shutil.rmtree(unfinished)
-        return kept
-    with folder_lock(unfinished, "distilled into"):
-        chunks = Chunks.open(unfinished, inputs, overwrite)
-        validation = chunks.once("validation", lambda: _validation(teacher, data_dir, decoding))
-        sources = RecordSources(data_dir, manifest)
-        with StoredTranslations(chunks.folder / "translations", len(sources.longest_first_N)) as translations:
-            _translate(teacher.translator, sources, decoding, chunks, translations, progress)
-            with atomic_folder(output_dir) as partial:
-                distilled = {**inputs, "validation": validation}
-                result = _write(partial, data_dir, manifest, sources, translations, distilled)
-        shutil.rmtree(chunks.folder)
-    return result
+    if kept is None:
+        return None
+    if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
+        shutil.rmtree(unfinished)
+    return kept.to_json()
 
 
 def _translate(
@@ -149,22 +143,35 @@ def _translate(
     translations: StoredTranslations,
     progress: bool,
 ) -> None:
-    """Stores the translation of every record."""
+    """Stores the translation of every record; each of several processes translates a chunk at a time."""
     order_N = sources.longest_first_N
     size = decoding.batch_size * CHUNK_BATCHES
+    begins = range(0, len(order_N), size)
 
     def translate(begin: int) -> list[dict[str, Any]]:
         texts = sources.read(order_N[begin : begin + size].tolist())[1]
         results = translator.translate(texts, decoding, truncate=True)
         return [{"text": each.text, "truncated": each.truncated} for each in results]
 
-    with distill_progress(len(order_N), progress) as advance:
-        for begin in range(0, len(order_N), size):
-            name = f"{begin:010d}"
-            fresh = name not in chunks
-            rows = chunks.once(name, functools.partial(translate, begin))
+    def store(some: Sequence[int], made: Sequence[Any] = ()) -> None:
+        for begin, rows in itertools.zip_longest(some, made):
+            rows = chunks.once(_name(begin), lambda rows=rows: rows)
             translations.put(order_N[begin : begin + size].tolist(), rows)
-            advance(len(rows), fresh)
+            advance(len(rows), bool(made))
+
+    with distill_progress(len(order_N), progress and is_first()) as advance:
+        missing = from_first(lambda: [begin for begin in begins if _name(begin) not in chunks])
+        from_first(lambda: store([begin for begin in begins if _name(begin) in chunks]))
+        at_once = jax.process_count()
+        for first in range(0, len(missing), at_once):
+            some = missing[first : first + at_once]
+            made = shared_out(some, translate)
+            from_first(functools.partial(store, some, made))
+
+
+def _name(begin: int) -> str:
+    """Name of the chunk whose first sentence has this number."""
+    return f"{begin:010d}"
 
 
 def _write(
@@ -196,47 +203,6 @@ def _write(
     return result
 
 
-def to_json(value: Any) -> Any:
-    """A frozen dataclass as a JSON value with class names; a model or a shortlist is given by its checksum.
-
-    >>> to_json(Decoding())["lengths"]
-    {'class': 'LengthSearch', 'top_k': 1, 'offsets': [0], 'draws': 1}
-    """
-    if isinstance(value, Rescore):
-        return {"class": "Rescore", "name": value.name, "brevity": value.brevity, "sha256": _rescorer_sha256(value)}
-    if isinstance(value, Shortlist | Draft):
-        return {"class": type(value).__name__, **value.describe()}
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if fields.get("draft", ...) is None:  # older folders have no such option
-            del fields["draft"]
-        return {"class": type(value).__name__, **fields}
-    return [to_json(each) for each in value] if isinstance(value, tuple) else value
-
-
-def _rescorer_sha256(rescore: Rescore) -> str:
-    """SHA-256 of the manifest of the rescoring model's directory, which changes if the model is retrained."""
-    path = Path(rescore.name) / MANIFEST
-    if not rescore.name or not path.is_file():
-        raise PadirError(
-            f"the name of a Rescore must be its model's directory, got {rescore.name!r}: make it with"
-            " padir.decoding.rescoring.rescorer"
-        )
-    return sha256(path)
-
-
-def _check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) -> None:
-    card = teacher.translator.card
-    if SPLIT not in manifest.splits:
-        raise PadirError(f"{data_dir} has no training split to translate: prepare a corpus that has one")
-    taught = card.source_language, card.target_language
-    given = manifest.source.languages
-    if taught != given:
-        raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
-    if card.config.length_head == "oracle" and not card.config.causal:
-        raise PadirError("the teacher must say how long a translation is, but its length head is 'oracle'")
-
-
 def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> PreparedManifest | None:
     """The manifest if the output folder already holds the same translations; None if the folder may be written.
 
@@ -264,11 +230,3 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
         f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or"
         " set overwrite"
     )
-
-
-def _validation(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[str, Any] | None:
-    """The teacher's BLEU on the validation split with the same decoding options; None without a validation split."""
-    if "validation" not in load_manifest(data_dir).splits:
-        return None
-    bleu = evaluate(teacher.translator, TestSet.of_prepared(data_dir, "validation"), decoding).scores["bleu"]
-    return {"bleu": bleu.value, "signature": bleu.signature}

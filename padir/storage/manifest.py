@@ -85,10 +85,19 @@ class Manifest:
         if header != cls.UNSEALED and contents.get(_SEAL) != _sum(contents):
             raise damaged
         try:
-            names = {field.name for field in dataclasses.fields(cls)}
-            return from_json(cls, {name: value for name, value in contents.items() if name in names})
+            return cls.of_json(contents)
         except TypeError:
             raise damaged from None
+
+    @classmethod
+    def of_json(cls: type[M], contents: dict[str, Any]) -> M:
+        """Makes a manifest of the JSON of `to_json`.
+
+        Raises:
+          TypeError: a field is missing or of another type.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        return from_json(cls, {name: value for name, value in contents.items() if name in names})
 
     def to_json(self) -> dict[str, Any]:
         """Converts the manifest to JSON with a SHA-256 of its own contents; fields that are None are left out."""

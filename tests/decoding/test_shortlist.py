@@ -26,8 +26,8 @@ from padir.decoding.text import one_line
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.jobs import learn_shortlist as lexicon
-from padir.jobs.distillation import to_json
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
+from padir.jobs.teacher import to_json
 from padir.models.directory import save_model
 from padir.models.quantization import quantise
 from padir.refinement.strategies import Padir, SundaeSampling

@@ -80,6 +80,13 @@ def test_eight_devices_train_as_one(data, one, tmp_path, kind):
     assert_same_losses(tmp_path / "model", one, 6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "parts"), [("4x2", 2), ("2x4", 4)])
+def test_eight_devices_that_take_a_batch_in_parts_train_as_one(data, one, tmp_path, kind, parts):
+    on_devices(8, "train", kind, data, tmp_path / "model", 6, parts)
+    assert_same_losses(tmp_path / "model", one, 6)
+
+
 def resumed_from_four(folder, tmp_path):
     """The training as it was after its fourth step, when nothing but the checkpoint was there."""
     shutil.copytree(folder / "checkpoints" / "4", tmp_path / "model" / "checkpoints" / "4")
@@ -169,14 +176,14 @@ class TestJoining:
 
 
 class TestAgreeing:
-    """One of two processes is simulated: `_from_all` returns its part, too."""
+    """One of two processes is simulated: `from_all` returns its part, too."""
 
     def agreed(self, monkeypatch, make, other):
         """The result of process 0, where process 1 has `other` or fails (None)."""
         said = bytes(32) if other is None else hashlib.sha256(repr(other).encode()).digest()
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(
-            "padir.distributed.processes._from_all", lambda mine: np.stack([mine, np.frombuffer(said, np.uint8)])
+            "padir.distributed.processes.from_all", lambda mine: np.stack([mine, np.frombuffer(said, np.uint8)])
         )
         return agreed("the numbers", make)
 
@@ -204,6 +211,7 @@ class TestAgreeing:
         (1, ["Sharding.model_parallel=2"]),
         (2, []),
         (2, ["Sharding.shard_parameters=True"]),
+        (2, ["Sharding.shard_parameters=True", "Batching.parts=2"]),
         (2, ["Sharding.shard_parameters=True", "Sharding.model_parallel=2"]),
     ],
 )

@@ -14,7 +14,8 @@ from padir.decoding.search import Greedy, Sampling
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.ctranslate2 import CTranslate2Translator
-from padir.jobs.distillation import Teacher, distill
+from padir.jobs.distillation import distill
+from padir.jobs.teacher import Teacher
 
 pytest.importorskip("ctranslate2")
 GREEDY = Decoding(search=Greedy())

@@ -26,7 +26,8 @@ from padir.decoding.rescoring import rescorer
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.jobs.distillation import CHUNK_BATCHES, Teacher, distill, to_json
+from padir.jobs.distillation import CHUNK_BATCHES, distill
+from padir.jobs.teacher import Teacher, to_json
 from padir.refinement.corruption import Mixed
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.storage.folders import folder_lock

@@ -131,9 +131,11 @@ class WatchedRun(TrainRun):
         jax.tree.map(check, self.state, self.programs.placement.state)
 
 
-def train_as(kind: str, data: str, folder: str, num_steps: str) -> None:
+def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1") -> None:
+    batching = dataclasses.replace(SETTINGS["batching"], parts=int(parts))
+    config = TrainConfig(**SETTINGS | {"batching": batching}, num_steps=int(num_steps), sharding=KINDS[kind])
     with unittest.mock.patch("padir.training.loop.TrainRun", WatchedRun):
-        train(data, folder, TrainConfig(**SETTINGS, num_steps=int(num_steps), sharding=KINDS[kind]))
+        train(data, folder, config)
 
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:

@@ -11,7 +11,7 @@ from support.training import assert_equal
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.jobs.average import average_run
-from padir.jobs.distillation import Teacher
+from padir.jobs.teacher import Teacher
 from padir.models.directory import load_model
 from padir.storage.manifest import write_manifest
 from padir.training.checkpoints import Checkpoints
