@@ -1,4 +1,4 @@
-"""Shardings of the train state and of batches, and the training step as one program on all devices."""
+"""Shardings of the train state, the training step as one program on all devices, and batches put on the devices."""
 
 from __future__ import annotations
 
@@ -81,3 +81,41 @@ class Placement:
             f"{self.mesh.size} devices: the rows of a batch are split {data} ways, the work on each row {model} ways;"
             f" a device holds {part:.1%} of the state"
         )
+
+
+class PlacedBatches:
+    """Batches of a loader on the devices; the next one can be put there while the devices compute.
+
+    The state is that of the batches taken: a batch that was only fetched does not count, so that a run that resumes
+    from the state takes exactly the batches that the stopped run had not taken.
+
+    Args:
+      loader: an iterator over batches with `get_state` and `set_state` (`padir.data.loader.make_loader`).
+      place: puts the arrays of a batch on the devices.
+    """
+
+    def __init__(self, loader: Any, place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]):
+        self._loader, self._place = loader, place
+        self._state: dict[str, Any] = loader.get_state()
+        self._fetched: tuple[Any, Any, dict[str, Any]] | None = None
+
+    def __next__(self) -> tuple[dict[str, np.ndarray], dict[str, jax.Array]]:
+        """The next batch, on the host and on the devices."""
+        self.fetch()
+        assert self._fetched is not None
+        arrays, batch, self._state = self._fetched
+        self._fetched = None
+        return arrays, batch
+
+    def fetch(self) -> None:
+        """Reads the next batch and begins to copy it to the devices, unless that was done."""
+        if self._fetched is None:
+            arrays = next(self._loader)
+            self._fetched = arrays, self._place(arrays), self._loader.get_state()
+
+    def get_state(self) -> dict[str, Any]:
+        return self._state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._loader.set_state(state)
+        self._state, self._fetched = state, None

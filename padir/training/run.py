@@ -32,6 +32,7 @@ from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
 from padir.training.log import AVERAGED, TrainingLog
 from padir.training.nonfinite import Watch
+from padir.training.placement import PlacedBatches
 from padir.training.programs import Programs
 from padir.training.resume import finished, read_state, warn_of_changes
 from padir.training.signals import Stop, graceful_stop
@@ -47,8 +48,7 @@ class TrainRun:
     """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
 
     Several processes take the same decisions, as their metrics are equal or broadcast by the first process
-    (`padir.distributed.processes`). The first process alone writes to the model directory, except for checkpoints that
-    all processes write (`Checkpoints.shared`).
+    (`padir.distributed.processes`). Only the first process writes to the model directory, but for shared checkpoints.
 
     Attributes:
       config: the settings of the run.
@@ -71,7 +71,7 @@ class TrainRun:
         self.tokenizer = load_tokenizer(mixture.folders[0])
         self.programs = Programs.of(config, self.tokenizer.ids)
         self.mesh = self.programs.placement.mesh
-        self.loader = make_loader(
+        loader = make_loader(
             mixture,
             config.batching,
             row_multiple=self.mesh.shape[DATA] * config.batching.parts,
@@ -79,6 +79,7 @@ class TrainRun:
             seed=config.seed,
             shard=process_rows(self.mesh),
         )
+        self.batches = PlacedBatches(loader, self.programs.placement.batch)
         self.card = ModelCard(
             config=config.model,
             ids=self.tokenizer.ids,
@@ -109,7 +110,7 @@ class TrainRun:
         else:
             state, loader_state = read_state(lambda: self.checkpoints.restore_latest(like), like, shardings)
         if state is not None:
-            self.loader.set_state(loader_state)
+            self.batches.set_state(loader_state)
         elif (start := self.config.start_from) is not None:
             start = StartFrom(start) if isinstance(start, str) else start
             read = functools.partial(start.load, model, self.tokenizer)
@@ -147,12 +148,14 @@ class TrainRun:
             yield
 
     def step(self) -> None:
-        """Takes one optimizer step on the loader's next batch."""
-        arrays = next(self.loader)
+        """Takes one optimizer step on the next batch, and fetches the batch after while the devices compute."""
+        arrays, batch = next(self.batches)
         with jax.set_mesh(self.mesh):
-            batch = self.programs.placement.batch(arrays)
-            self.state, sums = settle(self.programs.step(self.state, batch))
+            self.state, sums = self.programs.step(self.state, batch)
         self.at += 1
+        if self.at < self.config.num_steps:
+            self.batches.fetch()
+        settle((self.state, sums))
         self._watch.add(self.at, arrays, sums.not_finite)
         self._sums = sums if self._sums is None else jax.tree.map(jnp.add, self._sums, sums)
 
@@ -227,8 +230,7 @@ class TrainRun:
             )
 
     def _save(self, extra: bool) -> None:
-        place = self.loader.get_state()
-        self.checkpoints.save(self.at, self.state, place, files=self._described(), extra=extra)
+        self.checkpoints.save(self.at, self.state, self.batches.get_state(), files=self._described(), extra=extra)
 
     def _described(self) -> dict[str, bytes]:
         """The files of a checkpoint that make its model usable before the run has finished."""
