@@ -31,7 +31,6 @@ from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError
 from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tables, read_rows, report
 from padir.evaluation.columns import summary
-from padir.jobs.teacher import to_json
 from padir.metrics import significance
 from padir.metrics.non_words import non_words
 from padir.reporting import tables
@@ -95,7 +94,7 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     decodings = functools.partial(decodings_of, args)
     every = [decoding for _, translator in models for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in models), decodings=every)
-    agreed("the decoding options", lambda: [to_json(decoding) for decoding in every])
+    agreed("the decoding options", lambda: every)
     done: list[dict[str, Any]] = []
     path = args.json or (args.output and f"{args.output}.json")
 
