@@ -29,7 +29,7 @@ from padir import checks
 from padir.data.manifest import REMEDY, PreparedManifest, SplitInfo
 from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
-from padir.data.records import read_records, readable
+from padir.data.records import read_flat, readable
 from padir.data.sources import PathLike
 from padir.errors import PadirError
 from padir.text.ids import Ids, round_up
@@ -180,25 +180,36 @@ class _Records:
         rows = rows[shard[0] * B : (shard[0] + 1) * B]
         numbers = [record for row in rows for record in row]  # may be empty in the last batch of an epoch
         stored_N2 = self._length_N2[np.array(numbers, int)] - self._added_2
-        pairs = iter(read_records(self._source, numbers, stored_N2, self._vocab_size, self._mixture))
-        batch = {
-            "source_BS": np.zeros((B, S), np.int32),
-            "source_segment_BS": np.zeros((B, S), np.int32),
-            "target_BL": np.zeros((B, L), np.int32),
-            "target_segment_BL": np.zeros((B, L), np.int32),
-        }
-        for b, row in enumerate(rows):
-            s = t = 0
-            for segment in range(1, len(row) + 1):
-                source, target = next(pairs)
-                first = s + len(self._prefix)
-                batch["source_BS"][b, s:first] = self._prefix
-                batch["source_BS"][b, first : first + len(source)] = source
-                batch["source_segment_BS"][b, s : first + len(source)] = segment
-                batch["target_BL"][b, t : t + len(target)] = target
-                batch["target_segment_BL"][b, t : t + len(target)] = segment
-                s, t = first + len(source), t + len(target)
+        sides = read_flat(self._source, numbers, stored_N2, self._vocab_size, self._mixture)
+        count_B = np.array([len(row) for row in rows], int)
+        first_N = np.repeat(np.cumsum(count_B) - count_B, count_B)  # number of the first pair of each pair's row
+        row_N, segment_N = np.repeat(np.arange(len(rows)), count_B), np.arange(len(numbers)) - first_N + 1
+        batch: Arrays = {}
+        for name, length, tokens_T, stored_N, added in zip(
+            ("source", "target"), (S, L), sides, stored_N2.T.astype(np.int64), self._added_2.tolist(), strict=True
+        ):
+            begin_N = np.cumsum(stored_N + added) - (stored_N + added)
+            begin_N += length * row_N - begin_N[first_N]  # places in the flat batch
+            values, segments = np.zeros(B * length, np.int32), np.zeros(B * length, np.int32)
+            values[(begin_N[:, None] + np.arange(added)).ravel()] = np.tile(self._prefix[:added], len(numbers))
+            values[_ranges(begin_N + added, stored_N)] = tokens_T
+            segments[_ranges(begin_N, stored_N + added)] = np.repeat(segment_N, stored_N + added)
+            axes = "BS" if name == "source" else "BL"
+            batch |= {
+                f"{name}_{axes}": values.reshape(B, length),
+                f"{name}_segment_{axes}": segments.reshape(B, length),
+            }
         return batch
+
+
+def _ranges(begin_N: np.ndarray, size_N: np.ndarray) -> np.ndarray:
+    """The numbers begin .. begin + size - 1 of every range, one range after another.
+
+    >>> _ranges(np.array([5, 20]), np.array([3, 2])).tolist()
+    [5, 6, 7, 20, 21]
+    """
+    before_N = np.cumsum(size_N) - size_N
+    return np.repeat(begin_N - before_N, size_N) + np.arange(size_N.sum())
 
 
 class _Batches(grain.IterDataset):

@@ -124,26 +124,29 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Itera
       order: record numbers [n], in the order in which they are taken.
       length_N2: source tokens (length token and EOS included) and target tokens (EOS included) of each record.
     """
-    shape = layout.shapes()[0]
-    capacity = np.array([layout.source_row_length, layout.row_length, layout.max_segments])
-    need_N3 = np.concatenate([length_N2, np.ones_like(length_N2[:, :1])], axis=1)
-    # Open rows in a ring: `oldest` is the next to be closed; an unopened row has room for everything.
-    room_R3 = np.tile(capacity, (_OPEN_ROWS, 1))
+    shape, most = layout.shapes()[0], layout.max_segments
+    source_N, target_N = length_N2[:, 0].tolist(), length_N2[:, 1].tolist()
+    # Open rows in a ring: `oldest` is the next to be closed. Lists, as NumPy is slow on 64 numbers at a time.
+    source_room, target_room = [layout.source_row_length] * _OPEN_ROWS, [layout.row_length] * _OPEN_ROWS
     open_rows: Rows = [[] for _ in range(_OPEN_ROWS)]
     oldest = 0
     done: Rows = []
     for record in order.tolist():
-        fits_R = np.all(room_R3 >= need_N3[record], axis=1)
-        slot = int(fits_R.argmax())
-        if not fits_R[slot]:
+        source, target = source_N[record], target_N[record]
+        for slot in range(_OPEN_ROWS):
+            if target_room[slot] >= target and source_room[slot] >= source and len(open_rows[slot]) < most:
+                break
+        else:
             slot, oldest = oldest, (oldest + 1) % _OPEN_ROWS
             done.append(open_rows[slot])
-            open_rows[slot], room_R3[slot] = [], capacity
+            open_rows[slot] = []
+            source_room[slot], target_room[slot] = layout.source_row_length, layout.row_length
             if len(done) == layout.rows:
                 yield shape, done
                 done = []
         open_rows[slot].append(record)
-        room_R3[slot] -= need_N3[record]
+        source_room[slot] -= source
+        target_room[slot] -= target
     done += [row for row in open_rows if row]
     for start in range(0, len(done), layout.rows):
         yield shape, done[start : start + layout.rows]

@@ -154,6 +154,35 @@ def readable(where: object) -> Iterator[None]:
         raise PadirError(f"the records of {where} are damaged ({first_line(error)})", remedy=REMEDY) from error
 
 
+def read_flat(
+    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
+) -> tuple[np.ndarray, np.ndarray]:
+    """Source tokens and target tokens of many records, each as one int32 array with the records one after another.
+
+    This does the work of `read_records` for all records at once, which is several times as fast. Arguments and errors
+    are those of `read_records`.
+    """
+    if not len(numbers):
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    with readable(where):
+        records = source.__getitems__(list(numbers))
+    source_N, target_N = length_N2[:, 0].astype(np.int64), length_N2[:, 1].astype(np.int64)
+    size_N = 1 + source_N + target_N
+    if list(map(len, records)) == (4 * size_N).tolist() and source_N.all() and target_N.all():
+        all_T = np.frombuffer(b"".join(records), "<i4")
+        begin_N = np.cumsum(size_N) - size_N
+        ends = all_T[begin_N + source_N], all_T[begin_N + size_N - 1]
+        parts = np.stack([np.ones_like(source_N), source_N, target_N], axis=1)  # the source's length, and the two sides
+        part_T = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(parts)), parts.ravel())
+        tokens_T = all_T[part_T > 0]
+        whole = (all_T[begin_N] == source_N).all() and all((end_N == EOS).all() for end_N in ends)
+        if whole and tokens_T.min() > PADDING and tokens_T.max() < vocab_size:
+            return all_T[part_T == 1], all_T[part_T == 2]
+    for record, length_2 in zip(records, length_N2, strict=True):
+        read_record(record, length_2, vocab_size)  # says which lengths the damaged record should have
+    raise AssertionError("a damaged record must not pass as whole")
+
+
 def read_records(
     source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
 ) -> list[tuple[np.ndarray, np.ndarray]]:
