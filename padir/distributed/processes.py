@@ -158,13 +158,13 @@ def seen_by_all(folder: Path) -> bool:
     if jax.process_count() == 1:
         return False
     name = from_first(lambda: _made(folder / f".seen.{secrets.token_hex(8)}"))
-    seen, mine = (folder / name).exists(), folder / f"{name}.{jax.process_index()}"
-    if seen:
-        try:
+    mine = folder / f"{name}.{jax.process_index()}"
+    try:
+        if seen := (folder / name).exists():
             mine.touch()
             mine.unlink()
-        except OSError:
-            seen = False
+    except OSError:
+        seen = False
     everywhere = bool(from_all(np.array(seen)).all())
     from_first(lambda: (folder / name).unlink())
     return everywhere
