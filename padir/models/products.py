@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int8
+from jaxtyping import Array, Float, Int8, Shaped
 
 from padir.text.ids import at_most
 
 _FEW_ROWS = 8
+_SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
 
 def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLike, axis: int = 0) -> Array:
@@ -34,8 +35,44 @@ def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLik
         product: Any = _bfloat16_dot(x.astype(dtype), kernel.astype(dtype), axis)
         return product
     if axis == 1:
-        return jnp.dot(x.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)
+        return _table_dot(x.astype(dtype), kernel.astype(dtype), jnp.float32)
     return jnp.dot(x.astype(dtype), kernel.astype(dtype))
+
+
+def _table_dot(x: Shaped[Array, "*B D"], table: Shaped[Array, "F D"], result: DTypeLike) -> Array:
+    """The inner products of x and all rows of a table, of type `result`.
+
+    With a few rows of x and a large table a CPU multiplies blocks of the table: XLA copies the operand of a product
+    into another order first, which costs more than the product of a few rows, unless the operand is small.
+    """
+    rows = x.size // x.shape[-1] if at_most(x.size, _SMALL_BATCH * x.shape[-1]) else 0
+    blocks = _blocks(table.shape[0]) if rows > 1 else None
+
+    def whole(x, table):
+        # The table is not transposed here, because XLA would repeat the transposition in every step of a loop.
+        return jax.lax.dot_general(x, table, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=result)
+
+    def by_block(x, table):
+        table_NFD = table.reshape(blocks, -1, table.shape[1])
+        product = jnp.einsum("RD,NFD->NRF", x.reshape(rows, -1), table_NFD, preferred_element_type=result)
+        return jnp.moveaxis(product, 0, 1).reshape(*x.shape[:-1], -1)
+
+    if blocks is None:
+        return whole(x, table)
+    return jax.lax.platform_dependent(x, table, cpu=by_block, default=whole)
+
+
+@functools.lru_cache
+def _blocks(size: int) -> int | None:
+    """The number of equal blocks that a large table is cut into; None if it is small or has no such blocks.
+
+    >>> _blocks(8_100), _blocks(32_128), _blocks(100), _blocks(8_101)
+    (9, 32, None, None)
+    """
+    least, most = _BLOCK
+    if size < _LARGE_TABLE:
+        return None
+    return next((size // block for block in range(most, least - 1, -1) if size % block == 0), None)
 
 
 def _rounds_operands() -> bool:
@@ -84,6 +121,8 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     rounded = jnp.round(rows / step).astype(jnp.int8)
     if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
         rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
-    # The kernel is not transposed here, because XLA would repeat the transposition in every step of a loop.
-    product = jax.lax.dot_general(rounded, kernel, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    if axis == 1:
+        product = _table_dot(rounded, kernel, jnp.int32)
+    else:
+        product = jnp.dot(rounded, kernel, preferred_element_type=jnp.int32)
     return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.models.products import dot
+from padir.models.products import dot, int8_dot
 
 X = jax.random.normal(jax.random.key(0), (3, 5, 16))
 KERNELS = {0: jax.random.normal(jax.random.key(1), (16, 24)), 1: jax.random.normal(jax.random.key(1), (24, 16))}
@@ -67,3 +67,19 @@ def test_gradient_of_a_kernel_has_its_type():
     with jax.default_matmul_precision("BF16_BF16_F32"):
         found = jax.grad(lambda kernel: dot(X, kernel, dtype=jnp.float32).sum())(KERNELS[0].astype(jnp.bfloat16))
     assert found.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("lead", [(1,), (2,), (3, 5), (64,), (65,)], ids=str)
+def test_few_rows_and_a_large_table_are_multiplied_block_by_block(lead):
+    """The table has 2,100 rows, three blocks of 700; one row, and more than 64 rows, are multiplied as before."""
+    x, table = jax.random.normal(jax.random.key(0), (*lead, 16)), jax.random.normal(jax.random.key(1), (2_100, 16))
+    few = 1 < np.prod(lead) <= 64
+    program = jax.jit(functools.partial(dot, dtype=jnp.float32, axis=1))
+    assert ("3x700x16" in program.lower(x, table).as_text()) == (few and jax.default_backend() == "cpu")
+    np.testing.assert_allclose(program(x, table), in_float64(x, table, 1), atol=1e-5)
+
+    scale_F = jnp.arange(1, 2_101) / 2_100
+    whole = jnp.round(table * 30).astype(jnp.int8)
+    near = np.round(np.asarray(x) * (127 / np.abs(x).max(-1, keepdims=True))) @ np.asarray(whole, np.int64).T
+    expected = near * np.abs(x).max(-1, keepdims=True) / 127 * scale_F
+    np.testing.assert_allclose(int8_dot(x, whole, scale_F, axis=1), expected, rtol=1e-5, atol=1e-5)
