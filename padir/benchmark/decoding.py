@@ -24,6 +24,8 @@ from padir.evaluation.systems import Decodings, Row, decodings_for, ways
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.params import count_parameters
 
+LENGTHS = (1, 10, 20, 40, 60)  # least target tokens of each class of sentences, EOS included
+
 
 @dataclasses.dataclass(frozen=True)
 class System:
@@ -131,7 +133,7 @@ def measure(
 
     Returns:
       For each system a row for tables, whose metrics have their units in the signature, and details as JSON: quantiles
-      of the calls' seconds, seconds of each repeat, quartiles, stages.
+      of the calls' seconds, seconds of each repeat, quartiles, stages, and speed by length if a batch is one sentence.
 
     Raises:
       PadirError: there is nothing to time, or the programs of all shapes do not fit into the process at once.
@@ -173,6 +175,7 @@ def _row(
         "repeat_seconds": timed.total_R.tolist(),
         "sentences_per_second": np.percentile(len(results) / timed.total_R, [25, 50, 75]).tolist(),
         "ratio": dataclasses.asdict(Ratio.of(baseline, timed)),
+        "by_length": by_length(results, timed, baseline),
         "stages": {name: float(np.median([each[name] for each in stages])) for name in stages[0]},
     }
     evaluation = Evaluation(
@@ -198,6 +201,7 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
         Score("tokens_per_second", rate * tokens / sentences, f"tok:model's own|{repeats}"),
         Score("ratio", ratio.median, "sentences per second to those of the first row|repeats:side by side|of:median"),
         Score("passes", sum(result.passes for result in results) / sentences, ""),
+        *_draft_passes(results),
         Score("tokens", tokens / sentences, ""),
         Score(
             "compile_seconds",
@@ -205,6 +209,31 @@ def _speed(timed: Timed, ratio: Ratio, results: Sequence[Translation], batch_siz
             "first calls less the median of the others|programs that are on disk or shared with an earlier row: loaded",
         ),
     ]
+
+
+def _draft_passes(results: Sequence[Translation]) -> list[Score]:
+    """Passes of the drafter, if translations were verified."""
+    passes = sum(result.draft_passes for result in results) / len(results)
+    return [Score("draft_passes", passes, "")] if passes else []
+
+
+def by_length(results: Sequence[Translation], timed: Timed, baseline: Timed) -> list[dict[str, Any]]:
+    """Speed of calls with one sentence each, by the number of its target tokens; [] for calls with several."""
+    found = []
+    for least, most in zip(LENGTHS, (*(length - 1 for length in LENGTHS[1:]), None), strict=True):
+        part = [i for i, each in enumerate(results) if least <= each.length <= (most or each.length)]
+        if part and len(results) == timed.seconds_RB.shape[1]:
+            own, other = (dataclasses.replace(each, seconds_RB=each.seconds_RB[:, part]) for each in (timed, baseline))
+            found.append(
+                {
+                    "tokens": f"{least}-{most}" if most else f"{least}+",
+                    "sentences": len(part),
+                    "tokens_per_pass": sum(results[i].length for i in part) / sum(results[i].passes for i in part),
+                    "seconds": float(np.median(own.total_R)) / len(part),
+                    "ratio": Ratio.of(other, own).median,
+                }
+            )
+    return found
 
 
 def _memory(system: System, batch: TimedBatch) -> list[Score]:

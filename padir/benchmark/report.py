@@ -73,6 +73,8 @@ def show(rows: Rows, where: Mapping[str, Any]) -> None:
     columns, lines = cells(rows)
     tables.show(f"translating, measured on {machine_line(where)}", columns, lines)
     tables.show("milliseconds of each stage of a batch", *stage_table(rows))
+    if any(row.get("draft") for row in rows):
+        tables.show("by target tokens, one sentence at a time", *length_table(rows))
 
 
 def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
@@ -84,6 +86,17 @@ def stage_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
         times = [f"{1e3 * stages[name]:.2f}" if name in stages else "-" for name in names]
         lines.append([str(i), label(row, rows), *times])
     return ["#", "system", *names], lines
+
+
+def length_table(rows: Rows) -> tuple[list[str], list[list[str]]]:
+    """Columns and lines of a table: tokens for each decoder pass and speed by length; no line for batches."""
+    columns = ["#", "system", "tokens", "sentences", "tokens_per_pass", "ms", "ratio"]
+    return columns, [
+        [str(i), label(row, rows), part["tokens"], str(part["sentences"])]
+        + [f"{x:.2f}" for x in (part["tokens_per_pass"], 1e3 * part["seconds"], part["ratio"])]
+        for i, row in enumerate(rows, 1)
+        for part in row["details"]["by_length"]
+    ]
 
 
 def to_markdown(rows: Rows, where: Mapping[str, Any]) -> str:

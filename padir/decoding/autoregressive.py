@@ -129,10 +129,14 @@ def allowed(
 
 
 class SearchInputs(NamedTuple):
-    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits."""
+    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits.
+
+    `memory_BSD` is the output of the autoregressive model's encoder, for a drafter's model with the same encoder.
+    """
 
     source_BS: Int[Array, "B S"]
     limit_B: Int[Array, " B"]
+    memory_BSD: Float[Array, "B S D"] | None = None
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
@@ -150,7 +154,7 @@ def write_targets(
     Returns:
       The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
-    source_BS, limit_B = inputs
+    source_BS, limit_B, _ = inputs
     params = in_model_dtype(model.config, params)  # once, not for every token
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))

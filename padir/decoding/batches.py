@@ -76,6 +76,7 @@ class WrittenBatch:
       length_BN: number of target tokens, EOS included.
       score_BN: the search's score; -inf for an unfinished row.
       passes_B: decoder passes of each sentence.
+      draft_passes_B: decoder passes of the drafter's model; None without a draft.
     """
 
     source: SourceBatch = flax.struct.field(pytree_node=False)
@@ -83,6 +84,7 @@ class WrittenBatch:
     length_BN: Int[np.ndarray, "B N"]
     score_BN: Float[np.ndarray, "B N"]
     passes_B: Int[np.ndarray, " B"]
+    draft_passes_B: Int[np.ndarray, " B"] | None = None
 
 
 def source_batches(

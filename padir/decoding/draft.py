@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import math
 from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir import checks
 from padir.decoding.autoregressive import SearchInputs
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.text.tokenizer import Tokenizer
 
 
@@ -101,6 +106,12 @@ class Draft:
         drafter = {"class": type(self.drafter).__name__, **options}
         return {"name": self.name, "drafter": drafter, "tolerance": self.tolerance, "sha256": self.sha256}
 
+    @functools.cached_property
+    def encoder(self) -> str:
+        """Checksum of the encoder of the drafter's model (`encoder_sum`); "" for a drafter without a model."""
+        model = getattr(self.drafter, "model", None)
+        return "" if model is None else encoder_sum(model.config, self.params)
+
     def check(self, tokenizer: Tokenizer) -> None:
         """Checks that the drafter's model and the model that verifies have one vocabulary.
 
@@ -112,6 +123,17 @@ class Draft:
                 f"the draft's model has another vocabulary (sha256 {self.vocabulary[:8]}) than the model that verifies"
                 f" it ({tokenizer.sha256[:8]}): take two models of one vocabulary"
             )
+
+
+def encoder_sum(config: ModelConfig, params: Any) -> str:
+    """Checksum of all that an encoder's output depends on; models with the same one may share this output."""
+    sizes = [config.heads, config.head_dim, config.mlp_activations, config.dtype, config.length_token]
+    total = hashlib.sha256(repr(sizes).encode())
+    leaves, _ = jax.tree_util.tree_flatten_with_path((params["encoder"], params["token_embedder"]))
+    for path, leaf in leaves:
+        total.update(f"{path} {leaf.shape} {leaf.dtype}".encode())
+        total.update(np.asarray(leaf).tobytes())
+    return total.hexdigest()
 
 
 def window(tokens_BL: Int[Array, "B L"], begin_B: Int[Array, " B"], size: int) -> Int[Array, "B K"]:

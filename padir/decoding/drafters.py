@@ -16,7 +16,7 @@ from jaxtyping import Array, Int
 
 from padir import checks
 from padir.decoding.draft import Draft, at, window
-from padir.decoding.refine_batch import DraftInputs, encode, lay_out
+from padir.decoding.refine_batch import BUCKET, DraftInputs, encode, lay_out
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.length import top_lengths
@@ -40,7 +40,7 @@ class Jacobi:
       PadirError: block is below 1.
     """
 
-    block: int = 8
+    block: int = 3
 
     def __post_init__(self):
         checks.at_least(1, block=self.block)
@@ -72,7 +72,7 @@ class Copy:
       PadirError: block is below 1.
     """
 
-    block: int = 8
+    block: int = 7
 
     def __post_init__(self):
         checks.at_least(1, block=self.block)
@@ -97,18 +97,21 @@ class Copy:
 class RefiningMemory(NamedTuple):
     """Memory of `RefiningDrafter`: encoded sources, and the draft, which row b reads at its position + shift_B[b].
 
-    `limit_B` is the greatest length of each draft.
+    `limit_B` is the greatest length of each draft, and `passes_B` counts the decoder passes.
     """
 
     draft_BL: Int[Array, "B L"]
     shift_B: Int[Array, " B"]
     limit_B: Int[Array, " B"]
+    passes_B: Int[Array, " B"]
     inputs: DraftInputs
 
 
 @dataclasses.dataclass(frozen=True)
 class RefiningDrafter:
     """Proposes a padir model's own translation of the most likely length, without repeated tokens.
+
+    A CTC model's draft is its canvas after the collapse.
 
     Attributes:
       model: the padir model, with the vocabulary of the autoregressive one.
@@ -120,32 +123,37 @@ class RefiningDrafter:
         `num_steps` more decoder passes, which rewrite the rest of the draft behind the accepted tokens.
 
     Raises:
-      PadirError: num_steps or block is below 1, or follow is unknown.
+      PadirError: num_steps or block is below 1, follow is unknown, or it is "refine" with a CTC model.
     """
 
     model: Transformer
     strategy: Strategy
     corruption: Corruption
     num_steps: int = 1
-    block: int = 8
+    block: int = 3
     follow: str = "token"
 
     def __post_init__(self):
         checks.at_least(1, num_steps=self.num_steps, block=self.block)
         checks.one_of(("token", "place", "refine"), follow=self.follow)
+        if self.follow == "refine" and self.model.config.ctc:
+            raise PadirError(
+                "a CTC model cannot refine behind given tokens, whose places in its canvas are not known: take"
+                " follow=token or follow=place"
+            )
 
     def begin(self, params, inputs, *, max_length, seed):
-        model, (source_BS, limit_B) = self.model, inputs
+        model, (source_BS, limit_B, memory_BSD) = self.model, inputs
         if model.config.length_token:
             source_BS = jnp.pad(source_BS, ((0, 0), (1, 0)), constant_values=model.ids.length)
-        encoded, cross_kv = encode(model, params, source_BS)
+        encoded, cross_kv = encode(model, params, source_BS, memory_BSD)
         length_B1, _ = top_lengths(encoded.length, 1)
         limit_B = jnp.minimum(limit_B, model.config.max_length)
         length_B1 = jnp.clip(length_B1, 2, limit_B[:, None])
         drafts = DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_B1, jnp.zeros_like(length_B1))
         blank_BL = jnp.zeros((source_BS.shape[0], min(max_length, model.config.max_length)), jnp.int32)
-        memory = RefiningMemory(blank_BL, jnp.zeros_like(limit_B), limit_B, drafts)
-        return self._refined(params, memory, blank_BL, jnp.zeros_like(limit_B), seed)
+        zero_B = jnp.zeros_like(limit_B)
+        return self._refined(params, RefiningMemory(blank_BL, zero_B, limit_B, zero_B, drafts), blank_BL, zero_B, seed)
 
     def propose(self, memory, rows):
         return window(memory.draft_BL, rows.length_B + memory.shift_B, self.block)
@@ -168,13 +176,33 @@ class RefiningDrafter:
         )
 
     def _refined(self, params, memory: RefiningMemory, known_BL, known_B, seed) -> RefiningMemory:
-        """Refines the draft behind the first `known_B` tokens of each row, which are `known_BL`."""
-        width = memory.draft_BL.shape[1]
+        """Refines the draft behind the first `known_B` tokens of each row, which are `known_BL`.
+
+        The canvas has the narrowest of a few widths that holds all drafts, since its padding costs as much as tokens.
+        """
         length_B = jnp.clip((memory.draft_BL > 0).sum(-1) - memory.shift_B, known_B + 2, memory.limit_B)
         length_B = jnp.where(known_B == 0, memory.inputs.length_BN[:, 0], length_B)
-        inputs = memory.inputs._replace(length_BN=length_B[:, None])
+        memory = memory._replace(inputs=memory.inputs._replace(length_BN=length_B[:, None]))
+        source, full = memory.inputs.source_BS.shape[1], memory.draft_BL.shape[1]
+        near = max(source // BUCKET, 1) * BUCKET * (2 if self.model.config.ctc else 1)
+        widths = sorted({min(width, full) for width in (near, near + BUCKET, full)})
+
+        def written(width: int):
+            draft_BL, passes_B = self._refined_within(width, params, memory, known_BL[:, :width], known_B, seed)
+            return jnp.pad(draft_BL, ((0, 0), (0, full - width))), passes_B
+
+        enough = jnp.array(widths[:-1], jnp.int32) < length_B.max()
+        draft_BL, passes_B = jax.lax.switch(enough.sum(), [functools.partial(written, width) for width in widths])
+        passes_B = memory.passes_B + passes_B
+        return memory._replace(draft_BL=draft_BL, shift_B=jnp.zeros_like(memory.shift_B), passes_B=passes_B)
+
+    def _refined_within(self, width: int, params, memory: RefiningMemory, known_BL, known_B, seed):
+        """Refines the draft, as `_refined` does, on a canvas of a width; returns the tokens that stay, and the passes.
+
+        Repeated tokens are left out, and so are blanks, as a CTC model's translation is its canvas without both.
+        """
         key_B, canvas, logits_fn = lay_out(
-            self.model, params, inputs, max_target_length=width, corruption=self.corruption, seed=seed
+            self.model, params, memory.inputs, max_target_length=width, corruption=self.corruption, seed=seed
         )
         rest_BL = window(memory.draft_BL, memory.shift_B, width)
         is_known_BL = jnp.arange(width) < known_B[:, None]
@@ -183,11 +211,13 @@ class RefiningDrafter:
         canvas = dataclasses.replace(canvas, tokens_BL=tokens_BL, free_BL=canvas.free_BL & ~is_known_BL)
         if canvas.visible_BLL is not None:
             canvas = veil(canvas, canvas.free_BL & ~written_BL)
-        canvas = refine(key_B, canvas, logits_fn, self.strategy, num_steps=self.num_steps).canvas
+        refined = refine(key_B, canvas, logits_fn, self.strategy, num_steps=self.num_steps)
+        canvas = refined.canvas
         kept_BL = (canvas.segment_BL > 0) & ~repeats(canvas.tokens_BL, canvas)
+        if self.model.config.ctc:
+            kept_BL &= canvas.tokens_BL != self.model.ids.blank
         order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
-        draft_BL = jnp.take_along_axis(jnp.where(kept_BL, canvas.tokens_BL, 0), order_BL, axis=1)
-        return memory._replace(draft_BL=draft_BL, shift_B=jnp.zeros_like(memory.shift_B))
+        return jnp.take_along_axis(jnp.where(kept_BL, canvas.tokens_BL, 0), order_BL, axis=1), refined.passes_B
 
 
 DRAFTERS: dict[str, type] = {"jacobi": Jacobi, "copy": Copy}
@@ -223,7 +253,7 @@ def load_draft(text: str) -> Draft:
         raise PadirError(f"{name} holds no finished model: give one that `padir train` or `padir average` wrote")
     translator = Translator.load(name)
     card = translator.card
-    if card.strategy is None or card.corruption is None or card.config.ctc or card.config.length_head == "oracle":
+    if card.strategy is None or card.corruption is None or card.config.length_head == "oracle":
         raise PadirError(f"{name} holds no model that refines drafts of predicted lengths: a draft needs one")
     drafter = RefiningDrafter(translator.model, card.strategy, card.corruption.full(), **values)
     checksum, vocabulary = sha256(folder / MANIFEST), translator.tokenizer.sha256

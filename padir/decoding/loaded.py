@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from padir.decoding.draft import encoder_sum
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import padded
 from padir.distributed.sharding import DATA, mesh_of, spread
@@ -107,6 +108,11 @@ class LoadedModel:
                     )
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
+
+    @functools.cached_property
+    def encoder(self) -> str:
+        """Checksum of the encoder (`padir.decoding.draft.encoder_sum`)."""
+        return encoder_sum(self.card.config, self.params)
 
     @property
     def as_integers(self) -> bool:

@@ -205,13 +205,14 @@ class CausalPipeline:
         inputs = SearchInputs(*loaded.place((source_BS, limit_B)))
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         if (draft := decoding.draft) is not None:
-            static = VerifyOptions(draft.drafter, decoding.search, longest, draft.tolerance)  # pyright: ignore
+            same = draft.encoder != "" and draft.encoder == loaded.encoder
+            static = VerifyOptions(draft.drafter, decoding.search, longest, draft.tolerance, same)  # pyright: ignore
             found = write_verified(
                 loaded.model, loaded.params, inputs, draft.params, options=static, seed=decoding.seed
             )
-            arrays = found.rows.tokens_BL, found.rows.length_B, found.score_B, found.rounds_B
-            tokens_BL, length_B, score_B, rounds_B = on_host(arrays)
-            return WrittenBatch(batch, tokens_BL[:, None], length_B[:, None], score_B[:, None], rounds_B)
+            arrays = found.rows.tokens_BL, found.rows.length_B, found.score_B, found.rounds_B, found.draft_passes_B
+            tokens_BL, length_B, score_B, *passes = on_host(arrays)
+            return WrittenBatch(batch, tokens_BL[:, None], length_B[:, None], score_B[:, None], *passes)
         options["kept_v"] = loaded.written_ids(source_BS, decoding)
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.params, inputs, **options)
@@ -229,6 +230,7 @@ class CausalPipeline:
                     score=float(written.score_BN[b, best]),
                     length=length,
                     passes=int(written.passes_B[b]),
+                    draft_passes=0 if written.draft_passes_B is None else int(written.draft_passes_B[b]),
                     hypotheses=written.score_BN.shape[1],
                 )
             )

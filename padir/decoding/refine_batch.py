@@ -104,11 +104,14 @@ def padded(rows: Sequence[list[int]], batch_size: int, row_multiple: int = 1) ->
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def encode(model: Transformer, params, source_BS):
-    """Computes the encoder's output of a batch of sources, and each decoder layer's keys and values of this output."""
+def encode(model: Transformer, params, source_BS, memory_BSD=None):
+    """Computes the encoder's output of a batch of sources, and each decoder layer's keys and values of this output.
+
+    `memory_BSD` is the encoder's output, if another model with the same encoder has computed it.
+    """
     segment_BS = (source_BS > 0).astype(jnp.int32)
     bound = model.bind({"params": params})
-    encoded = bound.encode(source_BS, segment_BS)
+    encoded = bound.encode(source_BS, segment_BS, memory_BSD=memory_BSD)
     return encoded, bound.cross_kv(encoded.memory_BSD)
 
 

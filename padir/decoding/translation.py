@@ -25,6 +25,7 @@ class Translation:
       candidates: if requested (`Decoding.n_best`), texts and scores of the best hypotheses, best first.
       candidate_lengths: the target lengths of the candidates.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
+      draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
       whole_text: the text before repeated tokens were dropped; None if nothing drops any, as for a causal model.
     """
 
@@ -39,6 +40,7 @@ class Translation:
     candidate_lengths: tuple[int, ...] = ()
     oscillated: bool = False
     whole_text: str | None = None
+    draft_passes: int = 0
 
     @staticmethod
     def of_json(row: dict[str, Any]) -> Translation:

@@ -35,11 +35,18 @@ _COINS = 2**31 - 1  # folded into the keys of sentences: a drafter may draw from
 
 
 class Rounds(NamedTuple):
-    """Verified translations, their scores (-inf for unfinished ones) and each sentence's number of rounds."""
+    """Verified translations, and numbers of each sentence.
+
+    Attributes:
+      score_B: the search's score; -inf for an unfinished sentence.
+      rounds_B: number of rounds, each of which is a decoder pass of the model.
+      draft_passes_B: number of decoder passes of the drafter's model (`passes_B` of its memory; 0 if it has none).
+    """
 
     rows: Verified
     score_B: Float[Array, " B"]
     rounds_B: Int[Array, " B"]
+    draft_passes_B: Int[Array, " B"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +57,14 @@ class VerifyOptions:
       search: greedy search (or a beam of one, which scores otherwise), or sampling with one sample for each sentence.
       max_length: L, at least every limit.
       tolerance: as in `Draft`.
+      one_encoder: the drafter's model has the same encoder, which then reads the sources once for both.
     """
 
     drafter: Drafter
     search: Greedy | Beam | Sampling
     max_length: int
     tolerance: float = 0.0
+    one_encoder: bool = False
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="options")
@@ -76,7 +85,7 @@ def write_verified(
       seed: seed of random draws.
     """
     drafter, search, max_length = options.drafter, options.search, options.max_length
-    source_BS, limit_B = inputs
+    source_BS, limit_B, _ = inputs
     params = in_model_dtype(model.config, params)  # once, not at every round
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
@@ -109,14 +118,15 @@ def write_verified(
         done_B=jnp.zeros(batch, bool),
     )
     if model.config.length_token:  # a dual model's sources; a drafter's model adds its own
-        inputs = SearchInputs(source_BS[:, 1:], limit_B)
+        source_BS = source_BS[:, 1:]
+    inputs = SearchInputs(source_BS, limit_B, encoded.memory_BSD if options.one_encoder else None)
     memory = drafter.begin(drafter_params, inputs, max_length=max_length, seed=seed)
     state = rows, memory, bound.empty_cache(batch, 1, room), jnp.zeros(batch, jnp.int32)
-    rows, _, _, rounds_B = jax.lax.while_loop(
+    rows, memory, _, rounds_B = jax.lax.while_loop(
         lambda state: ~state[0].done_B.all() & (state[3].max() < max_length), body, state
     )
     score_B = jnp.where(rows.done_B, search.score(rows.log_prob_B, rows.length_B), -jnp.inf)
-    return Rounds(rows, score_B, rounds_B)
+    return Rounds(rows, score_B, rounds_B, getattr(memory, "passes_B", jnp.zeros_like(rounds_B)))
 
 
 def _judge(

@@ -94,10 +94,20 @@ def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
     """Mean passes and hypotheses per sentence, and the number of truncated sentences."""
     counts = {
         "passes": sum(result.passes for result in results) / len(results),
+        **_of_drafts(results),
         "hypotheses": sum(result.hypotheses for result in results) / len(results),
         "truncated": float(sum(result.truncated for result in results) + cut),
     }
     return {name: Score(name, value, "") for name, value in counts.items()}
+
+
+def _of_drafts(results: Sequence[Translation]) -> dict[str, float]:
+    """Mean passes of the drafter and tokens for each pass of the model, if translations were verified."""
+    passes, draft_passes = (sum(getattr(result, name) for result in results) for name in ("passes", "draft_passes"))
+    if not draft_passes:
+        return {}
+    tokens = sum(result.length for result in results if result.passes)
+    return {"draft_passes": draft_passes / len(results), "tokens_per_pass": tokens / passes}
 
 
 def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, oracle_lengths: bool = False) -> None:

@@ -74,6 +74,7 @@ class Transformer(nn.Module):
         *,
         num_segments: int = 1,
         deterministic: bool = True,
+        memory_BSD: Float[Array, "B S D"] | None = None,
     ) -> Encoded:
         """Encodes source rows and predicts the target length of each segment.
 
@@ -81,8 +82,10 @@ class Transformer(nn.Module):
           source_BS: source segments; each begins with the [LENGTH] id if the length head is "token".
           segment_BS: 1 .. num_segments, 0 for padding.
           num_segments: G, the maximum number of segments in a row (static).
+          memory_BSD: the encoder's output, if another model with the same encoder has computed it.
         """
-        memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
+        if memory_BSD is None:
+            memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
         text_BS = jnp.where(source_BS == self.ids.length, 0, segment_BS) if self.config.length_token else segment_BS
         length = self.length_predictor(memory_BSD, source_BS == self.ids.length, segment_BS, num_segments)
         return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)

@@ -10,8 +10,11 @@ from support.tiny_model import TINY, prepared_numbers, random_translator
 
 from padir import benchmark
 from padir.benchmark import report
+from padir.benchmark.decoding import by_length
+from padir.benchmark.timing import Timed
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
+from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.metrics.scores import bleu
@@ -154,3 +157,20 @@ class TestRows:
             del row["scores"]["bleu"]
         with pytest.raises(PadirError, match="needs references"):
             report.plot(rows, tmp_path / "y.png", "title")
+
+    def test_speed_by_length(self):
+        """Two short sentences and a long one, each in a call of its own; the first row took twice the time."""
+        results = [Translation("", 0.0, length, passes) for length, passes in [(9, 3), (70, 14), (5, 4)]]
+        seconds_RB = np.array([[1.0, 4.0, 2.0]] * 3)
+        baseline, timed = Timed(np.zeros(3), 2 * seconds_RB), Timed(np.zeros(3), seconds_RB)
+        assert by_length(results, timed, baseline) == [
+            {"tokens": "1-9", "sentences": 2, "tokens_per_pass": 2.0, "seconds": 1.5, "ratio": 2.0},
+            {"tokens": "60+", "sentences": 1, "tokens_per_pass": 5.0, "seconds": 4.0, "ratio": 2.0},
+        ]
+        assert by_length(results, Timed(np.zeros(1), np.ones((3, 1))), baseline) == []  # one call for all three
+
+    def test_a_table_by_length(self):
+        part = {"tokens": "1-9", "sentences": 2, "tokens_per_pass": 2.0, "seconds": 0.0015, "ratio": 1.25}
+        row = {"model": "ar", "causal": True, "scores": {}, "details": {"by_length": [part], "stages": {}}}
+        _, (line,) = report.length_table([row])
+        assert line[2:] == ["1-9", "2", "2.00", "1.50", "1.25"]

@@ -12,12 +12,14 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_model_dir
 
 from padir.decoding.autoregressive import SearchInputs, write_targets
-from padir.decoding.draft import Drafter, Verified
+from padir.decoding.draft import Drafter, Verified, encoder_sum
 from padir.decoding.drafters import DRAFTERS, Copy, Jacobi, RefiningDrafter, RefiningMemory, load_draft
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, resolve
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
+from padir.decoding.text import collapsed
 from padir.decoding.translator import Translator
 from padir.decoding.verified import VerifyOptions, write_verified
 from padir.errors import PadirError
@@ -110,10 +112,16 @@ def refiner():
     return lambda **options: (RefiningDrafter(model, Padir(), Uniform(), **options), params)
 
 
+@pytest.fixture(scope="module")
+def ctc():
+    model, params = tiny_model(length_head="ctc", decoder_layers=1)
+    return lambda **options: (RefiningDrafter(model, Padir(), Uniform(), **options), params)
+
+
 class TestGreedy:
     @pytest.mark.parametrize("drafter", [Jacobi(1), Jacobi(4), Copy(3), Copy(8), Wild()], ids=str)
     def test_is_plain_greedy_search(self, drafter, causal, greedy):
-        rows, score_B, rounds_B = verified(causal, drafter)
+        rows, score_B, rounds_B, _ = verified(causal, drafter)
         plain, plain_score_BN, passes_B = greedy
         np.testing.assert_array_equal(rows.tokens_BL, plain.tokens_BNL[:, 0])
         np.testing.assert_array_equal(rows.length_B, plain.length_BN[:, 0])
@@ -124,8 +132,8 @@ class TestGreedy:
         "options", [{}, {"num_steps": 3, "block": 2}, {"follow": "place"}, {"follow": "refine"}], ids=str
     )
     def test_is_plain_greedy_search_with_a_refined_draft(self, options, refiner, causal, greedy):
-        rows, _, _ = verified(causal, *refiner(**options))
-        np.testing.assert_array_equal(rows.tokens_BL, greedy[0].tokens_BNL[:, 0])
+        found = verified(causal, *refiner(**options))
+        np.testing.assert_array_equal(found.rows.tokens_BL, greedy[0].tokens_BNL[:, 0])
 
     @pytest.mark.parametrize("block", [1, 3, 8, 20])
     def test_right_proposals_need_the_fewest_rounds(self, block, causal, greedy):
@@ -148,10 +156,12 @@ class TestGreedy:
 class TestContract:
     """Holds every drafter to the Protocol `Drafter`."""
 
-    @pytest.fixture(params=[*DRAFTERS, "token", "refine"])
-    def drafter(self, request, refiner):
+    @pytest.fixture(params=[*DRAFTERS, "token", "refine", "ctc"])
+    def drafter(self, request, refiner, ctc):
         if request.param in DRAFTERS:
             return DRAFTERS[request.param](block=3), None
+        if request.param == "ctc":
+            return ctc(block=3)
         return refiner(block=3, follow=request.param)
 
     def test_shapes_and_protocol(self, drafter):
@@ -281,7 +291,11 @@ class TestProposals:
     def test_of_a_draft_go_on_behind_the_models_token(self, choices, accepted, expected, refiner):
         drafter, _ = refiner(block=3)
         memory = RefiningMemory(
-            jnp.array([[7, 8, 9, 10, 3, 1, 0, 0, 0, 0, 0, 0]]), jnp.array([0]), jnp.array([12]), NO_INPUTS
+            jnp.array([[7, 8, 9, 10, 3, 1, 0, 0, 0, 0, 0, 0]]),
+            jnp.array([0]),
+            jnp.array([12]),
+            jnp.array([0]),
+            NO_INPUTS,
         )
         rows = rows_with([choices[:accepted]])
         memory = drafter.learn(None, memory, rows, jnp.array([choices]), jnp.array([accepted]), seed=0)
@@ -301,8 +315,48 @@ class TestProposals:
             draft_BL = np.asarray(learned.draft_BL)
             assert (draft_BL[:, :2] == prefix).all() and ((draft_BL == EOS).sum(-1) == 1).all()
             assert learned.shift_B.tolist() == [0, 0, 0, 0]
+            assert (learned.passes_B > memory.passes_B).all() and (memory.passes_B == 1).all()
             rests.append(draft_BL[:, 2:])
         assert (rests[0] != rests[1]).any()
+
+    def test_of_a_ctc_model_are_its_collapsed_canvas(self, ctc):
+        drafter, params = ctc(block=12)
+        inputs = SearchInputs(SOURCES.source_BS, jnp.array([32] * 4))
+        draft_BL = drafter.begin(params, inputs, max_length=32, seed=0).draft_BL
+        memory = encode(drafter.model, params, SOURCES.source_BS)
+        length_BN = 2 * (SOURCES.source_BS > 0).sum(-1, keepdims=True)
+        drafts = DraftInputs(memory[1], memory[0].segment_BS, SOURCES.source_BS, length_BN, 0 * length_BN)
+        options = RefineOptions(32, drafter.strategy, drafter.corruption)
+        refined = refine_drafts(drafter.model, params, drafts, options=options, num_steps=1, seed=0)
+        for b, draft_L in enumerate(np.asarray(draft_BL)):
+            tokens = collapsed(
+                np.asarray(refined.tokens_RL[b]), np.asarray(refined.free_RL[b]), drafter.model.ids.blank
+            )
+            assert draft_L.tolist() == [*tokens, EOS, *[0] * (31 - len(tokens))]
+        assert (draft_BL > 0).sum() < length_BN.sum()  # something was collapsed
+
+    def test_a_ctc_model_cannot_refine_behind_given_tokens(self, ctc):
+        with pytest.raises(PadirError, match="CTC model cannot refine behind given tokens.*follow=token"):
+            ctc(follow="refine")
+
+    def test_of_a_model_with_the_same_encoder_take_its_output(self, causal, ctc, greedy):
+        """The drafter's own encoder is not read then: here it is not a number."""
+        model, params = causal
+        drafter, own = ctc(block=3)
+        shared = {**own, "encoder": params["encoder"], "token_embedder": params["token_embedder"]}
+        assert encoder_sum(model.config, params) == encoder_sum(drafter.model.config, shared)
+        assert encoder_sum(model.config, params) != encoder_sum(drafter.model.config, own)
+        assert encoder_sum(dataclasses.replace(model.config, heads=4), params) != encoder_sum(model.config, params)
+        unread = {**shared, "encoder": jax.tree.map(lambda leaf: leaf * jnp.nan, params["encoder"])}
+        options = VerifyOptions(drafter, Greedy(), 16)
+        inputs = SearchInputs(SOURCES.source_BS, LIMITS)
+        twice = write_verified(model, params, inputs, shared, options=options, seed=0)
+        once = write_verified(
+            model, params, inputs, unread, options=dataclasses.replace(options, one_encoder=True), seed=0
+        )
+        for found in (once, twice):
+            np.testing.assert_array_equal(found.rows.tokens_BL, greedy[0].tokens_BNL[:, 0])
+        np.testing.assert_array_equal(once.rounds_B, twice.rounds_B)
 
     def test_of_a_refiner_begin_with_its_own_translation(self, refiner):
         drafter, params = refiner(num_steps=2, block=12)
@@ -315,25 +369,50 @@ class TestProposals:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    return random_model_dir(folder / "causal", causal=True), random_model_dir(folder / "refining")
+    sizes = {"causal": {"causal": True}, "refining": {}, "ctc": {"length_head": "ctc"}}
+    return tuple(random_model_dir(folder / name, **size) for name, size in sizes.items())
 
 
 class TestTranslator:
     TEXTS = ("eins", "", "zwei drei vier", "acht acht")
 
     def test_a_draft_changes_no_word(self, folders):
-        causal, refining = folders
+        causal, refining, ctc = folders
         translator = Translator.load(causal)
         plain = translator.translate(self.TEXTS, search=Greedy())
-        for draft in ("jacobi", "copy:block=2", f"{refining}:num_steps=2,block=3"):
+        passes = {
+            "jacobi": {0},
+            "copy:block=2": {0},
+            f"{refining}:num_steps=2,block=3": {1, 2},
+            f"{ctc}:block=3": {1},
+        }
+        for draft, some in passes.items():
             found = translator.translate(self.TEXTS, draft=load_draft(draft))
+            assert {each.draft_passes for each in found if each.passes} <= some
             assert [each.text for each in found] == [each.text for each in plain]
             assert found[1] == plain[1] and all(
                 mine.passes <= its.passes for mine, its in zip(found, plain, strict=True)
             )
 
+    @pytest.mark.parametrize("same", [True, False])
+    def test_a_model_with_the_same_encoder_reads_the_sources_once(self, same, folders, monkeypatch):
+        translator, draft = Translator.load(folders[0]), load_draft(str(folders[2]))
+        params = translator.params if same else {}
+        shared = {name: params.get(name, draft.params[name]) for name in draft.params if name != "decoder"}
+        draft = dataclasses.replace(draft, params={**draft.params, **shared})
+        told = []
+
+        def write(*args, options, **others):
+            told.append(options.one_encoder)
+            return write_verified(*args, options=options, **others)
+
+        monkeypatch.setattr("padir.decoding.pipeline.write_verified", write)
+        (found,) = translator.translate(self.TEXTS[:1], draft=draft)
+        assert told == [same]
+        assert found.text == translator.translate(self.TEXTS[:1], search=Greedy())[0].text
+
     def test_what_is_refused(self, folders, tmp_path):
-        causal, refining = folders
+        causal, refining, _ = folders
         translator = Translator.load(causal)
         draft = load_draft("jacobi")
         with pytest.raises(
@@ -347,7 +426,7 @@ class TestTranslator:
         other = dataclasses.replace(load_draft(str(refining)), vocabulary="a" * 64)
         with pytest.raises(PadirError, match=r"another vocabulary \(sha256 aaaaaaaa\)"):
             translator.translate(self.TEXTS, draft=other)
-        with pytest.raises(PadirError, match="has no hyperparameter 'size': it has block: int = 8, tolerance: float"):
+        with pytest.raises(PadirError, match="has no hyperparameter 'size': it has block: int = 3, tolerance: float"):
             load_draft("jacobi:size=3")
         with pytest.raises(PadirError, match="has no hyperparameter 'model'"):
             load_draft(f"{refining}:model=3")
