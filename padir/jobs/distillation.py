@@ -85,15 +85,20 @@ def distill(
     unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
         return PreparedManifest.of_json(kept)
+    sources = RecordSources(data_dir, manifest)
+    # The first process alone has these two, and the lock.
+    chunks = Chunks(unfinished)
+    translations = StoredTranslations(unfinished / "translations", len(sources.longest_first_N))
     with contextlib.ExitStack() as stack:
-        from_first(lambda: stack.enter_context(folder_lock(unfinished, "distilled into")))
-        chunks = Chunks(unfinished)  # of the first process
-        from_first(lambda: Chunks.open(unfinished, inputs, overwrite) and None)
+
+        def begin() -> None:
+            stack.enter_context(folder_lock(unfinished, "distilled into"))
+            Chunks.open(unfinished, inputs, overwrite)
+            stack.enter_context(translations)
+
+        from_first(begin)
         bleu = functools.partial(validation_bleu, teacher, data_dir, decoding)
         distilled = {**inputs, "validation": from_first(lambda: chunks.once("validation", bleu))}
-        sources = RecordSources(data_dir, manifest)
-        translations = StoredTranslations(unfinished / "translations", len(sources.longest_first_N))
-        from_first(lambda: stack.enter_context(translations) and None)
         _translate(teacher.translator, sources, decoding, chunks, translations, progress)
 
         def write() -> dict[str, Any]:
