@@ -235,7 +235,7 @@ def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     assert statuses == [0, 0], errors
     stopped = tmp_path / "stopped"
     processes = training(data, stopped, *settings, devices=2)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not ((stopped / "metrics.jsonl").exists() and (stopped / "metrics.jsonl").read_text().count("\n") > 5):
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
         time.sleep(0.05)
