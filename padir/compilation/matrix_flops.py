@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True) -> float:
+def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True, platform: str = "cpu") -> float:
     """FLOPs of all matrix products on all devices; a multiplication and an addition count as two.
 
     Products whose results nothing uses do not count, as XLA leaves them out. Of the branches of a condition the one
@@ -17,6 +17,7 @@ def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True) -> float:
       jaxpr: a jaxpr, closed or open.
       trips: how often the body of each outermost `while` loop counts; loops inside it count once.
       scans: count the body of a `scan` as often as it runs; else once, as XLA does.
+      platform: the platform whose branch of `jax.lax.platform_dependent` counts.
 
     >>> import jax, jax.numpy as jnp
     >>> step = lambda x, _: (x @ x, None)
@@ -30,8 +31,10 @@ def matrix_flops(jaxpr: Any, trips: int = 1, scans: bool = True) -> float:
             total += _dot_flops(equation)
             continue
         inner = trips if name != "while" else 1
-        parts = [matrix_flops(each, inner, scans) for each in _jaxprs(equation.params)]
-        if name == "cond":
+        parts = [matrix_flops(each, inner, scans, platform) for each in _jaxprs(equation.params)]
+        if platforms := equation.params.get("branches_platforms"):
+            total += parts[next(i for i, some in enumerate(platforms) if some is None or platform in some)]
+        elif name == "cond":
             total += max(parts, default=0.0)
         else:
             times = {"while": trips, "scan": equation.params.get("length", 1) if scans else 1}.get(name, 1)

@@ -257,4 +257,4 @@ def load_draft(text: str) -> Draft:
         raise PadirError(f"{name} holds no model that refines drafts of predicted lengths: a draft needs one")
     drafter = RefiningDrafter(translator.model, card.strategy, card.corruption.full(), **values)
     checksum, vocabulary = sha256(folder / MANIFEST), translator.tokenizer.sha256
-    return Draft(drafter, translator.params, text, tolerance, vocabulary, checksum)
+    return Draft(drafter, translator.loaded.converted, text, tolerance, vocabulary, checksum)

@@ -19,6 +19,7 @@ from padir.decoding.refine_batch import padded
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
 from padir.models.card import ModelCard
+from padir.models.params import in_model_dtype
 from padir.models.quantization import KEPT, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
@@ -37,6 +38,13 @@ class LoadedModel:
     def model(self) -> Transformer:
         """The module that the parameters belong to."""
         return Transformer(self.card.config, self.card.ids)
+
+    @functools.cached_property
+    def converted(self) -> Any:
+        """The parameters as programs of decoding read them (`in_model_dtype`), converted once, not in every batch."""
+        if self.card.config.dtype == "float32":
+            return self.params
+        return jax.jit(functools.partial(in_model_dtype, self.card.config))(self.params)
 
     @functools.cached_property
     def mesh(self) -> Mesh | None:

@@ -44,6 +44,6 @@ def in_mode(translator: Translator, mode: str) -> Translator:
             raise PadirError('the mode "verify" needs predicted lengths, but the length head is "oracle": use "causal"')
         assert card.strategy is not None and card.corruption is not None
         drafter = RefiningDrafter(translator.model, card.strategy, card.corruption.full())
-        draft = Draft(drafter, translator.params, name="its own", vocabulary=translator.tokenizer.sha256)
+        draft = Draft(drafter, translator.loaded.converted, name="its own", vocabulary=translator.tokenizer.sha256)
         causal.decoding = Decoding().changed(draft=draft)
     return causal

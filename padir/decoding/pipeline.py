@@ -93,7 +93,7 @@ class RefiningPipeline:
         loaded = self.loaded
         source_BS = loaded.padded(batch.tokens, self.decoding.batch_size)
         with loaded.on_devices():
-            encoded, cross_kv = encode(loaded.model, loaded.params, loaded.place(source_BS))
+            encoded, cross_kv = encode(loaded.model, loaded.converted, loaded.place(source_BS))
         return EncodedBatch(batch, source_BS, encoded, cross_kv)
 
     def try_lengths(self, batch: EncodedBatch) -> CandidateBatch:
@@ -115,14 +115,14 @@ class RefiningPipeline:
         """Makes a draft of every candidate and refines all drafts."""
         inputs, options = self._refine_arguments(tried)
         with self.loaded.on_devices():
-            drafts = refine_drafts(self.loaded.model, self.loaded.params, inputs, **options)
+            drafts = refine_drafts(self.loaded.model, self.loaded.converted, inputs, **options)
             return RefinedBatch(tried, on_host(drafts))
 
     def refine_memory(self, tried: CandidateBatch) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
         inputs, options = self._refine_arguments(tried)
         with self.loaded.on_devices():
-            program = refine_drafts.lower(self.loaded.model, self.loaded.params, inputs, **options).compile()
+            program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, **options).compile()
         return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
 
     def choose(self, refined: RefinedBatch) -> list[Translation]:
@@ -208,14 +208,14 @@ class CausalPipeline:
             same = draft.encoder != "" and draft.encoder == loaded.encoder
             static = VerifyOptions(draft.drafter, decoding.search, longest, draft.tolerance, same)  # pyright: ignore
             found = write_verified(
-                loaded.model, loaded.params, inputs, draft.params, options=static, seed=decoding.seed
+                loaded.model, loaded.converted, inputs, draft.params, options=static, seed=decoding.seed
             )
             arrays = found.rows.tokens_BL, found.rows.length_B, found.score_B, found.rounds_B, found.draft_passes_B
             tokens_BL, length_B, score_B, *passes = on_host(arrays)
             return WrittenBatch(batch, tokens_BL[:, None], length_B[:, None], score_B[:, None], *passes)
         options["kept_v"] = loaded.written_ids(source_BS, decoding)
         with loaded.on_devices():
-            written, score_BN, passes_B = write_targets(loaded.model, loaded.params, inputs, **options)
+            written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, inputs, **options)
         return WrittenBatch(batch, *on_host((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
 
     def read(self, written: WrittenBatch) -> list[Translation]:
@@ -244,7 +244,7 @@ class CausalPipeline:
             PROGRAMS.make_room()
             sides = tuple(loaded.padded([side[i] for i in some], batch_size) for side in (sources, targets))
             with loaded.on_devices():
-                log_prob_BL = score_targets(loaded.model, loaded.params, *loaded.place(sides))
+                log_prob_BL = score_targets(loaded.model, loaded.converted, *loaded.place(sides))
             for i, log_prob in zip(some, on_host(log_prob_BL.sum(-1)).tolist(), strict=False):
                 results[i] = TargetScore(log_prob, len(targets[i]))
         return results

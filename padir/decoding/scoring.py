@@ -113,7 +113,7 @@ def _score_batch(pipeline: RefiningPipeline, source: SourceBatch, targets: Seque
     with loaded.on_devices():
         log_prob_BT = _stages(
             loaded.model,
-            loaded.params,
+            loaded.converted,
             inputs,
             loaded.place(pad_rows(list(targets), width, rows)),
             strategy=decoding.strategy,

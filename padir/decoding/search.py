@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.scores import likely
+from padir.refinement.scores import best_logit, likely
 
 
 @flax.struct.dataclass
@@ -82,8 +82,8 @@ class Greedy:
     size = 1
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        value_BN1, token_BN1 = jax.lax.top_k(logits_BNV, 1)  # several times as fast as argmax and max on a CPU
-        return _own(token_BN1[..., 0], value_BN1[..., 0] - log_z_BN, rows)
+        value_BN, token_BN = best_logit(logits_BNV)
+        return _own(token_BN, value_BN - log_z_BN, rows)
 
     def score(self, log_prob_BN, length_BN):
         return log_prob_BN / jnp.maximum(length_BN, 1)

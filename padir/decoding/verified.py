@@ -29,7 +29,7 @@ from padir.decoding.search import Beam, Greedy, Sampling
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
 from padir.refinement.draws import sentence_keys
-from padir.refinement.scores import forbid, likely
+from padir.refinement.scores import best_logit, forbid, likely
 
 _COINS = 2**31 - 1  # folded into the keys of sentences: a drafter may draw from the keys themselves
 
@@ -138,7 +138,7 @@ def _judge(
 ) -> tuple[Int[Array, "B J"], Bool[Array, "B K"]]:
     """The model's choice at each position, given the proposal to its left, and whether it is the proposed token."""
     if not isinstance(search, Sampling):
-        best_BJ, choice_BJ = (x_BJ1[..., 0] for x_BJ1 in jax.lax.top_k(logits_BJV, 1))
+        best_BJ, choice_BJ = best_logit(logits_BJV)
         agrees_BK = choice_BJ[:, :-1] == proposal_BK
         if tolerance:
             here_BKV = proposal_BK[..., None] == jnp.arange(logits_BJV.shape[-1])

@@ -149,9 +149,19 @@ class RelativePositionBias(nn.Module):
         bucket_JL = relative_position_bucket(
             index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance, self.bidirectional
         )
-        if query_BJ is None:
-            return jnp.take(table, bucket_JL, axis=1)[None]
-        return jnp.moveaxis(jnp.take(table, jnp.asarray(bucket_JL)[query_BJ], axis=1), 0, 1)
+        bucket_BJL = bucket_JL[None] if query_BJ is None else jnp.asarray(bucket_JL)[query_BJ]
+        biases_HBJL = jax.lax.platform_dependent(table, bucket_BJL, tpu=_take_by_product, default=_take)
+        return jnp.moveaxis(biases_HBJL, 0, 1)
+
+
+def _take(table_HX, bucket):
+    return jnp.take(table_HX, bucket, axis=1)
+
+
+def _take_by_product(table_HX, bucket):
+    """Does what `_take` does by a product with one-hot vectors, as T5X: TPUs gather, and scatter gradients, slowly."""
+    chosen = jax.nn.one_hot(bucket, table_HX.shape[1], dtype=table_HX.dtype)
+    return jnp.einsum("HX,...X->H...", table_HX, chosen, precision=jax.lax.Precision.HIGHEST)
 
 
 class Attention(nn.Module):

@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Int
@@ -27,7 +28,7 @@ from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, 
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed
 from padir.models.length import get_length_head
-from padir.refinement.scores import Output, best_by_block
+from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
 
@@ -121,9 +122,13 @@ class Transformer(nn.Module):
             visible_BLL=visible_BLL,
             belief_BLD=belief_BLD,
         )
-        found_BL, size = None, self.ids.num_embeddings
+        found_BL, size, special = None, self.ids.num_embeddings, self.ids.special
         if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
-            found_BL = best_by_block(lambda *only: self.logits(states_BLD, only), size, self.ids.special)
+            found_BL = jax.lax.platform_dependent(
+                states_BLD,
+                tpu=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),  # no logits in memory
+                default=lambda states_BLD: best_by_block(lambda *only: self.logits(states_BLD, only), size, special),
+            )
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         belief_BLD = self.belief(logits_BLV) if self.config.self_conditioning else None
         return Output(logits_BLV, keep_BL, found_BL, belief_BLD, judges=self.config.rejecter_judges)

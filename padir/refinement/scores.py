@@ -8,6 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Int
 
 JUDGED = ("token", "prediction")
@@ -40,18 +41,72 @@ class Output:
 def best_tokens(logits_BLV: Float[Array, "B L V"]) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """The argmax of each position and its log-probability, without a softmax over V in memory.
 
-    The code computes the maximum and then the first id with this logit, because XLA on a CPU vectorises both; an argmax
-    carries the index through the reduction and takes several times as long. A log-probability that rounds to 0 is
-    returned as the largest normal number below 0, because a score of 0 means that nothing was written.
+    A log-probability that rounds to 0 is returned as the largest normal number below 0, because a score of 0 means that
+    nothing was written. There is no gradient.
 
     >>> token_BL, score_BL = best_tokens(jnp.log(jnp.array([[[0.2, 0.5, 0.3]]])))
     >>> token_BL.tolist(), round(float(jnp.exp(score_BL[0, 0])), 3)
     ([[1]], 0.5)
     """
-    best_BL = logits_BLV.max(-1)
+    return jax.lax.platform_dependent(stop_gradient(logits_BLV), tpu=_best_in_one_reduction, default=_best_by_maximum)
+
+
+def best_ids(logits_BLV: Float[Array, "B L V"]) -> Int[Array, "B L"]:
+    """The argmax of each position, as in `best_tokens`."""
+    return jax.lax.platform_dependent(stop_gradient(logits_BLV), tpu=_argmax, default=_first)
+
+
+def _best_by_maximum(logits_BLV):
+    """Finds the maximum, then the first id with this logit: XLA vectorises both on a CPU, but not an argmax."""
+    return _first(logits_BLV), _scores(logits_BLV, logits_BLV.max(-1))
+
+
+def _best_in_one_reduction(logits_BLV):
+    """Finds maximum, first id and normaliser together, as XLA on a TPU can do within the product that makes the logits.
+
+    So the logits are never in memory, and are not read three times.
+    """
+    lowest = jnp.finfo(jnp.float32).min  # not -inf: -inf - -inf would give NaN
+    logits_BLV = jnp.maximum(logits_BLV.astype(jnp.float32), lowest)
     id_BLV = jax.lax.broadcasted_iota(jnp.int32, logits_BLV.shape, logits_BLV.ndim - 1)
-    token_BL = jnp.where(logits_BLV == best_BL[..., None], id_BLV, logits_BLV.shape[-1] - 1).min(-1)
-    return token_BL, _scores(logits_BLV, best_BL)
+
+    def join(left, right):
+        (a, i, a_sum), (b, j, b_sum) = left, right
+        first = jnp.where(a == b, jnp.minimum(i, j), jnp.where(a > b, i, j))
+        smaller = jnp.exp(-jnp.abs(a - b))
+        return jnp.maximum(a, b), first, jnp.where(a >= b, a_sum + b_sum * smaller, a_sum * smaller + b_sum)
+
+    start = (jnp.float32(lowest), jnp.int32(jnp.iinfo(jnp.int32).max), jnp.float32(0))
+    parts = (logits_BLV, id_BLV, jnp.ones_like(logits_BLV))
+    _, token_BL, sum_BL = jax.lax.reduce(parts, start, join, (logits_BLV.ndim - 1,))
+    return token_BL, _below_zero(-jnp.log(sum_BL))
+
+
+def _first(logits):
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    return jnp.where(logits == logits.max(-1, keepdims=True), ids, logits.shape[-1] - 1).min(-1)
+
+
+def _argmax(logits):
+    return logits.argmax(-1).astype(jnp.int32)
+
+
+def best_logit(logits: Float[Array, "*B V"]) -> tuple[Float[Array, "*B"], Int[Array, "*B"]]:
+    """The largest logit and its first id: `jax.lax.top_k` of 1, for which XLA sorts all V logits on a TPU.
+
+    >>> best_logit(jnp.array([1.0, 3.0, 3.0]))[1].item()
+    1
+    """
+    return jax.lax.platform_dependent(logits, tpu=_maximum_and_argmax, default=_top_1)
+
+
+def _maximum_and_argmax(logits):
+    return logits.max(-1), _argmax(logits)
+
+
+def _top_1(logits):  # on a CPU several times as fast as argmax and max
+    values, ids = jax.lax.top_k(logits, 1)
+    return values[..., 0], ids[..., 0]
 
 
 def best_by_block(

@@ -26,7 +26,7 @@ from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.protocols import Between, Corruption
-from padir.refinement.scores import Output, best_tokens, forbid
+from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import Ids, segment_lengths
@@ -122,7 +122,7 @@ class Ctc(Objective):
         # A token's first aligned position; equal tokens side by side have a blank between them.
         left_BL = jnp.pad(aligned_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
         begins_BL = canvas.free_BL & (aligned_BL != ids.blank) & (aligned_BL != left_BL)
-        best_BL = best_tokens(jax.lax.stop_gradient(logits_BLV))[0]
+        best_BL = best_ids(logits_BLV)
         target_BL = rows.target_BL > 0
         aligned = (target_BL & fits_B[:, None]).sum()
         right = (begins_BL & (best_BL == aligned_BL) & fits_B[:, None]).sum()

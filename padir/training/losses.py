@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.models.length import LengthOutput
-from padir.refinement.scores import best_tokens
+from padir.refinement.scores import best_ids
 from padir.refinement.segments import count_in_segment
 from padir.training.batch import Batch, Sums
 
@@ -80,7 +80,7 @@ def token_sums(
 ) -> tuple[Float[Array, ""], ...]:
     """Sums of one stage: cross-entropy, z-loss, weights of the positions that count, number of right argmax tokens."""
     losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
-    correct = ((best_tokens(logits_BLV)[0] == target_BL) & present_BL).sum()
+    correct = ((best_ids(logits_BLV) == target_BL) & present_BL).sum()
     return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
 
 

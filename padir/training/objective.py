@@ -24,7 +24,7 @@ from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas, from_tokens, unbelieving, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
-from padir.refinement.scores import Output, best_tokens, forbid
+from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.segments import count_in_segment
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
@@ -222,7 +222,7 @@ class Objective:
         sums = token_sums(logits_BLV, rows.target_BL, present_BL, rows.weight_BL, self.label_smoothing, self.z_loss)
         judges = model.config.rejecter_judges
         if rows.keep_BL is not None and judges == "prediction":
-            right_BL = best_tokens(logits_BLV)[0] == rows.target_BL
+            right_BL = best_ids(logits_BLV) == rows.target_BL
             sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL > 0))
         if is_last:
             return sums, None

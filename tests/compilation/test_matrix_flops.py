@@ -49,6 +49,13 @@ def test_a_condition_counts_its_larger_branch():
     assert count(branches) == 2 * PRODUCT
 
 
+def test_the_branch_of_the_platform_counts():
+    def branches(x):
+        return jax.lax.platform_dependent(x, tpu=lambda y: y @ y, default=lambda y: y @ y @ y)
+
+    assert [count(branches, platform=name) for name in ("tpu", "cpu")] == [PRODUCT, 2 * PRODUCT]
+
+
 def test_products_that_nothing_uses_do_not_count():
     def wasteful(x):
         unused = x @ x
