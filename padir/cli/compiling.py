@@ -1,4 +1,4 @@
-"""`padir compile`: memory and estimated times of programs for TPUs that are not here."""
+"""`padir compile`: memory and estimated times of programs for TPUs and GPUs that are not here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from padir import config
 from padir.cli.console import tell
 from padir.cli.options import common_options
 from padir.compilation import Compiled, DecodeShape, Program, Topology, analyse, decode_programs, train_program
+from padir.compilation.decode_programs import KINDS
 from padir.compilation.topology import EXAMPLES
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
@@ -22,7 +23,7 @@ from padir.training.config import TrainConfig
 
 _VOCABULARY = 32_100
 _COLUMNS = ("program", "fits", "compiling", "memory", "arguments", "temporaries", "TFLOP", "GB moved")
-_ESTIMATES = ("collectives", "XLA's estimate", "roofline")
+_ESTIMATES = ("collectives", "by cycles", "XLA's estimate", "roofline")
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--topology", required=True, help=f"the devices, such as {', '.join(EXAMPLES)}; here: those of this machine"
     )
     parser.add_argument(
-        "--what", nargs="+", choices=("train", "decode"), default=["train", "decode"], help="programs (train decode)"
+        "--what",
+        nargs="+",
+        choices=("train", *KINDS),
+        default=["train", "decode"],
+        help="the training step, translation, verified decoding, the programs of an export (train decode)",
     )
     parser.add_argument(
         "--data", metavar="DIR", help="prepared folder, for its vocabulary and its shape of source rows"
@@ -46,6 +51,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--tokens", type=int, nargs="+", default=[30], help="tokens of each sentence, with EOS (30)")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
     group.add_argument("--num_steps", type=int, nargs="+", default=[4], help="passes that refine a draft (4)")
+    group.add_argument("--rounds", type=int, nargs="+", default=[10], help="rounds of verified decoding (10)")
     group.add_argument("--top_k", type=int, nargs="+", default=[1], help="drafts of a sentence (1)")
     group.add_argument("--beam", type=int, nargs="+", default=[1], help="sizes of an autoregressive model's beam (1)")
     common_options(parser)
@@ -74,11 +80,12 @@ def _programs(args: argparse.Namespace, settings: TrainConfig, topology: Topolog
     ids, source_row_length = _sizes(args, settings)
     if "train" in args.what:
         yield train_program(settings, ids, topology.devices, source_row_length)
-    if "decode" in args.what:
-        width = args.beam if settings.model.causal else args.top_k
-        steps = [1] if settings.model.causal else args.num_steps
-        shapes = [DecodeShape(*each) for each in itertools.product(args.tokens, args.batch_size, width, steps)]
-        yield from decode_programs(settings, ids, topology.devices[0], shapes)
+    for kind in KINDS:
+        if kind in args.what:
+            steps = args.rounds if kind == "verify" else [1] if settings.model.causal else args.num_steps
+            width = [1] if kind == "verify" else args.beam if settings.model.causal else args.top_k
+            shapes = [DecodeShape(*each) for each in itertools.product(args.tokens, args.batch_size, width, steps)]
+            yield from decode_programs(settings, ids, topology.devices[0], shapes, kind)
 
 
 def _sizes(args: argparse.Namespace, settings: TrainConfig) -> tuple[Ids, int]:
@@ -98,8 +105,10 @@ def _sizes(args: argparse.Namespace, settings: TrainConfig) -> tuple[Ids, int]:
 
 def _judged(each: Compiled, topology: Topology) -> dict[str, Any]:
     """Figures of a program that depend on the chip."""
-    roofline = each.roofline_seconds(topology.chip)
-    return {"memory": each.memory, "fits": each.fits(topology.chip), "roofline_seconds": roofline}
+    chip = topology.chip
+    seconds = {"roofline_seconds": each.roofline_seconds(chip), "cycle_seconds": each.cycle_seconds(chip)}
+    utilisation = each.utilisation(chip, len(topology.devices))
+    return {"memory": each.memory, "fits": each.fits(chip), **seconds, "model_flop_utilisation": utilisation}
 
 
 def _show(found: list[Compiled], topology: Topology) -> None:
@@ -111,13 +120,18 @@ def _show(found: list[Compiled], topology: Topology) -> None:
         collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
         cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _number(each.flops, 1e12)]
         cells += [_number(each.bytes_accessed, 1e9), collectives or "none"]
-        cells += [_number(each.xla_seconds, 1e-3, " ms"), _number(each.roofline_seconds(chip), 1e-3, " ms")]
+        seconds = (each.cycle_seconds(chip), each.xla_seconds, each.roofline_seconds(chip))
+        cells += [_number(value, 1e-3, " ms") for value in seconds]
         lines.append(cells)
     of = "memory of a device not known" if chip is None else f"{chip.memory / 1e9:.0f} GB a device"
     kind = topology.devices[0].device_kind
     title = f"{topology.name}: {len(topology.devices)} devices ({kind}), {of}; memory in GB, numbers for each device"
     tables.show(title, [*_COLUMNS, *_ESTIMATES], lines)
     for each in found:
+        if each.cycles is not None:
+            shares = [f"{100 * value / each.cycles.total:.0f} % {name}" for name, value in each.cycles.shares.items()]
+            without = [f"{count:.0f} {kind}" for kind, count in each.cycles.unestimated.items()]
+            tell(f"cycles of {each.name}: {', '.join(shares)}; without an estimate: {', '.join(without) or 'none'}")
         if each.largest:
             values = "; ".join(f"{size / 1e6:,.1f} MB {name}" for size, name in each.largest[:3])
             tell(f"largest values of {each.name}: {values}")

@@ -6,7 +6,8 @@
 
 from padir.compilation.analysis import Compiled, analyse
 from padir.compilation.chips import CHIPS, Chip
-from padir.compilation.programs import DecodeShape, Program, decode_programs, train_program
+from padir.compilation.decode_programs import DecodeShape, decode_programs
+from padir.compilation.programs import Program, train_program
 from padir.compilation.topology import Topology
 
 __all__ = [

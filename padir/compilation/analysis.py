@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,16 +13,12 @@ import jax
 
 from padir.compilation.chips import Chip
 from padir.compilation.matrix_flops import matrix_flops
+from padir.compilation.program_text import Cycles, ProgramText, joined
 from padir.compilation.programs import Program
 from padir.errors import first_line
 
 Costs = dict[str, float | None]
 """Costs by name; None if the backend does not give one."""
-
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128, "token": 0}
-_ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\(")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +36,7 @@ class Compiled:
       collectives: bytes that the results of each kind of collective operation have, in one trip.
       largest: (bytes, operation) of its largest values, largest first.
       matrix_flops: FLOPs of the matrix products of a whole use on all devices together, counted before XLA.
+      cycles: XLA's estimate of the cycles of each operation, for a whole use.
     """
 
     name: str
@@ -55,6 +51,7 @@ class Compiled:
     collectives: dict[str, float] = dataclasses.field(default_factory=dict)
     largest: tuple[tuple[float, str], ...] = ()
     matrix_flops: float | None = None
+    cycles: Cycles | None = None
 
     @property
     def memory(self) -> float | None:
@@ -74,27 +71,40 @@ class Compiled:
             return None
         return max(self.flops / chip.flops, self.bytes_accessed / chip.bandwidth)
 
+    def utilisation(self, chip: Chip | None, devices: int) -> float | None:
+        """Share of the devices' peak FLOPs that the matrix products would use in the time estimated by cycles."""
+        seconds = self.cycle_seconds(chip)
+        if chip is None or seconds is None or self.matrix_flops is None:
+            return None
+        return self.matrix_flops / (seconds * devices * chip.flops)
+
+    def cycle_seconds(self, chip: Chip | None) -> float | None:
+        """Estimate of the time of a whole use, from cycles; operations without an estimate count nothing."""
+        return None if chip is None or chip.clock is None or self.cycles is None else self.cycles.total / chip.clock
+
 
 def analyse(programs: Iterable[Program], clock: Callable[[], float] = time.perf_counter) -> Iterator[Compiled]:
     """Compiles programs one after the other and reads XLA's analyses.
 
     XLA counts the body of a loop once. `Program.trips` corrects this for a program's `while` loop. For scans all costs
-    are multiplied by the ratio of the matrix products with and without the scans' lengths.
+    are multiplied by the ratio of the matrix products with and without the scans' lengths. The cycles are those of all
+    operations, each as often as it runs (`ProgramText.cycles`).
     """
     costs: dict[str, Costs] = {}
+    cycles: dict[str, Cycles | None] = {}
     for program in programs:
         began = clock()
         try:
             compiled, jaxpr = _compile(program.trace)
-            counted = _compile(program.counted) if program.counted else (compiled, jaxpr)
         except RuntimeError as error:  # XLA's
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             yield Compiled(program.name, clock() - began, failure=first_line(error))
             continue
         seconds = clock() - began
-        costs[program.name] = _costs(*counted)
-        text, memory = compiled.as_text() or "", compiled.memory_analysis()
+        costs[program.name] = _costs(compiled, jaxpr)
+        text, memory = ProgramText(compiled.as_text() or ""), compiled.memory_analysis()
+        cycles[program.name] = text.cycles(program.trips, program.vocab_size)
         sizes: dict[str, float] = {}
         if memory is not None:
             results = memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -106,8 +116,9 @@ def analyse(programs: Iterable[Program], clock: Callable[[], float] = time.perf_
             seconds,
             **sizes,
             **_whole_use(program, costs),
-            collectives=collective_bytes(text),
-            largest=largest_values(text),
+            collectives=text.collective_bytes(),
+            largest=text.largest_values(),
+            cycles=joined([cycles[name] for name in (*program.before, program.name)]),
         )
 
 
@@ -120,7 +131,8 @@ def _compile(trace: Callable[[], jax.stages.Traced]) -> tuple[jax.stages.Compile
 
 def _costs(compiled: jax.stages.Compiled, jaxpr: Any) -> Costs:
     """Costs of a program whose `while` loops run once."""
-    once, counted = (matrix_flops(jaxpr, scans=scans) for scans in (False, True))
+    device = next(iter(jax.tree.leaves(compiled.input_shardings)[0].device_set))
+    once, counted = (matrix_flops(jaxpr, scans=scans, platform=device.platform) for scans in (False, True))
     ratio = counted / once if once else 1.0
     analyses: Any = compiled.cost_analysis() or {}
     keys = {"flops": "flops", "bytes_accessed": "bytes accessed", "xla_seconds": "optimal_seconds"}
@@ -154,43 +166,3 @@ def _whole_use(program: Program, costs: dict[str, Costs]) -> dict[str, Any]:
         once = math.fsum(first[len(before) :])
         whole[name] = math.fsum(first) + program.trips * (own_cost - once)
     return whole
-
-
-def collective_bytes(text: str) -> dict[str, float]:
-    """Bytes of the results of a program's collective operations by kind, from the text of the compiled program.
-
-    >>> collective_bytes("  %all-reduce.1 = (f32[8,4]{1,0}, bf16[2]{0}) all-reduce(%a, %b), channel_id=1")
-    {'all-reduce': 132.0}
-    """
-    found: dict[str, float] = {}
-    for _, kind, sizes in _instructions(text):
-        name = kind.removesuffix("-start")
-        if name in COLLECTIVES:
-            # The start of an asynchronous operation gives its operands, too; only all-reduce gives its results alone.
-            own = sizes[len(sizes) // 2 :] if kind != name and name != "all-reduce" else sizes
-            found[name] = found.get(name, 0.0) + math.fsum(own)
-    return found
-
-
-def largest_values(text: str, count: int = 5) -> tuple[tuple[float, str], ...]:
-    """The largest arrays that a compiled program computes, as (bytes, operation of the source or of XLA)."""
-    sizes: dict[str, float] = {}
-    for line, kind, own in _instructions(text):
-        if own and kind not in ("parameter", "get-tuple-element", "tuple", "bitcast", "while"):
-            source = re.search(r'op_name="([^"]*)"', line)
-            name = source[1] if source else kind
-            sizes[name] = max(sizes.get(name, 0.0), max(own))
-    best = sorted(sizes.items(), key=lambda each: -each[1])[:count]
-    return tuple((size, name) for name, size in best)
-
-
-def _instructions(text: str) -> Iterator[tuple[str, str, list[float]]]:
-    """(line, kind, bytes of each array of its result) of every instruction."""
-    for line in text.splitlines():
-        if match := _INSTRUCTION.match(line):
-            yield line, match["kind"], [_bytes(*array) for array in _ARRAY.findall(match["type"])]
-
-
-def _bytes(kind: str, shape: str) -> float:
-    bits = _BITS.get(kind) or int((re.search(r"\d+", kind) or ["8"])[0])
-    return bits / 8 * math.prod(map(int, filter(None, shape.split(","))))

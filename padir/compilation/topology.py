@@ -1,16 +1,21 @@
-"""Devices that are not here, as targets for XLA's compiler."""
+"""Devices that are not here, as targets for XLA's compiler.
+
+libtpu compiles for all TPUs. JAX's CUDA plugin compiles for a GPU that a text describes; it needs neither a driver nor
+NVIDIA's libraries, but then XLA chooses kernels without trying them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 import os
+import re
 from typing import Any
 
 from padir.compilation.chips import CHIPS, Chip
 from padir.errors import PadirError, first_line
 
-EXAMPLES = ("v3:2x2", "v4:2x2x1", "v5e:2x4", "v5p:2x2x1", "v6e:2x4")
+EXAMPLES = ("v3:2x2", "v4:2x2x1", "v5e:2x4", "v5p:2x2x1", "v6e:2x4", "h100:8")
 # libtpu would ask a TPU's host for these.
 _VARIABLES = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -19,6 +24,24 @@ _VARIABLES = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else one process at a time could use it
 }
 _OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}  # both cores as one device, as in use
+
+# What XLA has to know of an H100 SXM with 80 GB (NVIDIA's CUDA programming guide and data sheet).
+_H100 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 minor: 0 }
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 device_memory_size: 84942979072
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+_GPU = re.compile(r"h100:(?P<count>[1-9]\d*)")
+_PLUGIN = "pip install --no-deps --target cuda jax-cuda13-plugin jax-cuda13-pjrt, and set PYTHONPATH=cuda"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +64,14 @@ class Topology:
 
         `v3:2x2` is a host of a TPU v3 (8 cores on 4 chips), `v4:2x2x1` one of a v4 (4 chips), `v5e:2x4` 8 chips of a
         v5e, and `v3:32x32` a whole pod of 2,048 cores. The process needs no TPU and stays on its own devices for all
-        else. libtpu reads its environment variables once: nothing else may have loaded it before.
+        else. libtpu reads its environment variables once: nothing else may have loaded it before. `h100:8` is one host
+        of 8 GPUs; the CUDA plugin must have the version of JAX.
 
         Raises:
-          PadirError: libtpu is not installed or does not know the name.
+          PadirError: libtpu or the CUDA plugin is not installed, or does not know the name.
         """
+        if gpu := _GPU.fullmatch(name):
+            return _gpus(name, f"1x1x{gpu['count']}")
         if importlib.util.find_spec("libtpu") is None:
             raise PadirError(
                 "libtpu is not installed, whose compiler makes programs for TPUs: pip install 'padir[tpu]'"
@@ -71,3 +97,18 @@ class Topology:
 
         devices = jax.devices()
         return Topology(devices[0].platform, tuple(devices), CHIPS.get(devices[0].device_kind))
+
+
+def _gpus(name: str, arrangement: str) -> Topology:
+    """H100 GPUs, arranged as PARTITIONSxHOSTSxGPUS."""
+    import jax
+    from jax.experimental import topologies
+
+    jax.config.update("jax_platforms", "cpu")  # all else stays on the CPU, and libtpu looks for no TPU
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # the plugin would load libraries that it never uses
+    try:
+        target = {"target_config": _H100, "topology": arrangement}
+        devices = topologies.get_topology_desc(platform="cuda", topology_name=name, **target).devices
+    except Exception as error:  # JAX and the plugin raise various exceptions
+        raise PadirError(f"XLA cannot compile for {name!r} here ({first_line(error)})", remedy=_PLUGIN) from None
+    return Topology(name, tuple(devices), CHIPS.get(devices[0].device_kind))

@@ -143,7 +143,7 @@ def export_model(
     check_replaceable(folder, standalone.DESCRIPTION, overwrite=overwrite)
     with atomic_folder(folder) as unfinished:
         for name, program, arguments in traced_programs.programs(
-            translator, decoding, params, source_lengths, target_lengths
+            translator.model, decoding, params, source_lengths, target_lengths
         ):
             data = traced_programs.serialise(program, arguments, platforms)
             (unfinished / name).write_bytes(data)

@@ -22,16 +22,15 @@ from padir.decoding import autoregressive
 from padir.decoding import refine_batch as drafts
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, rows_on_a_cpu
-from padir.decoding.translator import Translator
 from padir.interop.standalone import program_file
 from padir.models.length import log_probs, top_lengths
+from padir.models.transformer import Transformer
 
 
 def programs(
-    translator: Translator, decoding: Decoding, params: dict[str, np.ndarray], source_lengths, target_lengths
+    model: Transformer, decoding: Decoding, params: dict[str, Any], source_lengths, target_lengths
 ) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
     """(file name, function, shapes of the function's arguments) of every program."""
-    model = translator.model
     b, n, s = jax.export.symbolic_shape("b, n, s")
     number = jax.ShapeDtypeStruct((), np.int32)
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ import pytest
 from support.many_devices import environment_with
 
 from padir.compilation import Chip, Compiled, DecodeShape, Program, Topology, analyse, decode_programs
-from padir.compilation.analysis import collective_bytes, largest_values
+from padir.compilation.program_text import ProgramText
+from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.text.ids import Ids
 from padir.training.config import TrainConfig
@@ -19,11 +21,12 @@ from padir.training.teacher_forcing import TeacherForcing
 
 IDS = Ids(500)
 SMALL = ModelConfig(width=64, heads=2, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=64)
+TESTS = Path(__file__).parents[1]
 CAUSAL = TrainConfig(dataclasses.replace(SMALL, causal=True), TeacherForcing())
 
 
-def compiled(config, *shapes):
-    return list(analyse(decode_programs(config, IDS, jax.devices()[0], shapes)))
+def compiled(config, *shapes, kind="decode"):
+    return list(analyse(decode_programs(config, IDS, jax.devices()[0], shapes, kind)))
 
 
 def test_an_encoder_is_compiled_once_for_all_that_use_it():
@@ -46,6 +49,26 @@ def test_search_encodes_once_and_writes_token_by_token():
     assert tokens[0] == pytest.approx(tokens[1], rel=0.05)
     per_token = 2.0 * 64 * IDS.num_embeddings  # the projection onto the vocabulary alone
     assert per_token < tokens[1] < 6 * per_token
+
+
+def test_verified_decoding_costs_a_block_for_each_round():
+    encoder, one, five = compiled(CAUSAL, DecodeShape(24, steps=1), DecodeShape(24, steps=5), kind="verify")
+    a_round = (five.matrix_flops - one.matrix_flops) / 4
+    assert a_round == pytest.approx(one.matrix_flops - encoder.matrix_flops, rel=0.01)
+    assert a_round > 9 * 2.0 * 64 * IDS.num_embeddings  # nine positions, the projection onto the vocabulary alone
+
+
+def test_a_refining_model_verifies_nothing():
+    with pytest.raises(PadirError, match="autoregressive"):
+        compiled(TrainConfig(SMALL), DecodeShape(24), kind="verify")
+
+
+@pytest.mark.parametrize("config", [TrainConfig(SMALL), CAUSAL], ids=["refining", "causal"])
+def test_exported_programs_do_the_work_of_those_of_a_translator(config):
+    shape = DecodeShape(24, 3, 2)
+    own, exported = (compiled(config, shape, kind=kind)[-1] for kind in ("decode", "export"))
+    assert exported.name.startswith("exported")
+    assert exported.matrix_flops >= 0.5 * own.matrix_flops
 
 
 def test_a_loop_costs_as_much_as_an_unrolled_program():
@@ -104,8 +127,9 @@ TEXT = """
 
 
 def test_collectives_and_large_values_of_a_program_for_a_tpu():
-    assert collective_bytes(TEXT) == {"all-gather": 128.0, "all-reduce": 4.0 + 32.0}
-    assert largest_values(TEXT, 1) == ((4000.0, "jit(f)/dot"),)
+    text = ProgramText("ENTRY %main (p: f32[4]) -> f32[1] {\n" + TEXT + "}")
+    assert text.collective_bytes() == {"all-gather": 128.0, "all-reduce": 4.0 + 32.0}
+    assert text.largest_values(1) == ((4000.0, "jit(f)/dot"),)
 
 
 @pytest.mark.slow
@@ -135,6 +159,19 @@ def test_devices_share_the_work_and_the_state(tmp_path):
         assert eight["temporaries"] < 0.5 * one["temporaries"], kind
         assert (eight["arguments"] < 0.5 * one["arguments"]) == (kind != "data"), kind
         assert "all-reduce" in eight["collectives"] or "reduce-scatter" in eight["collectives"], kind
+
+
+@pytest.mark.slow
+def test_no_device_does_the_work_or_holds_the_state_of_all(tmp_path):
+    """Every large array of the state must be split as its sharding says, after a step has run, and so must the work."""
+    command = [sys.executable, "-m", "support.sharded_steps", str(tmp_path / "figures.json")]
+    subprocess.run(command, env=environment_with(8), cwd=TESTS, check=True, capture_output=True)
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    one = figures.pop("one")
+    for kind, ways in {"data": 1, "fsdp": 8, "tensor": 8, "2x4": 8}.items():
+        assert one["flops"] / 8 <= figures[kind]["flops"] < 2 * one["flops"] / 8, kind
+        whole = {name for name, (size, part) in figures[kind]["held"].items() if size >= 1_000 and part * ways > size}
+        assert {name for name in whole if "abs_pos_embed" not in name} == set(), kind
 
 
 def test_this_machine_is_a_topology_without_a_known_chip():

@@ -75,6 +75,16 @@ def test_bfloat16_precision_keeps_the_small_heads(tmp_path):
     assert (types["encoder"], types["token_embedder"]) == (jnp.bfloat16, jnp.bfloat16)
 
 
+def test_a_translator_decodes_with_kernels_that_are_converted_once(tmp_path):
+    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), dtype="bfloat16")
+    loaded = translator.loaded
+    expected = jax.tree.leaves(in_model_dtype(translator.card.config, loaded.params))
+    found = jax.tree.leaves(loaded.converted)
+    assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(expected, found, strict=True))
+    assert loaded.converted is loaded.converted
+    assert loaded.params["token_embedder"]["embedding"].dtype == jnp.float32  # as `save` and `quantised` need it
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_loop_converts_a_kernel(causal):
     """A loop that did would read the float32 kernels at every pass."""
