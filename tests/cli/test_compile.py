@@ -1,5 +1,6 @@
 """`padir compile`: its tables, its exit status and its refusals, for this machine's own devices."""
 
+import importlib.util
 import json
 
 import pytest
@@ -53,3 +54,25 @@ def test_without_libtpu(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main([*COMMAND, "--topology", "v3:2x2"]) == 2
     assert "pip install 'padir[tpu]'" in capsys.readouterr().err
+
+
+def test_without_the_cuda_plugin(capsys):
+    if importlib.util.find_spec("jax_plugins"):
+        pytest.skip("the plugin is here")
+    assert main([*COMMAND, "--topology", "h100:1"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot compile for 'h100:1'" in error and "jax-cuda13-plugin" in error
+
+
+def test_verified_decoding_and_exports(tmp_path, capsys):
+    figures, causal = tmp_path / "figures.json", ["--gin.ModelConfig.causal=True"]
+    causal.append("--gin.train.objective=@TeacherForcing()")
+    words = ["--what", "verify", "export", "--tokens", "10", "--batch_size", "1", "--rounds", "3"]
+    assert main([*COMMAND, *causal, *words, "--json", str(figures)]) == 0
+    names = [program["name"] for program in json.loads(figures.read_text())["programs"]]
+    assert [name.partition(",")[0] for name in names] == [
+        "encoder",
+        "verified decoding",
+        "exported search_16.jax_export",
+    ]
+    assert "3 rounds of 8 tokens" in names[1]
