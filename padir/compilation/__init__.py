@@ -1,4 +1,4 @@
-"""Programs of training and decoding, compiled for TPUs that need not be here: do they fit, and how fast could they be?
+"""Programs of training and decoding, compiled for TPUs and GPUs that need not be here: do they fit, and how fast?
 
 `padir.compilation.topology` describes devices that are not here. `programs` lists the programs of a configuration and
 `analysis` compiles them and reads XLA's analyses. Nothing runs: memory is XLA's plan, and times are estimates.

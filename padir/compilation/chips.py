@@ -38,6 +38,6 @@ CHIPS = {
     "TPU v5 lite": Chip(16e9, 197e12, 819e9, 4 * _UNIT),
     "TPU v5": Chip(95e9, 459e12, 2765e9, 8 * _UNIT),
     "TPU v6 lite": Chip(32e9, 918e12, 1638e9, 16 * _UNIT),
-    # NVIDIA's data sheet of the H100 SXM, without sparsity.
-    "NVIDIA H100 80GB HBM3": Chip(80e9, 989e12, 3350e9),
+    # XLA's own description (openxla/xla, xla/backends/gpu/target_config/specs/h100_sxm.txtpb).
+    "NVIDIA H100 80GB HBM3": Chip(80e9, 989e12, 3352e9),
 }

@@ -25,7 +25,7 @@ _VARIABLES = {
 }
 _OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}  # both cores as one device, as in use
 
-# What XLA has to know of an H100 SXM with 80 GB (NVIDIA's CUDA programming guide and data sheet).
+# What XLA has to know of an H100 SXM with 80 GB (openxla/xla, xla/backends/gpu/target_config/specs/h100_sxm.txtpb).
 _H100 = """
 gpu_device_info {
   cuda_compute_capability { major: 9 minor: 0 }
