@@ -44,7 +44,7 @@ def test_four_passes_hold_no_logits_and_convert_no_kernels(tmp_path):
     assert "vocabulary" not in refinement["cycles"]["shares"]
 
 
-def test_greedy_search_sorts_nothing_and_leaves_products_to_the_matrix_units(tmp_path):
+def test_greedy_search_sorts_nothing_and_uses_the_matrix_units(tmp_path):
     """The estimate by cycles is 11.6 ms; it was 20.6 ms, and more for sorts of the vocabulary."""
     words = ("--gin_file=configs/run/wmt14_de_en_ar.gin", "--what", "decode", "--batch_size", "1")
     *_, search = compiled(tmp_path, *words)
