@@ -178,7 +178,7 @@ def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
     if not isinstance(decoding.rerank, OwnScore):
         raise PadirError(
-            f"only the model's own score can rerank exported hypotheses, got {decoding.rerank}: leave rerank out"
+            f"only the model's own score can rerank exported hypotheses, got {decoding.rerank}: take the rule 'own'"
         )
     if decoding.rerank.length_weight and translator.card.config.length_head != "token":
         raise PadirError("length_weight needs a length head that gives probabilities ('token'): use length_weight=0")

@@ -122,8 +122,9 @@ class Transformer(nn.Module):
             visible_BLL=visible_BLL,
             belief_BLD=belief_BLD,
         )
-        found_BL, size, special = None, self.ids.num_embeddings, self.ids.special
+        found_BL, size = None, self.ids.num_embeddings
         if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
+            special = self.ids.special  # listed only here, since a forged model card may claim any number of sentinels
             found_BL = jax.lax.platform_dependent(
                 states_BLD,
                 tpu=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),  # no logits in memory
