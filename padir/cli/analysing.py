@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
 from padir.analysis import run as analysis
@@ -60,9 +61,10 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which"
         " depend on each other (known on toy_de_en), and a test whether the model's conditionals are consistent."
-        " refinement: changes from step to step, calibration, and every strategy. docs/analysis.md explains them."
+        " refinement: changes from step to step, calibration, and every strategy. oracle: every strategy with the"
+        " true conditionals of toy_de_en and of Ising models in place of a model's. docs/analysis.md explains them."
     )
-    parser.add_argument("subject", choices=["attention", "dependency", "refinement"])
+    parser.add_argument("subject", choices=["attention", "dependency", "refinement", "oracle"])
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"a model that refines drafts ({DEFAULT})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     setting(parser, analysis.AnalysisOptions, "sentences", "number of sentences, from the first on")
@@ -74,9 +76,14 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
     setting(parser, analysis.AnalysisOptions, "canvases", "dependency: number of first canvases to average over")
     setting(parser, analysis.AnalysisOptions, "given", "dependency: what is held fixed", choices=["source", "draft"])
     parser.add_argument(
-        "--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement: strategies (all)"
+        "--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement, oracle: strategies (all)"
     )
     setting(parser, analysis.AnalysisOptions, "passes", "refinement: steps of each strategy", type=int, nargs="+")
+    setting(parser, analysis.AnalysisOptions, "outputs", "oracle: outputs of each sentence")
+    setting(parser, analysis.AnalysisOptions, "model_outputs", "oracle: the same for the model itself; 0: leave it out")
+    parser.add_argument(
+        "--no_ising", dest="ising", action="store_const", const=False, help="oracle: leave the Ising models out"
+    )
     test_set_options(parser, "train", "validation", "test")
     decoding_options(parser)
     common_options(parser)
@@ -84,7 +91,7 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
 
 
 def _analyse(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("sentences", "examples", "values", "canvases", "given", "strategies", "passes")
+    names = (field.name for field in dataclasses.fields(analysis.AnalysisOptions))
     options = analysis.AnalysisOptions(**given(args, *names))
     if args.num_steps is None and args.subject != "refinement":
         args.num_steps = 1

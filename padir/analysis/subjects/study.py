@@ -24,9 +24,13 @@ class AnalysisOptions:
       values: number of tokens that are tried at a position (dependency; `padir.analysis.agreement`).
       canvases: number of first canvases over which measures are averaged (dependency).
       given: "source" hides the whole draft; "draft" shows all of it but the pair that is measured (dependency).
-      strategies: strategies as the command line names them (refinement). None runs all strategies that the model
-        supports, at temperature 0; for models that were trained with masks, it adds variants of block Gibbs.
+      strategies: strategies as the command line names them (refinement, oracle). None runs all strategies, in a
+        refinement those that the model supports, at temperature 0, with variants of block Gibbs for models that were
+        trained with masks.
       passes: numbers of decoder passes that every strategy gets (refinement).
+      outputs: number of outputs of each sentence beside the exact decoder (oracle).
+      model_outputs: number of outputs of each sentence by the model itself; 0 leaves the model out (oracle).
+      ising: measure the strategies on two Ising models, too (oracle).
 
     Raises:
       PadirError: a value out of its range.
@@ -39,11 +43,15 @@ class AnalysisOptions:
     given: str = "source"
     strategies: tuple[str, ...] | None = None
     passes: tuple[int, ...] = (1, 2, 4, 10)
+    outputs: int = 200
+    model_outputs: int = 0
+    ising: bool = True
 
     def __post_init__(self):
         checks.one_of(("source", "draft"), given=self.given)
         checks.at_least(1, passes=min(self.passes, default=0))
-        checks.at_least(0, examples=self.examples)
+        checks.at_least(0, examples=self.examples, model_outputs=self.model_outputs)
+        checks.at_least(1, outputs=self.outputs)
         check_values(self.values)
 
 

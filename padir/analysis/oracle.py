@@ -1,0 +1,212 @@
+"""A decoder that knows the truth: exact conditionals of a known distribution over sentences, in place of a model's.
+
+With this decoder, `padir.refinement.refine` and any strategy show what is wrong by the strategy's own doing. Let w_k be
+the probability of the k-th right answer x_k, and z the canvas. The decoder gives, at position i, the distribution of
+x_ki under weights proportional to
+
+    masked canvas           w_k · Π over visible i of 1{z_i = x_ki}
+    canvas of random pieces w_k · Π over all i of [(1 - r) 1{z_i = x_ki} + r / V']
+
+where V' is the number of regular pieces and r the rate of noise. Both are Bayes' rule: a mask tells nothing, and a
+token of a canvas with noise of rate r is a random piece with probability r. With d_k, the number of tokens on the
+canvas that differ from x_k, the second line is proportional to w_k ((r / V') / (1 - r + r / V'))^(d_k). Its limit for r
+to 0 has weights w_k at the answers of the smallest d_k and 0 at all others. The first line is this limit over the
+visible tokens, unless they contradict each other so that every d_k is above 0; its conditionals do not exist then, and
+the limit takes their place: the right answers that agree with the most tokens.
+
+The rate r is 1 before the first pass. From then on it is the share of the row's free positions that show noise, that is
+those with no score, because the strategy has not written them or has hidden them again (`noise_rate`). Two strategies
+that draw tokens again state a rate themselves: `SundaeSampling` redraws a share of the positions in every pass, and
+`GibbsCorrector` keeps the canvas at a rate of noise.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from padir.analysis.truth import Joint
+from padir.errors import PadirError
+from padir.refinement import (
+    Canvas,
+    Corruption,
+    EasyFirst,
+    GibbsCorrector,
+    LogitsFn,
+    Output,
+    Part,
+    Rejecter,
+    Strategy,
+    SundaeSampling,
+    draft,
+    refine,
+    veil,
+)
+from padir.refinement.segments import share_of
+from padir.text.ids import Ids
+
+FIRST = 3  # the first regular piece of an oracle's own numbering
+_SENTINELS = 3  # mask, blank and length
+
+
+@flax.struct.dataclass
+class Oracle:
+    """Distributions over the right answers of G sentences (here G groups of rows), each with up to K answers.
+
+    Tokens are numbered for each sentence anew, from `FIRST` on, so that logits need only as many ids as a sentence has
+    right tokens. The vocabulary still has all V' regular pieces, of which random canvases are made.
+
+    Attributes:
+      answer_GKL: right answers of L free tokens; -1 where a sentence has fewer than K answers.
+      log_prob_GK: their log-probabilities; -inf where there is no answer.
+      width: number of ids in the logits (static).
+      ids: the special ids (static).
+    """
+
+    answer_GKL: Int[Array, "G K L"]
+    log_prob_GK: Float[Array, "G K"]
+    width: int = flax.struct.field(pytree_node=False)
+    ids: Ids = flax.struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, joints: Sequence[Joint], pieces: int) -> Oracle:
+        """Makes an oracle of distributions over sentences of one length.
+
+        Args:
+          joints: the distributions, one for each sentence.
+          pieces: V', number of regular pieces of the vocabulary.
+
+        Raises:
+          PadirError: there are no distributions, their lengths differ, or they have more tokens than there are pieces.
+        """
+        lengths = sorted({joint.tokens_KL.shape[1] for joint in joints})
+        if len(lengths) != 1:
+            raise PadirError("the right answers of an oracle", "sentences of one length", lengths or "none")
+        most = max(len(joint.prob_K) for joint in joints)
+        answer_GKL = np.full((len(joints), most, lengths[0]), -1, np.int32)
+        log_prob_GK = np.full((len(joints), most), -np.inf, np.float32)
+        found = 0
+        for g, joint in enumerate(joints):
+            tokens, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
+            answer_GKL[g, : len(joint.prob_K)] = FIRST + index_KL.reshape(joint.tokens_KL.shape)
+            log_prob_GK[g, : len(joint.prob_K)] = np.log(joint.prob_K)
+            found = max(found, len(tokens))
+        if found > pieces:
+            raise PadirError("pieces", f"at least {found}, the number of right tokens", pieces)
+        ids = Ids(FIRST + pieces + _SENTINELS, num_sentinels=_SENTINELS, first_regular=FIRST)
+        return cls(jnp.asarray(answer_GKL), jnp.asarray(log_prob_GK), FIRST + found, ids)
+
+    def decoder(self, rate_B: Float[Array, " B"], *, judges: str = "token") -> LogitsFn:
+        """The exact decoder of rows in sentence order, B / G rows for each sentence, each with L free tokens and EOS.
+
+        Logits are log-probabilities; those of EOS are 0, because it is never rewritten. Keep logits, for the strategy
+        "rejecter", are the exact log odds that the shown token, or the most likely one, is right (`judges`).
+
+        Args:
+          rate_B: r for each row; 0 for the limit, as for masks.
+          judges: as in `Output`.
+        """
+        groups, _, length = self.answer_GKL.shape
+        hit_GKLV = jax.nn.one_hot(self.answer_GKL, self.width)
+        pieces = self.ids.end_regular - self.ids.first_regular
+        odds_GR = jnp.log1p((1 - rate_B) / (rate_B / pieces)).reshape(groups, -1)  # inf for the limit
+
+        def weights(wrong_GRxK: Array, odds_GRx: Array) -> Array:
+            log_prob_GxK = jnp.expand_dims(self.log_prob_GK, tuple(range(1, wrong_GRxK.ndim - 1)))
+            wrong_GRxK = jnp.where(log_prob_GxK > -jnp.inf, wrong_GRxK, length + 1)
+            more_GRxK = wrong_GRxK - wrong_GRxK.min(-1, keepdims=True)
+            penalty_GRxK = jnp.where(more_GRxK > 0, more_GRxK * odds_GRx[..., None], 0.0)
+            return jax.nn.softmax(log_prob_GxK - penalty_GRxK, axis=-1)
+
+        def logits_fn(tokens_BL: Array, visible_BLL: Array | None = None) -> Output:
+            shown_GRL = tokens_BL[:, :length].reshape(groups, -1, length)
+            known_GRL = shown_GRL != self.ids.mask
+            differs_GRKL = shown_GRL[:, :, None] != self.answer_GKL[:, None]
+            if visible_BLL is None:
+                weight_GRK = weights((differs_GRKL & known_GRL[:, :, None]).sum(-1), odds_GR)
+                prob_GRLV = jnp.einsum("grk,gklv->grlv", weight_GRK, hit_GKLV)
+                token_GRL = jnp.einsum("grk,grkl->grl", weight_GRK, (~differs_GRKL).astype(jnp.float32))
+            else:
+                seen_GRLL = visible_BLL[:, :length, :length].reshape(groups, -1, length, length) & known_GRL[:, :, None]
+                wrong_GRLK = jnp.einsum("grij,grkj->grik", seen_GRLL.astype(jnp.int32), differs_GRKL.astype(jnp.int32))
+                weight_GRLK = weights(wrong_GRLK, odds_GR[..., None])
+                prob_GRLV = jnp.einsum("grlk,gklv->grlv", weight_GRLK, hit_GKLV)
+                token_GRL = jnp.einsum("grlk,grkl->grl", weight_GRLK, (~differs_GRKL).astype(jnp.float32))
+            keep_GRL = prob_GRLV.max(-1) if judges == "prediction" else token_GRL
+            keep_BL = jnp.minimum(keep_GRL.reshape(-1, length), 1.0)
+            logits_BLV = jnp.log(prob_GRLV).reshape(-1, length, self.width)
+            ended = (0, 0), (0, 1)
+            return Output(
+                jnp.pad(logits_BLV, (*ended, (0, 0))),
+                jnp.pad(jnp.log(keep_BL) - jnp.log1p(-keep_BL), ended),
+                judges=judges,
+            )
+
+        return logits_fn
+
+
+def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
+    """The rate r of noise on each row of a canvas of random pieces, as this module's docstring defines it."""
+    free_B = jnp.maximum(canvas.free_BL.sum(-1), 1)
+    share_B = (canvas.free_BL & (canvas.score_BL == 0)).sum(-1) / free_B
+    if isinstance(strategy, SundaeSampling):
+        own_B = share_of(strategy.share, canvas.free_BL, canvas.segment_BL)[:, 0] / free_B
+    elif isinstance(strategy, GibbsCorrector):
+        own_B = jnp.full(share_B.shape, strategy.rate)
+    else:
+        return share_B
+    return jnp.where(share_B == 1, 1.0, own_B)
+
+
+def decode(
+    key: Key[Array, ""], oracle: Oracle, num_steps: int, *, strategy: Strategy, corruption: Corruption, draws: int
+) -> tuple[Int[np.ndarray, "G R L"], Int[np.ndarray, "G R"]]:
+    """Decodes every sentence of an oracle `draws` times: (tokens, passes), with the oracle's numbers of tokens.
+
+    Every pass is one call of `refine` for one step, so that the rate r can follow the canvas.
+
+    Args:
+      num_steps: T; another number does not compile again.
+      corruption: the corruption that makes the first canvas: one of masks (`Mask`), which needs no rate, or of random
+        pieces (`Uniform`).
+      draws: R, number of outputs for each sentence.
+
+    Raises:
+      PadirError: the strategy adds up logits (the remask "logits"), which an oracle's own numbering does not allow.
+    """
+    if getattr(strategy, "remask", None) == "logits":
+        raise PadirError("remask", '"previous", "start" or "none" beside an oracle', "logits")
+    groups, _, length = oracle.answer_GKL.shape
+    key_B = jax.random.split(key, groups * draws)
+    canvas = draft(key_B, jnp.full(groups * draws, length + 1), length + 1, corruption, oracle.ids)
+    if isinstance(strategy, EasyFirst):
+        canvas = veil(canvas, canvas.free_BL)
+    masked = corruption.deterministic
+    judges = "prediction" if masked and isinstance(strategy, Rejecter) else "token"
+    tokens_BL, passes_B = _refined(key_B, canvas, oracle, masked, num_steps, strategy=strategy, judges=judges)
+    return np.asarray(tokens_BL)[:, :length].reshape(groups, draws, length), np.asarray(passes_B).reshape(groups, draws)
+
+
+@functools.partial(jax.jit, static_argnames=("strategy", "judges"))
+def _refined(key_B, canvas: Canvas, oracle: Oracle, masked, num_steps, *, strategy: Strategy, judges: str):
+    """Tokens and passes of each row. Masked and random canvases share a program."""
+
+    def some_steps(canvas: Canvas, part: Part):
+        decoder = oracle.decoder(jnp.where(masked, 0.0, noise_rate(strategy, canvas)), judges=judges)
+        return refine(key_B, canvas, decoder, strategy, num_steps=num_steps, part=part)
+
+    def one_step(step, state):
+        canvas, memory, passes_B = state
+        stepped = some_steps(canvas, Part(first=step, end=step + 1, memory=memory))
+        return stepped.canvas, stepped.memory, passes_B + stepped.passes_B
+
+    memory = strategy.init(key_B, canvas)
+    state = (canvas, memory, jnp.zeros(canvas.done_B.shape, jnp.int32))
+    canvas, _, passes_B = jax.lax.fori_loop(0, num_steps, one_step, state)
+    return canvas.tokens_BL, passes_B
