@@ -149,6 +149,21 @@ def outcomes(name: str, metrics: Mapping[str, str]) -> str:
     return markdown(head, cells)
 
 
+def oracle(truth: str, metric: str) -> str:
+    """Table of one error of every strategy beside exact conditionals, by canvas and number of passes."""
+    rows = [row for row in load("oracle")["rows"] if row["truth"] == truth]
+    found = {(row["strategy"], row["canvas"], row["steps"]): row[metric] for row in rows}
+    counts = sorted({row["steps"] for row in rows})
+    kinds = {"mask": "masks", "uniform": "random"}
+    head = ["strategy", *(f"{label}, {count}" for label in kinds.values() for count in counts)]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        values = [found.get((strategy, kind, count)) for kind in kinds for count in counts]
+        texts = (_per_cent(v) if metric == "not_right" else "-" if v is None else f"{v:.2f}" for v in values)
+        cells.append([f"`{strategy}`", *texts])
+    return markdown(head, cells)
+
+
 def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
@@ -171,6 +186,8 @@ TABLES = {
     "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
     "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
     "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
+    "oracle_not_right": lambda: oracle("toy_de_en", "not_right"),
+    "oracle_tv": lambda: oracle("toy_de_en", "tv"),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 

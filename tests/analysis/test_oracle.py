@@ -1,6 +1,8 @@
 """The exact decoder, and errors of strategies beside it that a person can compute."""
 
+import dataclasses
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +13,16 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.analysis import audit
+from padir.analysis import run as commands
 from padir.analysis.oracle import FIRST, Oracle, decode, noise_rate
 from padir.analysis.passes import Pass
 from padir.analysis.truth import Joint
+from padir.data.toy import ToyDeEn
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.refinement import STRATEGIES, GibbsCorrector, Mask, MaskPredict, SundaeSampling, Uniform, parse_strategy
+from padir.text.tokenizer import train
 
 PIECES = 5_000
 TWO = Joint(np.array([[7, 8], [8, 7]]), np.array([0.5, 0.5]))  # two right answers that differ in both positions
@@ -237,3 +242,32 @@ def test_outputs_of_a_model_are_counted(monkeypatch, tmp_path):
 def test_a_strategy_that_the_model_cannot_run_has_no_errors(tmp_path):
     translator = random_translator(small_tokenizer(tmp_path / "v"), corruption=Uniform())
     assert audit.of_model(translator, truth(TWO), "mask_predict", "mask", 1, Decoding(), 1) is None
+
+
+SOURCES = ["Er gibt dem Kind den Ball.", "Im Februar zeigt sein Mann Maria einen Hut."]
+
+
+def test_the_subject_measures_the_commonest_length(tmp_path):
+    """The first sentence is left out: its right translations differ in length. The second has four, of two lengths."""
+    pytest.importorskip("matplotlib")
+    lines = [line for pair in ToyDeEn(num_train=600).pairs("train") for line in pair]
+    translator = random_translator(train(lines, tmp_path / "v.model", size=600), max_length=40)
+    test_set = TestSet("toy_de_en", "de", "en", SOURCES, ["", ""])
+    options = dataclasses.replace(
+        commands.AnalysisOptions(), strategies=("mask_predict", "block_gibbs"), outputs=30, ising=False
+    )
+    found = commands.run("oracle", translator, test_set, Decoding(), options, output=str(tmp_path), tell=print)
+    chosen = audit.toy_truth(translator, test_set, 30)
+    assert found["measured"] == 1 and chosen.test_set.sources == SOURCES[1:]
+    assert found["length"] == chosen.length + 1
+    assert {(row["strategy"], row["canvas"]) for row in found["rows"]} == {
+        ("mask_predict", "mask"),
+        ("mask_predict", "uniform"),
+        ("block_gibbs", "mask"),
+    }
+    assert [row["steps"] for row in found["rows"] if row["strategy"] == "block_gibbs"] == chosen.steps()
+    assert found["floors"]["toy_de_en"]["not_right"] == 0
+    assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
+    assert (tmp_path / "oracle_toy_de_en_mask.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(PadirError, match="toy_de_en"):
+        commands.run("oracle", translator, dataclasses.replace(test_set, task="numbers"), Decoding(), options)
