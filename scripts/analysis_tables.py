@@ -149,9 +149,9 @@ def outcomes(name: str, metrics: Mapping[str, str]) -> str:
     return markdown(head, cells)
 
 
-def oracle(truth: str, metric: str) -> str:
+def oracle(name: str, truth: str, metric: str) -> str:
     """Table of one error of every strategy beside exact conditionals, by canvas and number of passes."""
-    rows = [row for row in load("oracle")["rows"] if row["truth"] == truth]
+    rows = [row for row in load(name)["rows"] if row["truth"] == truth]
     found = {(row["strategy"], row["canvas"], row["steps"]): row[metric] for row in rows}
     counts = sorted({row["steps"] for row in rows})
     kinds = {"mask": "masks", "uniform": "random"}
@@ -186,8 +186,10 @@ TABLES = {
     "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
     "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
     "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
-    "oracle_not_right": lambda: oracle("toy_de_en", "not_right"),
-    "oracle_tv": lambda: oracle("toy_de_en", "tv"),
+    "oracle_not_right": lambda: oracle("oracle", "toy_de_en", "not_right"),
+    "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
+    "oracle_ising_flat": lambda: oracle("oracle_ising", "ising flat", "tv"),
+    "oracle_ising_peaky": lambda: oracle("oracle_ising", "ising peaky", "tv"),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 
