@@ -25,7 +25,7 @@ from padir.refinement.canvas import Canvas, from_tokens, unbelieving, veil
 from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, best_ids, forbid
-from padir.refinement.segments import count_in_segment
+from padir.refinement.segments import sum_in_segment
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
@@ -172,7 +172,8 @@ class Objective:
             masked_BL = canvas.start_BL >= model.ids.end_regular
             weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL, segment_BL)
             if self.normaliser == "sentences":
-                weight_BL = weight_BL / jnp.maximum(count_in_segment(weight_BL, segment_BL), 1)
+                sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
+                weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
             key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
             end = functools.partial(self.end_stage, model, stage_params, progress, stage + 1 == len(self.stage_weights))
             stage_rows = StageRows(canvas, keep_BL, batch.target_BL, chosen_BL, weight_BL, key_B)

@@ -109,9 +109,9 @@ class TestNormaliser:
 
     PAIRS = pairs([(4, 2), (5, 6)], length_token=False)
 
-    def mean(self, batch, normaliser="tokens", num_segments=None):
+    def mean(self, batch, normaliser="tokens", num_segments=None, weights="all"):
         model, params = one_layer_model(dropout_rate=0.0, length_head="oracle")
-        objective = Objective(Mask(1.0), stage_weights=("all",), normaliser=normaliser)
+        objective = Objective(Mask(1.0), stage_weights=(weights,), normaliser=normaliser)
         loss, sums = objective(jax.random.key(0), params, batch, model=model, num_segments=num_segments, dropout=False)
         return float(mean_loss(loss, sums, batch, normaliser)), sums
 
@@ -125,6 +125,14 @@ class TestNormaliser:
         assert abs(by_token - mean) > 1e-3
         logged = step_metrics(sums, Objective(normaliser="sentences"), 1.0)
         assert logged["loss"] == pytest.approx(mean, rel=1e-5)
+
+    @pytest.mark.parametrize("weights", ["inverse", "falling"])
+    def test_the_weights_of_each_sentence_sum_to_1(self, weights):
+        mean, sums = self.mean(rows_of([self.PAIRS], 16, 16), "sentences", num_segments=2, weights=weights)
+        assert float(sums.stage_weight_S[0]) == pytest.approx(2)
+        alone = [self.mean(rows_of([[pair]], 8, 8), weights=weights) for pair in self.PAIRS]
+        by_weight = [float(sums.stage_loss_S[0] / sums.stage_weight_S[0]) for _, sums in alone]
+        assert mean == pytest.approx(np.mean(by_weight), rel=1e-5)
 
     def test_positions_count_padding_too(self):
         packed = rows_of([self.PAIRS], 16, 16)
