@@ -124,7 +124,8 @@ class CausalScore:
         _check_brevity(self.brevity)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[_normalised(*hypothesis.causal, self.brevity) for hypothesis in row] for row in hypotheses]
+        scored = [[hypothesis.causal for hypothesis in row] for row in hypotheses]
+        return [[_normalised(log_prob, tokens, self.brevity) for log_prob, tokens in row] for row in scored]
 
 
 @dataclasses.dataclass(frozen=True)

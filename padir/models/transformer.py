@@ -111,7 +111,7 @@ class Transformer(nn.Module):
 
         Arguments and errors are those of `draft_states`, without dropout. With `find_best`, and if there are more than
         `MOST_LOGITS` logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute
-        the whole logits unless other code reads them, as self-conditioning does.
+        the whole logits unless other code reads them. A model with self-conditioning computes them always.
         """
         states_BLD = self.draft_states(
             tokens_BL,
@@ -123,7 +123,8 @@ class Transformer(nn.Module):
             belief_BLD=belief_BLD,
         )
         found_BL, size = None, self.ids.num_embeddings
-        if find_best and not at_most(tokens_BL.size * size, MOST_LOGITS):
+        whole = self.config.self_conditioning  # its belief needs all logits, so that blocks would compute them twice
+        if find_best and not whole and not at_most(tokens_BL.size * size, MOST_LOGITS):
             special = self.ids.special  # listed only here, since a forged model card may claim any number of sentinels
             found_BL = jax.lax.platform_dependent(
                 states_BLD,
@@ -131,7 +132,7 @@ class Transformer(nn.Module):
                 default=lambda states_BLD: best_by_block(lambda *only: self.logits(states_BLD, only), size, special),
             )
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
-        belief_BLD = self.belief(logits_BLV) if self.config.self_conditioning else None
+        belief_BLD = self.belief(logits_BLV) if whole else None
         return Output(logits_BLV, keep_BL, found_BL, belief_BLD, judges=self.config.rejecter_judges)
 
     def draft_states(

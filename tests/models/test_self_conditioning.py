@@ -13,6 +13,7 @@ from support.tiny_model import random_translator
 
 from padir.decoding.lengths import LengthSearch
 from padir.errors import PadirError
+from padir.models import transformer
 from padir.models.config import ModelConfig
 from padir.refinement.canvas import unbelieving
 from padir.refinement.corruption import Uniform
@@ -54,6 +55,15 @@ class TestModel:
         np.testing.assert_allclose(output.belief_BLD, expected, rtol=1e-3, atol=1e-4)
         model, params = one_layer_model()
         assert decoded(model, params).belief_BLD is None and "belief_projection" not in params
+
+    def test_the_logits_are_computed_once(self, monkeypatch):
+        """A search block by block would project all states a second time."""
+        monkeypatch.setattr(transformer, "MOST_LOGITS", 0)
+        for model, params in (believer(), one_layer_model()):
+            memory_BSD = jnp.ones((1, 4, model.config.width))
+            cross_kv, ones_BL = model.bind({"params": params}).cross_kv(memory_BSD), jnp.ones((1, 4), jnp.int32)
+            output = model.bind({"params": params}).decode(ones_BL, ones_BL, cross_kv, ones_BL, find_best=True)
+            assert (output.found_BL is None) == model.config.self_conditioning
 
     @pytest.mark.parametrize("other", ["causal", "dual", "decontextualised"])
     def test_excludes_other_decoders(self, other):
