@@ -205,10 +205,22 @@ def score_drafts(
 ) -> Float[Array, "R L"]:
     """Computes `score_targets` for sources that are encoded already; targets of padding alone are allowed.
 
+    Only the logits of one hypothesis of each sentence, [B, L, V], are in memory at a time.
+
     Args:
       cross_kv, source_segment_BS: as in `Transformer.decode`.
     """
     bound, present_RL = model.bind({"params": params}), target_RL > 0
-    logits_RLV = bound.teacher_force(target_RL, present_RL.astype(jnp.int32), cross_kv, source_segment_BS)
-    at_target_RL = jnp.take_along_axis(logits_RLV, target_RL[..., None], axis=-1)[..., 0]
-    return jnp.where(present_RL, at_target_RL - jax.nn.logsumexp(logits_RLV, axis=-1), 0.0)
+    states_RLD = bound.target_states(target_RL, present_RL.astype(jnp.int32), cross_kv, source_segment_BS)
+    # A group has one row of each sentence, so that devices that share the sentences share every group.
+    batch = source_segment_BS.shape[0]
+    groups = jax.tree.map(lambda x: x.reshape(batch, -1, *x.shape[1:]).swapaxes(0, 1), (states_RLD, target_RL))
+
+    def read(group):
+        states_BLD, target_BL = group
+        logits_BLV = model.bind({"params": params}).logits(states_BLD)
+        at_target_BL = jnp.take_along_axis(logits_BLV, target_BL[..., None], axis=-1)[..., 0]
+        return at_target_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
+
+    log_prob_RL = jax.lax.map(read, groups).swapaxes(0, 1).reshape(target_RL.shape)
+    return jnp.where(present_RL, log_prob_RL, 0.0)
