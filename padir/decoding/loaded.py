@@ -119,8 +119,8 @@ class LoadedModel:
 
     @functools.cached_property
     def encoder(self) -> str:
-        """Checksum of the encoder (`padir.decoding.draft.encoder_sum`)."""
-        return encoder_sum(self.card.config, self.params)
+        """Checksum of the encoder (`padir.decoding.draft.encoder_sum`), as a drafter's model has it: converted."""
+        return encoder_sum(self.card.config, self.converted)
 
     @property
     def as_integers(self) -> bool:

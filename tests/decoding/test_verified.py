@@ -411,6 +411,11 @@ class TestTranslator:
         assert told == [same]
         assert found.text == translator.translate(self.TEXTS[:1], search=Greedy())[0].text
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_a_draft_and_a_translator_of_one_model_have_one_encoder(self, dtype, tmp_path):
+        folder = random_model_dir(tmp_path / "model", dtype=dtype)
+        assert Translator.load(folder).loaded.encoder == load_draft(str(folder)).encoder != ""
+
     def test_what_is_refused(self, folders, tmp_path):
         causal, refining, _ = folders
         translator = Translator.load(causal)
