@@ -87,7 +87,8 @@ class PlacedBatches:
     """Batches of a loader on the devices; the next one can be put there while the devices compute.
 
     The state is that of the batches taken: a batch that was only fetched does not count, so that a run that resumes
-    from the state takes exactly the batches that the stopped run had not taken.
+    from the state takes exactly the batches that the stopped run had not taken. An error of `fetch` is raised when the
+    batch is taken, so that a step that is done can still be recorded and saved.
 
     Args:
       loader: an iterator over batches with `get_state` and `set_state` (`padir.data.loader.make_loader`).
@@ -97,21 +98,26 @@ class PlacedBatches:
     def __init__(self, loader: Any, place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]):
         self._loader, self._place = loader, place
         self._state: dict[str, Any] = loader.get_state()
-        self._fetched: tuple[Any, Any, dict[str, Any]] | None = None
+        self._fetched: tuple[Any, Any, dict[str, Any]] | Exception | None = None
 
     def __next__(self) -> tuple[dict[str, np.ndarray], dict[str, jax.Array]]:
         """The next batch, on the host and on the devices."""
         self.fetch()
-        assert self._fetched is not None
-        arrays, batch, self._state = self._fetched
-        self._fetched = None
+        fetched, self._fetched = self._fetched, None
+        if isinstance(fetched, Exception):
+            raise fetched
+        assert fetched is not None
+        arrays, batch, self._state = fetched
         return arrays, batch
 
     def fetch(self) -> None:
         """Reads the next batch and begins to copy it to the devices, unless that was done."""
         if self._fetched is None:
-            arrays = next(self._loader)
-            self._fetched = arrays, self._place(arrays), self._loader.get_state()
+            try:
+                arrays = next(self._loader)
+                self._fetched = arrays, self._place(arrays), self._loader.get_state()
+            except Exception as error:  # the loader's, or too little memory
+                self._fetched = error
 
     def get_state(self) -> dict[str, Any]:
         return self._state

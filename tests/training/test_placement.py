@@ -1,11 +1,15 @@
 """Batches that are put on the devices while a step runs."""
 
+import itertools
 import json
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support.training import train_tiny
 
+from padir.data.loader import _Records
+from padir.errors import PadirError
 from padir.training.config import Intervals
 from padir.training.placement import PlacedBatches
 from padir.training.run import TrainRun
@@ -63,6 +67,20 @@ def test_the_state_is_that_of_the_batches_taken():
     other.fetch()  # of another place: it must not be taken
     other.set_state(batches.get_state())
     assert other.get_state() == {"batch": 1} and numbers(next(other)) == numbers(next(batches)) == (2, 20)
+
+
+def test_a_batch_that_cannot_be_read_costs_no_step_before_it(data, tmp_path, monkeypatch):
+    fill, numbers = _Records.fill, itertools.count(1)
+
+    def damaged(self, *args):
+        if next(numbers) == 3:
+            raise PadirError("the third batch is damaged")
+        return fill(self, *args)
+
+    monkeypatch.setattr(_Records, "fill", damaged)
+    with pytest.raises(PadirError, match="the third batch is damaged"):
+        train_tiny(data, tmp_path / "model", num_steps=4, intervals=Intervals(log=1, evaluate=0, checkpoint=2))
+    assert [path.name for path in (tmp_path / "model" / "checkpoints").iterdir()] == ["2"]
 
 
 def test_a_run_fetches_during_a_step_and_saves_the_batches_taken(data, tmp_path, monkeypatch):
