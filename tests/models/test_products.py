@@ -83,3 +83,21 @@ def test_few_rows_and_a_large_table_are_multiplied_block_by_block(lead):
     near = np.round(np.asarray(x) * (127 / np.abs(x).max(-1, keepdims=True))) @ np.asarray(whole, np.int64).T
     expected = near * np.abs(x).max(-1, keepdims=True) / 127 * scale_F
     np.testing.assert_allclose(int8_dot(x, whole, scale_F, axis=1), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_a_product_block_by_block(dtype):
+    x, table = jax.random.normal(jax.random.key(0), (3, 5, 16)), jax.random.normal(jax.random.key(1), (2_100, 16))
+    weight = jax.random.normal(jax.random.key(2), (3, 5, 2_100))
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def gradients(x, table):
+        return (weight * dot(x, table, dtype=jnp.dtype(dtype), axis=1)).sum()
+
+    of_x, of_table = gradients(x, table)
+    assert of_x.dtype == of_table.dtype == jnp.float32
+    tolerance = {"float32": 1e-4, "bfloat16": 1.0}[dtype]  # the gradients have a size of about 45 and 4
+    x, table, weight = (np.asarray(each, np.float64) for each in (x, table, weight))
+    np.testing.assert_allclose(of_x, weight @ table, atol=tolerance)
+    np.testing.assert_allclose(of_table, np.einsum("bjf,bjd->fd", weight, x), atol=tolerance / 10)
