@@ -23,8 +23,10 @@ from result_tables import RESULTS, table
 SENTENCES, OUTPUTS, PAGE = (RESULTS / name for name in ("everyday_de.txt", "everyday.json", "everyday.md"))
 SYSTEMS = {  # options of `padir translate`
     "de_en, 1 length": "--model de_en --top_k 1",
-    "de_en, 5 lengths": "--model de_en",
-    "de_en, 5 lengths, rescored": "--model de_en --rerank de_en_ar",
+    "de_en, 5 lengths": "--model de_en --rerank own --brevity 1.5",
+    "de_en, 5 lengths, chosen by its autoregressive side (the default)": "--model de_en",
+    "de_en, 5 lengths, rescored by de_en_ar": "--model de_en --rerank de_en_ar",
+    "de_en, from left to right, beam 5": "--model de_en --mode causal --beam 5",
     "de_en_ar, greedy": "--model de_en_ar --beam 1",
     "de_en_ar, beam 5": "--model de_en_ar --beam 5",
 }
