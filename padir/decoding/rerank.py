@@ -118,7 +118,7 @@ class CausalScore:
     """
 
     brevity: float = 1.0
-    reads_text = True
+    reads_text = False
 
     def __post_init__(self):
         _check_brevity(self.brevity)
