@@ -28,6 +28,7 @@ def evaluation(name: str) -> str:
     }
     columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
     several = len({row.get("model") for row in rows}) > 1
+    rules = len({SYSTEM["rerank"](row) for row in rows if not row.get("causal")}) > 1
     lines = []
     for row in rows:
         scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
@@ -35,10 +36,12 @@ def evaluation(name: str) -> str:
         setting = [
             _number(row["num_steps"]),
             f"beam {beam}" if beam else str(row["top_k"]),
+            *[SYSTEM["rerank"](row)] * rules,
             SYSTEM["drop_repeats"](row),
         ]
         lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
-    return table(["model"] * several + ["steps", "lengths", REPEATS, *columns.values()], lines, text=several)
+    head = ["model"] * several + ["steps", "lengths"] + ["chosen by"] * rules + [REPEATS, *columns.values()]
+    return table(head, lines, text=several)
 
 
 def by_steps(name: str) -> str:
@@ -113,7 +116,10 @@ def readme() -> str:
     tatoeba, multi30k = "general_de_en_tatoeba", "multi30k_de_en_distilled_cpu"
     rows = [
         ["Tatoeba, the shipped models"]
-        + [score(tatoeba, "bleu", model="de_en", num_steps=steps, top_k=5) for steps in (1, 4)]
+        + [
+            score(tatoeba, "bleu", num_steps=steps, top_k=5, rerank={"name": "causal", "brevity": 1.0})
+            for steps in (1, 4)
+        ]
         + [score(tatoeba, "bleu", **beam(5, 1.4))],
         ["Multi30k"]
         + [score(multi30k, "bleu", model="padir", num_steps=steps, top_k=5) for steps in (1, 4)]
