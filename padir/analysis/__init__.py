@@ -2,7 +2,7 @@
 
 `neighbours` compares the attention of stuttering neighbours with that of others; `measure_agreement` compares attention
 and the model's own `dependence` with the true dependency of the built-in corpus; `steps` and `outcomes` measure
-refinement and its `reliability` (calibration). `Oracle` is a decoder that knows the truth, and `decode` runs a strategy
+refinement and its `reliability` (calibration). `ExactDecoder` knows the truth, and `decode` runs a strategy
 on it. `padir.analysis.run` is the command `padir analyse`: it takes one of the
 `subjects` from a model and a test set to metrics, pictures and a page.
 """
@@ -11,7 +11,7 @@ from padir.analysis.agreement import Agreement, measure_agreement, with_truth, w
 from padir.analysis.attention import Maps, attend
 from padir.analysis.calibration import Reliability, reliability
 from padir.analysis.conditionals import Dependence, dependence
-from padir.analysis.oracle import Oracle, decode
+from padir.analysis.oracle import ExactDecoder, decode
 from padir.analysis.refinement import StepMetrics, outcomes, steps
 from padir.analysis.stutter import Neighbours, neighbours
 from padir.analysis.truth import Joint, joints
@@ -19,10 +19,10 @@ from padir.analysis.truth import Joint, joints
 __all__ = [
     "Agreement",
     "Dependence",
+    "ExactDecoder",
     "Joint",
     "Maps",
     "Neighbours",
-    "Oracle",
     "Reliability",
     "StepMetrics",
     "attend",

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from padir.analysis.oracle import FIRST, Oracle, decode
+from padir.analysis.oracle import FIRST, ExactDecoder, decode
 from padir.analysis.passes import refined
 from padir.analysis.refinement import with_strategy
 from padir.analysis.truth import Joint, joints
@@ -172,7 +172,7 @@ def suits(strategy: Strategy, canvas: str) -> bool:
 
 def of_oracle(truth: Truth, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, float]:
     """(errors, mean number of passes) of a strategy beside the exact decoder."""
-    oracle = Oracle.of(truth.joints, truth.pieces)
+    oracle = ExactDecoder.of(truth.joints, truth.pieces)
     key = jax.random.key(seed)
     corruption = CANVASES[canvas]
     tokens_GRL, passes_GR = decode(key, oracle, steps, strategy=strategy, corruption=corruption, draws=truth.draws)

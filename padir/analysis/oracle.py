@@ -56,7 +56,7 @@ _SENTINELS = 3  # mask, blank and length
 
 
 @flax.struct.dataclass
-class Oracle:
+class ExactDecoder:
     """Distributions over the right answers of G sentences (here G groups of rows), each with up to K answers.
 
     Tokens are numbered for each sentence anew, from `FIRST` on, so that logits need only as many ids as a sentence has
@@ -75,7 +75,7 @@ class Oracle:
     ids: Ids = flax.struct.field(pytree_node=False)
 
     @classmethod
-    def of(cls, joints: Sequence[Joint], pieces: int) -> Oracle:
+    def of(cls, joints: Sequence[Joint], pieces: int) -> ExactDecoder:
         """Makes an oracle of distributions over sentences of one length.
 
         Args:
@@ -165,7 +165,7 @@ def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
 
 
 def decode(
-    key: Key[Array, ""], oracle: Oracle, num_steps: int, *, strategy: Strategy, corruption: Corruption, draws: int
+    key: Key[Array, ""], oracle: ExactDecoder, num_steps: int, *, strategy: Strategy, corruption: Corruption, draws: int
 ) -> tuple[Int[np.ndarray, "G R L"], Int[np.ndarray, "G R"]]:
     """Decodes every sentence of an oracle `draws` times: (tokens, passes), with the oracle's numbers of tokens.
 
@@ -194,7 +194,7 @@ def decode(
 
 
 @functools.partial(jax.jit, static_argnames=("strategy", "judges"))
-def _refined(key_B, canvas: Canvas, oracle: Oracle, masked, num_steps, *, strategy: Strategy, judges: str):
+def _refined(key_B, canvas: Canvas, oracle: ExactDecoder, masked, num_steps, *, strategy: Strategy, judges: str):
     """Tokens and passes of each row. Masked and random canvases share a program."""
 
     def some_steps(canvas: Canvas, part: Part):

@@ -12,7 +12,7 @@ from padir import config
 from padir.cli.console import tell
 from padir.cli.options import common_options
 from padir.compilation import Compiled, DecodeShape, Program, Topology, analyse, decode_programs, train_program
-from padir.compilation.decode_programs import KINDS
+from padir.compilation.decoding import KINDS
 from padir.compilation.topology import EXAMPLES
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer

@@ -6,7 +6,7 @@
 
 from padir.compilation.analysis import Compiled, analyse
 from padir.compilation.chips import CHIPS, Chip
-from padir.compilation.decode_programs import DecodeShape, decode_programs
+from padir.compilation.decoding import DecodeShape, decode_programs
 from padir.compilation.programs import Program, train_program
 from padir.compilation.topology import Topology
 

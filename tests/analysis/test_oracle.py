@@ -14,7 +14,7 @@ from support.tiny_model import random_translator
 
 from padir.analysis import audit
 from padir.analysis import run as commands
-from padir.analysis.oracle import FIRST, Oracle, decode, noise_rate
+from padir.analysis.oracle import FIRST, ExactDecoder, decode, noise_rate
 from padir.analysis.passes import Pass
 from padir.analysis.truth import Joint
 from padir.data.toy import ToyDeEn
@@ -49,7 +49,7 @@ def weights(joint, shown_L, rate):
 
 @pytest.mark.parametrize("rate", [1.0, 0.6, 0.01])
 def test_a_random_canvas_gives_the_posterior(rate):
-    oracle = Oracle.of([FIVE], PIECES)
+    oracle = ExactDecoder.of([FIVE], PIECES)
     shown = [(8, 8, 9), (7, 9, 9), (8, 9, 7), (9, 9, 9)]
     noise = 4_000 - FIRST + 7  # no right token
     shown.append((noise, 8, noise))
@@ -69,7 +69,7 @@ def test_a_random_canvas_gives_the_posterior(rate):
 def test_a_masked_canvas_is_conditioned_on_what_is_visible():
     """By hand: given 8 in the middle, the second, third and fourth answers are left, with 25, 20 and 15 of 60. Tokens
     that no right answer has together are the limit: the answers that agree with most of them."""
-    oracle = Oracle.of([FIVE], PIECES)
+    oracle = ExactDecoder.of([FIVE], PIECES)
     hidden = oracle.ids.mask
     tokens_BL = jnp.array([[hidden, FIRST + 1, hidden, 1], [FIRST, FIRST + 1, FIRST, 1], [FIRST + 2, hidden, FIRST, 1]])
     prob_BLV = np.exp(oracle.decoder(jnp.zeros(3))(tokens_BL).logits_BLV)[:, :3, FIRST:]
@@ -81,7 +81,7 @@ def test_a_masked_canvas_is_conditioned_on_what_is_visible():
 
 def test_a_position_that_is_not_seen_is_not_conditioned_on():
     """A decontextualised decoder: position 0 sees position 1 alone, all others see nothing."""
-    oracle = Oracle.of([FIVE], PIECES)
+    oracle = ExactDecoder.of([FIVE], PIECES)
     visible_BLL = jnp.zeros((1, 4, 4), bool).at[0, 0, 1].set(True)
     tokens_BL = jnp.array([[FIRST + 2, FIRST + 1, FIRST + 2, 1]])
     prob_LV = np.exp(oracle.decoder(jnp.zeros(1))(tokens_BL, visible_BLL).logits_BLV)[0, :3, FIRST:]
@@ -92,7 +92,7 @@ def test_a_position_that_is_not_seen_is_not_conditioned_on():
 def test_sentences_have_numbers_and_answers_of_their_own():
     """Two sentences, with other tokens and with fewer answers, in one batch: padding answers have no weight."""
     other = Joint(np.array([[50, 60, 70]]), np.array([1.0]))
-    oracle = Oracle.of([FIVE, other], PIECES)
+    oracle = ExactDecoder.of([FIVE, other], PIECES)
     tokens_BL = jnp.array([[oracle.ids.mask] * 3 + [1]] * 4)
     prob_BLV = np.exp(oracle.decoder(jnp.zeros(4))(tokens_BL).logits_BLV)[:, :3, FIRST:]
     np.testing.assert_allclose(prob_BLV[0], prob_BLV[1])
@@ -100,9 +100,9 @@ def test_sentences_have_numbers_and_answers_of_their_own():
     np.testing.assert_allclose(prob_BLV[3], np.eye(3), atol=1e-6)
     for wrong in ([], [FIVE, TWO]):
         with pytest.raises(PadirError, match="sentences of one length"):
-            Oracle.of(wrong, PIECES)
+            ExactDecoder.of(wrong, PIECES)
     with pytest.raises(PadirError, match="at least 3"):
-        Oracle.of([FIVE], 2)
+        ExactDecoder.of([FIVE], 2)
 
 
 def test_one_pass_mixes_as_often_as_a_person_computes():
@@ -129,7 +129,7 @@ def test_fewer_mixtures_with_more_passes(canvas):
 def test_one_position_a_pass_gives_the_truth():
     """By enumeration the product of the oracle's conditionals from left to right is each answer's probability, so that
     a whole sentence as a block of Gibbs draws exact samples in L + 1 passes."""
-    oracle, hidden = Oracle.of([FIVE], PIECES), Oracle.of([FIVE], PIECES).ids.mask
+    oracle, hidden = ExactDecoder.of([FIVE], PIECES), ExactDecoder.of([FIVE], PIECES).ids.mask
     for answer_L, prob in zip(FIVE.tokens_KL - 7 + FIRST, FIVE.prob_K, strict=True):
         rows = [[*answer_L[:i], *[hidden] * (3 - i), 1] for i in range(3)]
         log_prob_BLV = oracle.decoder(jnp.zeros(3))(jnp.array(rows)).logits_BLV
@@ -169,7 +169,7 @@ def test_the_rate_is_the_share_of_noise():
 
 
 def test_summed_logits_are_refused():
-    oracle = Oracle.of([TWO], PIECES)
+    oracle = ExactDecoder.of([TWO], PIECES)
     with pytest.raises(PadirError, match="remask"):
         decode(jax.random.key(0), oracle, 2, strategy=parse_strategy("padir:remask=logits"), corruption=Mask(), draws=2)
 

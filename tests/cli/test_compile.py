@@ -75,4 +75,4 @@ def test_verified_decoding_and_exports(tmp_path, capsys):
         "verified decoding",
         "exported search_16.jax_export",
     ]
-    assert "3 rounds of 8 tokens" in names[1]
+    assert "3 rounds of 3 tokens" in names[1]

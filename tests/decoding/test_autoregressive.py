@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS
-from support.tiny import one_layer_model, pairs, rows_of, tiny_model
+from support.tiny import pairs, rows_of, tiny_model
 
 from padir.decoding.autoregressive import SearchInputs, generate, length_limits, score_targets, write_targets
 from padir.decoding.search import Beam, Greedy, Sampling
@@ -147,7 +147,7 @@ class TestHypotheses:
         np.testing.assert_allclose(shared, repeated, rtol=1e-4, atol=1e-4)
 
     def test_only_one_hypothesis_of_each_sentence_has_logits_in_memory(self):
-        model, params = one_layer_model(dataclasses.replace(IDS, vocab_size=8_192, num_embeddings=8_192), causal=True)
+        model, params = tiny_model(dataclasses.replace(IDS, vocab_size=8_192, num_embeddings=8_192), causal=True)
         target_RL = jnp.repeat(SOURCES.target_BL, 16, axis=0)
         compiled = score_targets.lower(model, params, SOURCES.source_BS, target_RL).compile()
         all_logits = 4 * target_RL.size * 8_192

@@ -48,3 +48,5 @@ __all__ = [
     "parse_call",
     "parse_strategy",
 ]
+
+STRATEGIES.update(gibbs_corrector=GibbsCorrector, predictor_corrector=PredictorCorrector)

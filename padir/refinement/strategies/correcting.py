@@ -17,6 +17,7 @@ from padir.refinement.draws import CORRECTION, KIND, PLACE, position_keys, rando
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import share_of, worst
+from padir.refinement.strategies.registry import parse_strategy
 from padir.refinement.strategies.sampling import sample_tokens
 
 
@@ -124,8 +125,6 @@ class PredictorCorrector:
 
     def wrapped(self) -> Strategy:
         """The strategy whose steps are corrected."""
-        from padir.refinement.strategies.registry import parse_strategy  # the registry lists this class, too
-
         return parse_strategy(self.strategy)
 
     def init(self, key_B, canvas: Canvas) -> CorrectorMemory:

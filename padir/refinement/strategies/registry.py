@@ -11,7 +11,6 @@ from typing import Any
 from padir.errors import PadirError, nearest
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
-from padir.refinement.strategies.correcting import GibbsCorrector, PredictorCorrector
 from padir.refinement.strategies.parallel import Factor, Frechet
 from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.remasking import PathPlanning, Remdm
@@ -36,9 +35,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "frechet": Frechet,
     "remdm": Remdm,
     "p2": PathPlanning,
-    "gibbs_corrector": GibbsCorrector,
-    "predictor_corrector": PredictorCorrector,
-}
+}  # the package adds the correctors, one of which makes other strategies from this dict
 
 
 def get_strategy(name: str, **hyperparameters) -> Strategy:
