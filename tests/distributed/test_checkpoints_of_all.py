@@ -119,13 +119,3 @@ def test_a_process_that_is_killed_while_saving_leaves_whole_checkpoints(data, tm
     run(data, folder, *steps)
     assert_same_state(folder, straight, 12)
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"11", "12"}
-
-
-@pytest.mark.slow
-def test_a_part_that_cannot_be_written_stops_both(data, tmp_path):
-    statuses, errors = training(data, tmp_path / "model", *QUICK, FSDP, devices=2, limit=2_000).wait()
-    assert statuses == [2, 2], errors
-    assert "the checkpoint of step 4 could not be written: process 1 could not write its part" in errors[0]
-    assert "the checkpoint of step 4 could not be written: " in errors[1] and "File too large" in errors[1]
-    assert not list((tmp_path / "model" / "checkpoints").iterdir())
-    run(data, tmp_path / "model", FSDP)
