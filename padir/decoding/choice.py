@@ -99,7 +99,7 @@ def _read_causally(
     with loaded.on_devices():
         log_prob_RL = score_drafts(
             Transformer(loaded.card.config.as_causal(), loaded.model.ids),
-            loaded.params,
+            loaded.converted,
             batch.cross_kv,
             batch.encoded.segment_BS,
             loaded.place(target_RL),

@@ -150,3 +150,8 @@ class TestPredictorCorrector:
     def test_wrong_fields(self, fields, message):
         with pytest.raises(PadirError, match=message):
             PredictorCorrector(**fields)
+
+
+def test_needs_what_the_wrapped_strategy_needs():
+    assert PredictorCorrector("block_gibbs").needs == BlockGibbs.needs == {"mask"}
+    assert not PredictorCorrector("threshold").needs

@@ -121,7 +121,7 @@ class PredictorCorrector:
         name = self.strategy.partition(":")[0]
         if name in ("easy_first", "independent_parallel", "predictor_corrector"):
             raise PadirError("PredictorCorrector.strategy", "a strategy that can be corrected", self.strategy)
-        self.wrapped()
+        object.__setattr__(self, "needs", getattr(self.wrapped(), "needs", frozenset()))
 
     def wrapped(self) -> Strategy:
         """The strategy whose steps are corrected."""

@@ -7,7 +7,6 @@ from typing import Any
 from padir.errors import PadirError
 from padir.refinement.corruption import noise_kinds
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies.correcting import PredictorCorrector
 from padir.refinement.strategies.registry import STRATEGIES
 
 
@@ -15,7 +14,7 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     """Checks that a model can be decoded with a strategy from drafts of a corruption.
 
     The drafts must consist of noise that the model was trained with. This does not apply to a decontextualised decoder,
-    which sees no noise at all. The strategy's class attribute `needs` may name three requirements:
+    which sees no noise at all. The strategy's attribute `needs` may name three requirements:
 
     - "decontextualised": a decoder in which a position can be kept from seeing other positions.
     - "rejecter": a decoder with a rejecter head.
@@ -30,8 +29,7 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     Raises:
       PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
     """
-    wrapped = strategy.wrapped() if isinstance(strategy, PredictorCorrector) else strategy
-    needs = getattr(wrapped, "needs", frozenset())
+    needs = getattr(strategy, "needs", frozenset())
     others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
     if "decontextualised" in needs and not config.decontextualised:
