@@ -48,6 +48,7 @@ class Translator:
         self.decoding = default_decoding(card)
         self.loaded = LoadedModel(params, card, tokenizer)
         self.model = self.loaded.model
+        self._map: Callable[..., Iterable[list[Translation]]] = map  # of batches; several processes share them out
 
     @classmethod
     def load(
@@ -126,8 +127,9 @@ class Translator:
             self._check_lengths(texts, target_lengths)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
-        for places, batch in source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths):
-            for i, result in zip(places, pipeline.run(batch), strict=True):
+        batches = [*source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths)]
+        for (places, _), made in zip(batches, self._map(pipeline.run, [each for _, each in batches]), strict=True):
+            for i, result in zip(places, made, strict=True):
                 results[i] = dataclasses.replace(result, truncated=i in truncated)
             progress(len(places))
         progress(sum(result is EMPTY_LINE for result in results))
