@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -92,6 +94,11 @@ def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "
     piece_BL = (canvas.start_BL >= canvas.ids.first_regular) & (canvas.start_BL < canvas.ids.end_regular)
     fresh = dataclasses.replace(canvas, start_BL=jnp.where(piece_BL, noise_BL, canvas.start_BL))
     return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
+
+
+def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
+    """Takes each row from the pytree `yes` where `where_B` is True, else from `no`; their leaves begin with axis B."""
+    return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
 
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:

@@ -74,13 +74,14 @@ def choose(
     key_B: Key[Array, " B"],
     among_BL: Bool[Array, "B L"],
     segment_BL: Int[Array, "B L"],
-    count_BL: Int[Array, "B L"],
+    count_BL: int | Int[Array, "B L"],
+    stream: int = CHOICE,
 ) -> Bool[Array, "B L"]:
     """Chooses `count_BL` positions of each segment among `among_BL`; every set of that size is equally likely.
 
-    `count_BL` holds the segment's count at every position of the segment.
+    `count_BL` holds the segment's count at every position of the segment, or is the count of every segment.
     """
-    return worst(uniform_draws(position_keys(key_B, segment_BL, CHOICE)), among_BL, segment_BL, count_BL)
+    return worst(uniform_draws(position_keys(key_B, segment_BL, stream)), among_BL, segment_BL, count_BL)
 
 
 def choose_some(

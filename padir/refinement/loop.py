@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas
+from padir.refinement.canvas import Canvas, choose_rows
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output, forbid
 from padir.text.ids import at_most
@@ -181,7 +181,7 @@ def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, bann
         after, memory_after = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
         if believing:
             after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
-        return _choose_rows(canvas.done_B, (canvas, memory), (after, memory_after))
+        return choose_rows(canvas.done_B, (canvas, memory), (after, memory_after))
 
     return advance
 
@@ -204,8 +204,3 @@ def _advance_in_groups(advance: Callable, size: int, step, key_B, canvas: Canvas
 
 def _fold(key_B, number):
     return jax.vmap(lambda key: jax.random.fold_in(key, number))(key_B)
-
-
-def _choose_rows(where_B, yes, no):
-    """Takes each row from the pytree `yes` where `where_B` is True, else from `no`; their leaves begin with axis B."""
-    return jax.tree.map(lambda y, n: jnp.where(where_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)

@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, hide, renoise, restore, write
-from padir.refinement.draws import CORRECTION, KIND, PLACE, position_keys, random_pieces, uniform_draws
+from padir.refinement.canvas import Canvas, choose_rows, hide, renoise, restore, write
+from padir.refinement.draws import CORRECTION, KIND, PLACE, choose, position_keys, random_pieces, uniform_draws
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output, token_scores
-from padir.refinement.segments import share_of, worst
+from padir.refinement.segments import share_of
 from padir.refinement.strategies.registry import parse_strategy
 from padir.refinement.strategies.sampling import sample_tokens
 
@@ -139,11 +139,7 @@ class PredictorCorrector:
         drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
         corrected = write(canvas, memory.hidden_BL, *drawn)
         inner_B = ~memory.ended_B & (steps % cycle == 0)
-
-        def choose(yes, no):
-            return jax.tree.map(lambda y, n: jnp.where(inner_B.reshape(-1, *[1] * (y.ndim - 1)), y, n), yes, no)
-
-        after, inner = choose(stepped, (corrected, memory.inner))
+        after, inner = choose_rows(inner_B, stepped, (corrected, memory.inner))
         written_BL = canvas.free_BL & (after.score_BL < 0)
         corrects = (steps % cycle < self.corrections) & (steps < num_steps - 1)  # whether the next pass corrects
         hidden_BL = _some(key_B, written_BL, canvas.segment_BL, self.share) & corrects
@@ -154,5 +150,4 @@ class PredictorCorrector:
 
 def _some(key_B, among_BL, segment_BL, share: float) -> Bool[Array, "B L"]:
     """Chooses a random share of each segment's positions among `among_BL`, rounded up."""
-    draw_BL = uniform_draws(position_keys(key_B, segment_BL, PLACE))
-    return worst(draw_BL, among_BL, segment_BL, share_of(share, among_BL, segment_BL))
+    return choose(key_B, among_BL, segment_BL, share_of(share, among_BL, segment_BL), PLACE)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.draws import position_keys, uniform_draws
+from padir.refinement.draws import choose, position_keys, uniform_draws
 from padir.refinement.scores import Output, best_tokens, token_scores
 from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
 
@@ -136,7 +136,7 @@ class BlockGibbs:
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
         else:
-            next_BL = worst(uniform_draws(position_keys(key_B, segment_BL, _WHERE)), free_BL, segment_BL, self.block)
+            next_BL = choose(key_B, free_BL, segment_BL, self.block, _WHERE)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
         hidden_BL = jnp.where(whole_BL, next_BL, left_BL) & ~last
         written = write(written, left_BL & last, *output.best())
