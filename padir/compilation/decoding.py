@@ -105,9 +105,7 @@ class _Programs:
         """The encoder and the refinement of drafts."""
         model, decoding = self.model, self.decoding
         assert decoding.strategy is not None and decoding.canvas is not None
-        options = refine_batch.RefineOptions(
-            round_up(shape.tokens, refine_batch.BUCKET), decoding.strategy, decoding.canvas
-        )
+        options = refine_batch.RefineOptions(self._longest(shape), decoding.strategy, decoding.canvas)
 
         def memory(params, source_BS):
             encoded, cross_kv = refine_batch.encode(model, params, source_BS)

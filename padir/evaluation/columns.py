@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rescore
+from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.search import SEARCHES
 from padir.refinement.strategies import STRATEGIES
 
@@ -49,8 +49,7 @@ def _drop_repeats(row: RowDict) -> str:
 
 def _with_settings(description: dict[str, Any]) -> str:
     """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults."""
-    rules = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
-    kinds = {**STRATEGIES, **SEARCHES, **rules}
+    kinds = {**STRATEGIES, **SEARCHES, **{name: type(rule) for name, rule in RULES.items()}, "rescore": Rescore}
     known = kinds.get(description["name"])
     fields = dataclasses.fields(known) if known and dataclasses.is_dataclass(known) else ()
     default = {field.name: field.default for field in fields}

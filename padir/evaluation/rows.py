@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rescore
+from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
 from padir.evaluation.columns import SYSTEM, Rows, system_columns
@@ -71,8 +71,8 @@ def _refinement(row: Row) -> dict[str, Any]:
 def _describe_rerank(rerank: Any) -> dict[str, Any]:
     if isinstance(rerank, Rescore):
         return {"name": "rescore", "model": rerank.name, "brevity": rerank.brevity}
-    names = {OwnScore: "own", CausalScore: "causal", MinimumBayesRisk: "mbr"}
-    return {"name": names.get(type(rerank), type(rerank).__qualname__), **dataclasses.asdict(rerank)}
+    names = [name for name, rule in RULES.items() if type(rule) is type(rerank)]  # mbr comes before mbr_bleu
+    return {"name": names[0] if names else type(rerank).__qualname__, **dataclasses.asdict(rerank)}
 
 
 def read_rows(paths: Iterable[str]) -> Rows:
