@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,6 +49,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """First line of another library's error message; of a longer line, the first and the last 120 characters."""
+    """First line of another library's error message; of a longer line, its beginning and the system's reason, or its end.
+
+    >>> first_line(OSError("x" * 200 + " File too large " + "y" * 200))[120:]
+    ' ... File too large'
+    """
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    return line if len(line) <= 240 else f"{line[:120]} ... {line[-120:]}"  # the system's reason is at the end
+    if len(line) <= 240:
+        return line
+    reasons = [os.strerror(code) for code in errno.errorcode if os.strerror(code) in line[120:]]
+    return f"{line[:120]} ... {max(reasons, key=len, default=line[-120:])}"
