@@ -69,6 +69,7 @@ class Try:
 
 
 CTC = ("configs/objective/ctc.gin",)
+DUAL = ("configs/objective/dual.gin",)
 # The canvas is twice as wide as the widest source of a batch, which is therefore no wider than the targets.
 CTC_SHAPE = (
     "ModelConfig.max_length=128",
@@ -78,6 +79,8 @@ CTC_SHAPE = (
 )
 LONG = ("ModelConfig.dropout_rate=0.1", "Batching.rows=8", "Batching.row_length=96")
 CTC_LONG = (*CTC_SHAPE, "ModelConfig.dropout_rate=0.1", "Batching.rows=16")
+DUAL_LONG = (*LONG, "TeacherForcing.label_smoothing=0.1")
+DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
 _ABLATIONS = {
     "unmasking_01": Try("unmasking rate 0.1", 15, 4_000, ("configs/ablation/unmasking_01.gin",)),
     "unmasking_05": Try("unmasking rate 0.5", 15, 4_000, ("configs/ablation/unmasking_05.gin",)),
@@ -94,6 +97,13 @@ TRIES = {
     "padir_nothing": Try("the paper's objective", 15, 4_000, from_teacher=False),
     "padir_60": Try("the paper's objective, dropout 0.1, also greedy text", 60, 6_500, (), LONG, more="_greedy"),
     "ctc_60": Try("CTC with glancing, dropout 0.1, also greedy text", 60, 3_000, CTC, CTC_LONG, more="_greedy"),
+    "dual_60": Try(
+        "the same as a dual model, whose causal score chooses the length", 60, 6_000, DUAL, DUAL_LONG, more="_greedy"
+    ),
+    "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 4_500, bindings=DEEP),
+    "self_conditioning": Try("self-conditioning", 15, 3_800, ("configs/ablation/self_conditioning.gin",)),
+    "mdlm": Try("masked diffusion (mdlm)", 15, 6_800, ("configs/objective/mdlm.gin",)),
+    "rdm": Try("reparameterised diffusion (rdm)", 15, 6_800, ("configs/objective/rdm.gin",)),
     "ctc": Try("CTC with glancing, stages none and all", 15, 1_450, CTC, CTC_SHAPE),
     "ctc_one_stage": Try("CTC, one stage", 15, 1_800, CTC, (*CTC_SHAPE, "Ctc.stage_weights=('all',)")),
     **_ABLATIONS,
@@ -164,6 +174,7 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
     results = run.with_suffix(".json")
     ways = ["--split", "validation", "--num_steps", "1", "4", "--top_k", "1", "5", "--json", str(results)]
     words = ["--known_words", *known_words] if known_words else []
+    words += ["--rerank", "causal"] if TRIES[name].files == DUAL else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
         raise SystemExit(f"{name} could not be scored")
     lines = (run / "metrics.jsonl").read_text().splitlines()

@@ -1,6 +1,7 @@
 """Verified decoding: plain greedy search's tokens and plain sampling's distribution, whatever is proposed."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -174,7 +175,11 @@ class TestContract:
         learned = drafter.learn(params, memory, rows, jnp.full((4, 4), 7), jnp.array([0, 1, 3, 2]), seed=0)
         assert jax.tree.map(jnp.shape, learned) == jax.tree.map(jnp.shape, memory)
 
-    @pytest.mark.parametrize("search", [Greedy(), Sampling(temperature=2.0)], ids=str)
+    @pytest.mark.parametrize(
+        "search",
+        [Greedy(), pytest.param(Sampling(temperature=2.0), marks=pytest.mark.slow)],
+        ids=["greedy", "sampling"],
+    )
     def test_rows_do_not_depend_on_their_batch(self, search, drafter, causal):
         """Nor on the widths of sources and targets, which are those of the longest sentence of a batch."""
         wide_BS = jnp.pad(SOURCES.source_BS, ((0, 0), (0, 8)))
@@ -213,8 +218,15 @@ def test_a_model_that_never_ends_a_sentence_is_stopped(causal):
     np.testing.assert_array_equal(found.score_B, [-np.inf] * 4)
 
 
-@pytest.mark.parametrize("drafter", ["greedy", Jacobi(2), Wild(2)], ids=str)
-@pytest.mark.parametrize("search", [Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8)], ids=str)
+def drafted_samples():
+    """Every way to sample with every drafter; all but one drafter for each way are slow tests."""
+    ways = Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8)
+    drafters = "greedy", Jacobi(2), Wild(2)
+    for (i, way), (j, drafter) in itertools.product(enumerate(ways), enumerate(drafters)):
+        yield pytest.param(way, drafter, marks=pytest.mark.slow if i != j else (), id=f"{way}-{drafter}")
+
+
+@pytest.mark.parametrize(("search", "drafter"), [*drafted_samples()])
 def test_samples_have_the_models_distribution(search, drafter, causal, greedy):
     """The first two tokens of 3,000 samples of a sentence against their exact probabilities."""
     model, params = causal

@@ -67,6 +67,7 @@ class TestGibbsCorrector:
         assert distance(self.after(GibbsCorrector(RATE), 1), expected) > 0.2  # three independent draws
         assert distance(self.after(GibbsCorrector(RATE), 39), expected) < 0.08
 
+    @pytest.mark.slow
     def test_a_wrong_rate_or_all_positions_at_once_do_not(self):
         expected = noised(JOINT_VVV, RATE)
         assert distance(self.after(GibbsCorrector(0.1), 39), noised(JOINT_VVV, 0.1)) > 0.15
@@ -104,6 +105,7 @@ class TestPredictorCorrector:
         assert distance(self.run(strategy, 1), JOINT_VVV) > 0.4
         assert distance(self.run(strategy, 40), JOINT_VVV) < 0.06
 
+    @pytest.mark.slow
     def test_a_right_distribution_stays_right(self):
         """The strategy alone takes 20 steps, with hardly two positions in one; a correction comes after each."""
         strategy = PredictorCorrector(self.ONE_SHOT, corrections=1, share=0.3, temperature=1.0)

@@ -22,6 +22,7 @@ JOINT_VVV[range(3), range(3), range(3)] = np.array([3, 2, 1]) / 8
 EXACT = conditionals(jnp.asarray(JOINT_VVV), FIRST)
 
 
+@functools.cache
 @functools.partial(jax.jit, static_argnums=0, static_argnames="trace")
 def drawn(strategy, num_steps, trace=False):
     return refine(

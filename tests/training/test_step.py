@@ -1,6 +1,7 @@
 """One optimizer step, by its loss and its update on a batch that a test can change."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -50,16 +51,19 @@ def test_the_update_is_that_of_the_mean_over_target_tokens():
         np.testing.assert_allclose(one, other, atol=2e-5)
 
 
+SIX = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7), (2, 2), (6, 6), (5, 1)])], 8, 8)
+
+
 class TestParts:
     """A batch taken part by part gives the update of the whole batch."""
 
-    SIX = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7), (2, 2), (6, 6), (5, 1)])], 8, 8)
-
-    def step(self, objective, parts, **sizes):
+    @staticmethod
+    @functools.cache
+    def step(objective, parts, **sizes):
         model, params = one_layer_model(dropout_rate=0.0, **sizes)
         batching, optimizer = Batching(mode="bucket", parts=parts), optax.chain(optax.clip_by_global_norm(1.0), ADAM)
         step_fn = jax.jit(make_step(model, objective, optimizer, batching, seed=0, num_steps=10))
-        return step_fn(TrainState(jnp.int32(3), params, optimizer.init(params)), self.SIX)
+        return step_fn(TrainState(jnp.int32(3), params, optimizer.init(params)), SIX)
 
     @pytest.mark.parametrize(
         ("objective", "sizes"),
@@ -72,7 +76,7 @@ class TestParts:
         ],
         ids=["tokens", "sentences", "positions", "causal", "dual"],
     )
-    @pytest.mark.parametrize("parts", [2, 3, 6])
+    @pytest.mark.parametrize("parts", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6))])
     def test_have_the_update_of_the_whole(self, objective, sizes, parts):
         (whole, sums), (state, summed) = (self.step(objective, n, **sizes) for n in (1, parts))
         for one, other in zip(jax.tree.leaves(sums), jax.tree.leaves(summed), strict=True):
