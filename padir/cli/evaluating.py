@@ -33,6 +33,7 @@ from padir.evaluation import Metric, Row, describe_row, evaluate_all, paper_tabl
 from padir.evaluation.columns import summary
 from padir.metrics import significance
 from padir.metrics.non_words import non_words
+from padir.models.params import params_sum
 from padir.reporting import tables
 from padir.storage.files import write_json, write_text
 
@@ -121,8 +122,9 @@ def _evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
 
 
 def _describe_models(models: list[tuple[str, Translator]]) -> str:
-    """Names and cards of the models, which are the same in all processes if the models are."""
-    return json.dumps([(name, translator.card.to_json()) for name, translator in models])
+    """Names, cards and checksums of the models."""
+    described = [(name, translator.card.to_json(), params_sum(translator.params)) for name, translator in models]
+    return json.dumps(described)
 
 
 def _last_hypotheses(rows: list[Row]) -> list[str]:

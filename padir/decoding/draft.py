@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import math
 from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from padir import checks
 from padir.decoding.autoregressive import SearchInputs
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
+from padir.models.params import params_sum
 from padir.text.tokenizer import Tokenizer
 
 
@@ -128,12 +127,7 @@ class Draft:
 def encoder_sum(config: ModelConfig, params: Any) -> str:
     """Checksum of all that an encoder's output depends on; models with the same one may share this output."""
     sizes = [config.heads, config.head_dim, config.mlp_activations, config.dtype, config.length_token]
-    total = hashlib.sha256(repr(sizes).encode())
-    leaves, _ = jax.tree_util.tree_flatten_with_path((params["encoder"], params["token_embedder"]))
-    for path, leaf in leaves:
-        total.update(f"{path} {leaf.shape} {leaf.dtype}".encode())
-        total.update(np.asarray(leaf).tobytes())
-    return total.hexdigest()
+    return f"{sizes} {params_sum((params['encoder'], params['token_embedder']))}"
 
 
 def window(tokens_BL: Int[Array, "B L"], begin_B: Int[Array, " B"], size: int) -> Int[Array, "B K"]:

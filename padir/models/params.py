@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import flax.core
@@ -9,6 +10,7 @@ import flax.struct
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.linen.partitioning import get_axis_names
 
 from padir.errors import PadirError, first_line
@@ -21,6 +23,15 @@ from padir.text.ids import Ids
 def count_parameters(params: Any) -> int:
     """Number of scalars in a parameter tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def params_sum(params: Any) -> str:
+    """SHA-256 of a parameter tree: of the names, shapes, types and values of its arrays."""
+    total = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        total.update(f"{path} {leaf.shape} {leaf.dtype}".encode())
+        total.update(np.asarray(leaf).tobytes())
+    return total.hexdigest()
 
 
 def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:

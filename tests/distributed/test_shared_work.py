@@ -11,8 +11,10 @@ from support.many_devices import Processes
 from support.tiny_model import prepared_numbers, random_model_dir
 
 from padir.cli import main
+from padir.decoding.translator import Translator
 from padir.distributed.shared_work import shared_out
 from padir.errors import PadirError
+from padir.models.directory import save_model
 
 
 class TestSharedOut:
@@ -129,3 +131,14 @@ def test_processes_with_other_options_stop(model, data, tmp_path):
     assert statuses == [2, 2]
     assert all("the data, the teacher and the options must be the same in all processes" in each for each in errors)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_processes_with_other_models_stop(model, data, tmp_path):
+    """The two cards are equal; the parameters are not."""
+    one = Translator.load(model)
+    save_model(tmp_path / "other", jax.tree.map(lambda leaf: leaf + 0.01, one.params), one.card, one.tokenizer, "")
+    command = ["evaluate", f"--model={model}", f"--data={data}", "--split=validation"]
+    statuses, errors = Processes(*command, second=(f"--model={tmp_path / 'other'}",)).wait()
+    assert statuses == [2, 2]
+    assert all("the models must be the same in all processes" in each for each in errors)
