@@ -119,3 +119,13 @@ def test_a_process_that_is_killed_while_saving_leaves_whole_checkpoints(data, tm
     run(data, folder, *steps)
     assert_same_state(folder, straight, 12)
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"11", "12"}
+
+
+@pytest.mark.slow
+def test_a_part_that_cannot_be_written_stops_both(data, tmp_path):
+    """JAX may abort a process whose neighbour has ended, so that their exit statuses are not known beforehand."""
+    statuses, errors = training(data, tmp_path / "model", *QUICK, FSDP, devices=2, limit=2_000).wait()
+    assert 0 not in statuses
+    assert "the checkpoint of step 4 could not be written" in errors[0] + errors[1]
+    assert not list((tmp_path / "model" / "checkpoints").iterdir())
+    run(data, tmp_path / "model", FSDP)
