@@ -98,7 +98,7 @@ TRIES = {
     "padir_60": Try("the paper's objective, dropout 0.1, also greedy text", 60, 6_500, (), LONG, more="_greedy"),
     "ctc_60": Try("CTC with glancing, dropout 0.1, also greedy text", 60, 3_000, CTC, CTC_LONG, more="_greedy"),
     "dual_60": Try(
-        "the same as a dual model, whose causal score chooses the length", 60, 6_000, DUAL, DUAL_LONG, more="_greedy"
+        "the same as a dual model, whose causal score chooses the length", 60, 5_000, DUAL, DUAL_LONG, more="_greedy"
     ),
     "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 4_500, bindings=DEEP),
     "self_conditioning": Try("self-conditioning", 15, 3_800, ("configs/ablation/self_conditioning.gin",)),
