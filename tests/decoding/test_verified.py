@@ -130,7 +130,12 @@ class TestGreedy:
         assert (np.asarray(rounds_B) <= np.asarray(passes_B)).all()
 
     @pytest.mark.parametrize(
-        "options", [{}, {"num_steps": 3, "block": 2}, {"follow": "place"}, {"follow": "refine"}], ids=str
+        "options",
+        [
+            {"num_steps": 3, "block": 2},
+            *(pytest.param(more, marks=pytest.mark.slow) for more in ({}, {"follow": "place"}, {"follow": "refine"})),
+        ],
+        ids=str,
     )
     def test_is_plain_greedy_search_with_a_refined_draft(self, options, refiner, causal, greedy):
         found = verified(causal, *refiner(**options))

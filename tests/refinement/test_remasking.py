@@ -58,6 +58,7 @@ class TestRemdm:
         shares = [(~after[before]).mean() for before, after in zip(tokens_TBL[1:-1], tokens_TBL[2:], strict=True)]
         np.testing.assert_allclose(shares, expected, atol=0.06)
 
+    @pytest.mark.slow
     def test_many_steps_draw_from_the_joint_and_few_do_not(self):
         assert distance(drawn(Remdm(0.0), 1).tokens_BL) > 0.4
         for sigma in (0.0, 0.3):

@@ -153,11 +153,14 @@ class TestBlockGibbs:
     def test_the_first_step_draws_the_product_of_the_marginals(self):
         assert distance(self.run(BlockGibbs(), 1), product_of_marginals(JOINT_VVV)) < NOISE
 
-    @pytest.mark.parametrize(("block", "num_steps"), [(1, 41), (2, 21), (3, 4)])
+    @pytest.mark.parametrize(
+        ("block", "num_steps"), [(3, 4), *(pytest.param(*way, marks=pytest.mark.slow) for way in ((1, 41), (2, 21)))]
+    )
     def test_sequential_draws_have_the_joint_distribution(self, block, num_steps):
         """A chain that forgets its start and ends in the joint leaves it invariant."""
         assert distance(self.run(BlockGibbs(block=block), num_steps), JOINT_VVV) < NOISE
 
+    @pytest.mark.slow
     def test_parallel_draws_only_approximate_the_joint(self):
         drawn_VVV = self.run(BlockGibbs(block=3, parallel=True), 4)
         assert distance(drawn_VVV, product_of_marginals(JOINT_VVV)) < NOISE  # so it is at every step

@@ -89,7 +89,9 @@ def test_makes_its_objective(name):
     assert out[: len(before)] == before and (len(objective.stage_weights),) in out[len(before) :]
 
 
-@pytest.mark.parametrize("name", ["rejecter", "disco", "glat"], indirect=True)
+@pytest.mark.parametrize(
+    "name", ["rejecter", *(pytest.param(each, marks=pytest.mark.slow) for each in ("disco", "glat"))], indirect=True
+)
 def test_trains(name):
     objective = config.configured(Objective)()
     step_fn, fresh = training_step(objective, config.configured(ModelConfig)())

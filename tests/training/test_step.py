@@ -70,7 +70,7 @@ class TestParts:
         [
             (Objective(), {}),
             (Objective(Mask(0.5), normaliser="sentences", label_smoothing=0.1), {}),
-            (Objective(normaliser="positions", z_loss=0.1), {}),
+            pytest.param(Objective(normaliser="positions", z_loss=0.1), {}, marks=pytest.mark.slow),
             (TeacherForcing(), {"causal": True}),
             (Dual(), {"dual": True}),
         ],
