@@ -8,7 +8,6 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
