@@ -72,3 +72,21 @@ def blank_config():
 
 def pytest_unconfigure():
     shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """The fake store behind gs:// (`support.bucket`), empty, and an empty folder of copies of its folders."""
+    from support.bucket import Bucket, install, nothing
+
+    from padir.storage import copies, remote
+
+    install()
+    monkeypatch.setattr(Bucket, "root", tmp_path / "buckets")
+    monkeypatch.setattr(Bucket, "calls", [])
+    monkeypatch.setattr(Bucket, "before", staticmethod(nothing))
+    monkeypatch.setattr(remote, "_WAITS", [0.0, 0.0])
+    monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "copies"))
+    copies._fetched.cache_clear()
+    yield Bucket
+    copies._fetched.cache_clear()

@@ -22,6 +22,7 @@ from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.reporting.patience import told
+from padir.storage.remote import is_address
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist", "draft")
 # Options whose values `Decoding.changed` takes as they are.
@@ -159,7 +160,7 @@ def named_model(model: str) -> tuple[str, str]:
     ('teacher', 'runs/teacher')
     """
     name, separator, folder = model.partition("=")
-    return (model, model) if not separator or Path(model).exists() else (name, folder)
+    return (model, model) if not separator or is_address(model) or Path(model).exists() else (name, folder)
 
 
 def load_model(args: argparse.Namespace, sharding: Sharding | None = None, *, step: int | None = None) -> Translator:

@@ -15,6 +15,7 @@ from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.shortlist import Shortlist
 from padir.jobs import learn_shortlist
 from padir.reporting import tables
+from padir.storage.copies import sent_folder
 from padir.text import tokenizer
 from padir.text.tokenizer import Tokenizer
 
@@ -63,7 +64,8 @@ def _prepare(args: argparse.Namespace) -> dict[str, Any]:
     source, vocabulary = source_of(args), Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
     limits = LengthLimits(**given(args, "max_source_tokens", "max_target_tokens", "max_length_ratio"))
     shards = given(args, "records_per_shard")
-    manifest = prepare(source, vocabulary, args.output, limits, overwrite=args.overwrite, **shards)
+    with sent_folder(args.output) as output:
+        manifest = prepare(source, vocabulary, output, limits, overwrite=args.overwrite, **shards)
     print_splits(args.output, manifest)
     return manifest.to_json()
 

@@ -25,8 +25,12 @@ from padir.distributed.platforms import ignore_absent_tpus
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_local, check_writable, write_json
+from padir.storage.remote import RemoteFolder, is_address
 
 _GIN = "--gin."
+# Options that may be addresses, and commands whose --output may be one.
+_ADDRESSES = ("data", "model", "model_dir", "checkpoints", "rerank")
+_SENDING = ("prepare", "distill", "average")
 _INTERRUPTED = 130  # exit status, as of shells
 # Options that set a parameter of another name; `padir vocab` has a --size of its own.
 _OPTIONS = {"size": ("size", "beam"), "alpha": ("length_penalty",), "temperature": ("sample",)}
@@ -125,17 +129,23 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
 def _check_results(args: argparse.Namespace) -> None:
     """Check that the files of results can be written, before any work."""
     for name in ("output", "json", "html", "hypotheses"):
-        if isinstance(path := getattr(args, name, None), str):  # `compare` reads several --hypotheses
+        path = getattr(args, name, None)
+        if isinstance(path, str) and not is_address(path):  # `compare` reads several --hypotheses
             check_writable(path, file=name != "output")
             if name != "output" or args.command == "translate":
                 _tell_of_new_folder(Path(path).absolute().parent)
 
 
 def _check_addresses(args: argparse.Namespace) -> None:
-    """Refuse addresses such as gs://bucket/run in every option; the sentences of `padir translate` may hold some."""
+    """Refuse addresses such as gs://bucket/run where only files are read or written, and unknown ones everywhere."""
     for name, value in vars(args).items():
         for word in value if isinstance(value, list) else [value]:
-            if name != "texts" and isinstance(word, str):
+            if name == "texts" or not isinstance(word, str):  # a sentence may begin with an address
+                continue
+            if name in _ADDRESSES or (name == "output" and args.command in _SENDING):
+                if is_address(word):
+                    RemoteFolder.at(word)
+            else:
                 check_local(word)
 
 

@@ -24,7 +24,7 @@ from padir.data.mixture import Mixture
 from padir.data.prepared import load_tokenizer
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import resolve
-from padir.distributed.processes import agreed, is_first
+from padir.distributed.processes import agreed, from_first, is_first
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.interop.ctranslate2 import COMPUTE_TYPES, CTranslate2Translator
@@ -32,6 +32,7 @@ from padir.jobs.average import average_run
 from padir.jobs.distillation import distill
 from padir.jobs.teacher import Teacher
 from padir.reporting.patience import told
+from padir.storage.copies import sent_folder
 from padir.training.config import TrainConfig
 from padir.training.loop import train
 
@@ -120,7 +121,8 @@ def _average(args: argparse.Namespace) -> dict[str, Any]:
     options = {"kind": kind, "count": getattr(args, kind), "dtype": args.dtype, "step": args.step}
     decoding = dict(map(_named_value, args.decoding))
     with told("averaging"):
-        card = average_run(args.checkpoints, args.output, decoding=decoding, **options)
+        with sent_folder(args.output) as output:
+            card = average_run(args.checkpoints, output, decoding=decoding, **options)
     tell(f"{args.output}: {card.weights}")
     return card.to_json()["weights"]
 
@@ -159,7 +161,9 @@ def _distill(args: argparse.Namespace) -> dict[str, Any] | None:
         engine = CTranslate2Translator(teacher.translator, args.ctranslate2)
         teacher = dataclasses.replace(teacher, translator=engine, engine=engine.name)
     check_options(args, teacher.translator.card.config, decodings=[decoding])
-    manifest = distill(teacher, args.data, args.output, decoding, overwrite=args.overwrite)
+    with contextlib.ExitStack() as stack:
+        output = from_first(lambda: str(stack.enter_context(sent_folder(args.output))))
+        manifest = distill(teacher, args.data, output, decoding, overwrite=args.overwrite)
     if not is_first():
         return None
     print_splits(args.output, manifest)

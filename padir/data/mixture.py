@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from padir.data.manifest import PreparedManifest
 from padir.data.prepared import load_manifest, read_lengths
 from padir.data.sources import PathLike
 from padir.errors import PadirError
+from padir.storage.copies import fetched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Mixture:
     """Prepared folders that are read as one corpus, such as raw and distilled pairs.
 
     Attributes:
-      folders: folders from `padir prepare` or `padir distill`, with the same vocabulary and languages.
+      folders: folders from `padir prepare` or `padir distill`, or their addresses, with the same vocabulary and
+        languages.
       weights: number of times that each pair of a folder comes in an epoch; with 0.5, each epoch has half of the
         folder's pairs. () gives every folder weight 1.
 
@@ -86,7 +87,7 @@ class Mixture:
         paths: list[str] = []
         lengths = []
         for name, manifest in zip(self.folders, manifests, strict=True):
-            folder, info = Path(name), manifest.splits[split]
+            folder, info = fetched(name), manifest.splits[split]
             paths += [str(folder / shard) for shard in info.shards]
             lengths.append(read_lengths(folder, split, info.written))
         return paths, np.concatenate(lengths)

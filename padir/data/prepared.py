@@ -11,7 +11,7 @@ import numpy as np
 from padir.data.manifest import REMEDY, VOCABULARY, PreparedManifest, lengths_name, text_names
 from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
-from padir.storage.files import check_local
+from padir.storage.copies import fetched
 from padir.storage.manifest import MANIFEST, sha256
 from padir.text.tokenizer import Tokenizer
 
@@ -19,12 +19,13 @@ from padir.text.tokenizer import Tokenizer
 def load_manifest(directory: PathLike, *, verify: bool = False) -> PreparedManifest:
     """Reads the manifest of a prepared folder and compares every file's size and, with `verify`, its SHA-256.
 
+    A folder at an address is fetched, here and by all functions of this module.
+
     Raises:
       PadirError: the folder does not exist, has no manifest or one of another format, or a file is changed, missing,
         not in the manifest or outside the folder.
     """
-    check_local(directory)
-    directory = Path(directory)
+    directory = fetched(directory)
     if not directory.is_dir():
         raise PadirError(f"the prepared folder {directory} does not exist", remedy="run `padir prepare`")
     manifest = PreparedManifest.read(directory)
@@ -62,7 +63,7 @@ def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
     Raises:
       PadirError: the file is missing or damaged, or does not have `count` records.
     """
-    path = Path(directory) / lengths_name(split)
+    path = fetched(directory) / lengths_name(split)
     try:
         length_N2 = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError) as error:
@@ -92,7 +93,7 @@ def load_tokenizer(directory: PathLike) -> Tokenizer:
       PadirError: as `load_manifest`, or the vocabulary is not the manifest's.
     """
     vocabulary = load_manifest(directory).vocabulary
-    path = Path(directory) / VOCABULARY
+    path = fetched(directory) / VOCABULARY
     if sha256(path) != vocabulary.sha256:
         raise PadirError(f"{path} is not the vocabulary of the manifest (its sha256 differs)", remedy=REMEDY)
     return Tokenizer.load(path, vocabulary.num_sentinels)
@@ -110,8 +111,8 @@ def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
         raise PadirError(f"{directory} has the text of {', '.join(known) or 'no split'}, got {split!r}")
     sides = []
     for name in text_names(split, *manifest.source.languages):
-        content = (Path(directory) / name).read_bytes()
+        content = (fetched(directory) / name).read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
-            raise PadirError(f"{Path(directory) / name} was changed or damaged (its sha256 differs)", remedy=REMEDY)
+            raise PadirError(f"{fetched(directory) / name} was changed or damaged (its sha256 differs)", remedy=REMEDY)
         sides.append(content.decode("utf-8").split("\n")[:-1])  # only a newline ends a line, and each line has one
     return sides[0], sides[1]

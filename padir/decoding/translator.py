@@ -63,7 +63,7 @@ class Translator:
         """Loads a model directory, a model that comes with padir (`padir.pretrained`), or a training run's checkpoint.
 
         Args:
-          path: the directory, or the name of a model that comes with padir. The directory of a training run that has
+          path: the directory or its address, or the name of a model that comes with padir. A training run that has
             not finished gives the model of its newest checkpoint; a line on stderr names the step.
           step: the step of a training run's checkpoint.
           corruption, strategy: replacements for the model's own; required if the model was trained with a class that
@@ -73,7 +73,7 @@ class Translator:
         Raises:
           PadirError: the directory is missing, half-written or damaged, or the devices cannot share the model equally.
         """
-        folder = model_folder(path)
+        folder = model_folder(path, steps=step is not None)
         checkpoints = folder / "checkpoints"
         if step is not None or (
             not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())

@@ -14,6 +14,7 @@ from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
 from padir.models.directory import check_shapes, load_model, save_model
+from padir.storage.copies import fetched
 from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ def average_run(
     moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
 
     Args:
-      run_dir: the model directory of `padir train`, with its checkpoints.
+      run_dir: the model directory of `padir train`, with its checkpoints, or its address.
       output_dir: the folder to write.
       kind: "last" or "best".
       count: number of checkpoints to average.
@@ -50,7 +51,7 @@ def average_run(
       PadirError: a decoding option is refused, the run has fewer than `count` checkpoints, or the output folder is not
         empty.
     """
-    run_dir, output_dir = Path(run_dir), Path(output_dir)
+    run_dir, output_dir = fetched(run_dir, steps=True), Path(output_dir)
     checks.at_least(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
     remove_leftovers(output_dir)  # of a call that was killed

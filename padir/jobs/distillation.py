@@ -39,6 +39,7 @@ from padir.errors import PadirError
 from padir.jobs.progress import distill_progress
 from padir.jobs.record_files import SPLIT, RecordSources, StoredTranslations
 from padir.jobs.teacher import Teacher, check_teacher, to_json, validation_bleu
+from padir.storage.copies import fetched
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.storage.resumable import Chunks
@@ -68,7 +69,7 @@ def distill(
     the records of `data_dir` from 1.
 
     Args:
-      data_dir: a folder of `padir prepare` or `padir distill`.
+      data_dir: a folder of `padir prepare` or `padir distill`, or its address.
       output_dir: the folder to write.
       decoding: decoding options; the teacher's defaults replace options that are None. The manifest lists all options,
         since even the batch size and the seed can change a translation.
@@ -80,8 +81,9 @@ def distill(
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
         being written by another process, the teacher's length head is "oracle", or the decoding options do not fit it.
     """
-    data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
+    output_dir = Path(output_dir).absolute()
     manifest, inputs = agreed("the data, the teacher and the options", lambda: _inputs(teacher, data_dir, decoding))
+    data_dir = fetched(data_dir)
     unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
         return PreparedManifest.of_json(kept)
@@ -110,8 +112,9 @@ def distill(
         return PreparedManifest.of_json(from_first(write))
 
 
-def _inputs(teacher: Teacher, data_dir: Path, decoding: Decoding) -> tuple[PreparedManifest, dict[str, Any]]:
+def _inputs(teacher: Teacher, data_dir: PathLike, decoding: Decoding) -> tuple[PreparedManifest, dict[str, Any]]:
     """Manifest of the data, and everything that decides the translations; refuses what does not fit together."""
+    data_dir = fetched(data_dir)
     manifest = load_manifest(data_dir, verify=True)
     check_teacher(teacher, manifest, data_dir)
     teacher.translator.resolved(decoding)  # before any chunk of wrong options is written

@@ -97,7 +97,7 @@ def to_json(value: Any) -> Any:
 
 def _rescorer_sha256(rescore: Rescore) -> str:
     """SHA-256 of the manifest of the rescoring model's directory, which changes if the model is retrained."""
-    path = Path(rescore.name) / MANIFEST
+    path = model_folder(rescore.name) / MANIFEST
     if not rescore.name or not path.is_file():
         raise PadirError(
             f"the name of a Rescore must be its model's directory, got {rescore.name!r}: make it with"

@@ -29,7 +29,7 @@ from padir.models.config import DTYPES
 from padir.models.params import param_shapes
 from padir.pretrained import PRETRAINED, model_folder
 from padir.refinement.protocols import Corruption, Strategy
-from padir.storage.files import check_local, read_json, write_errors
+from padir.storage.files import read_json, write_errors
 from padir.storage.folders import partial_folder
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def load_model(
     """Loads the parameters (float32), card and tokenizer of a model directory, and checks every file's SHA-256.
 
     Args:
-      folder: the directory, or the name of a model that comes with padir.
+      folder: the directory, its address, or the name of a model that comes with padir.
       corruption, strategy: instances that replace those of the card, for classes that padir does not know.
 
     Raises:
@@ -86,7 +86,6 @@ def load_model(
     >>> card.config.width, card.source_language
     (256, 'de')
     """
-    check_local(folder)
     folder = model_folder(folder)
     if not folder.is_dir():
         raise PadirError(

@@ -7,6 +7,9 @@ import re
 from os import PathLike
 from pathlib import Path
 
+from padir.storage.copies import fetched
+from padir.storage.remote import is_address
+
 __all__ = ["DEFAULT", "PRETRAINED", "model_folder"]
 
 DEFAULT = "de_en"
@@ -17,18 +20,21 @@ PRETRAINED = {
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
-def model_folder(model: str | PathLike[str]) -> Path:
-    """The folder of a model, given as a path, as the name of a model that comes with padir, or as a hub's "ORG/NAME".
+def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
+    """The folder of a model, given as a path or address, as a name of a model of padir, or as a hub's "ORG/NAME".
 
     A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder). A model
     of the Hugging Face Hub is taken from the hub's cache on this machine (HF_HUB_CACHE, or HF_HOME/hub, or
-    ~/.cache/huggingface/hub), to which `hf download ORG/NAME` brings it; padir itself downloads nothing.
+    ~/.cache/huggingface/hub), to which `hf download ORG/NAME` brings it. Only from an address such as gs://bucket/run
+    does padir fetch a model itself (`padir.storage.copies.fetched`, which says what `steps` means).
 
     >>> model_folder("de_en").parent.name
     'pretrained'
     >>> model_folder("runs/mine")
     PosixPath('runs/mine')
     """
+    if is_address(model):
+        return fetched(model, steps=steps)
     shipped = model in PRETRAINED and (not Path(model).exists() or (Path(model) / "export.json").is_file())
     if shipped:
         return Path(__file__).parent / str(model)

@@ -21,19 +21,24 @@ _NO_ROOM = {
     errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
 }
 # "gs://bucket/run", and "gs:/bucket/run" as pathlib writes it; two letters at least, as "C:/" is a disk.
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _REMEDIES = _NO_ROOM | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that you may write to")
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
     """Checks that a path is of the local disk, because an address would be taken for a folder such as `gs:`.
 
+    Folders that padir may fetch or send have addresses (`padir.storage.copies`); other files have none.
+
     Raises:
       PadirError: the path is an address, such as gs://bucket/run.
     """
-    if _ADDRESS.match(os.fspath(path)):
-        remedy = "mount the bucket as a folder (gcsfuse, s3fs), or copy the files"
-        raise PadirError("padir reads and writes local files", got=str(path), remedy=remedy)
+    if ADDRESS.match(os.fspath(path)):
+        remedy = (
+            "copy the file or folder to this machine; --data, --model, --model_dir, --checkpoints, --rerank and, of"
+            " prepare, distill and average, --output take addresses"
+        )
+        raise PadirError("a local path is needed here", got=str(path), remedy=remedy)
 
 
 @contextlib.contextmanager

@@ -59,12 +59,14 @@ class Checkpoints:
       keep: number of the newest regular checkpoints that are kept.
       protected: steps whose checkpoints are kept, however old.
       shared: True if several processes train and all of them see the folder (`padir.distributed.seen_by_all`).
+      after_save: called in the first process, in the background, after each save.
     """
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder, self.keep = folder, keep
         self.protected: frozenset[int] = frozenset()
         self.shared = False
+        self.after_save: Callable[[], None] = lambda: None
         self._thread = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: concurrent.futures.Future | None = None
 
@@ -79,9 +81,8 @@ class Checkpoints:
         except Exception as error:
             if exception_type is None:
                 raise
-            print(
-                f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr
-            )  # `exception_type` is raised, too
+            # `exception_type` is raised, too.
+            print(f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
@@ -122,8 +123,7 @@ class Checkpoints:
         if not self.shared:
             whole = gathered(state)
             if is_first():
-                host_state = jax.tree.map(np.asarray, jax.device_get(whole))
-                write = functools.partial(arrays.write_arrays, state=host_state)
+                write = functools.partial(arrays.write_arrays, state=jax.tree.map(np.asarray, jax.device_get(whole)))
                 self._pending = self._thread.submit(self._write, step, atomic_folder(final), write, *rest)
             return
         with contextlib.ExitStack() as stack:
@@ -177,6 +177,7 @@ class Checkpoints:
         regular = self.regular_steps()
         for old in set(self.steps()) - {step, *regular[-self.keep :]} - self.protected:
             shutil.rmtree(self.folder / str(old), ignore_errors=True)
+        self.after_save()
 
     def _write_part(self, step: int, parts: arrays.WriteByAll) -> None:
         try:

@@ -9,10 +9,11 @@ from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.distributed.processes import agreed, from_first, seen_by_all
 from padir.errors import PadirError
-from padir.storage.files import check_local
 from padir.storage.folders import folder_lock
+from padir.storage.remote import is_address
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
+from padir.training.remote_run import RemoteRun
 from padir.training.resume import check_lengths, check_new
 from padir.training.run import EvaluateFn, TrainRun
 
@@ -34,8 +35,9 @@ def train(
         train("data/toy", "runs/toy", TrainConfig(ModelConfig(width=256), num_steps=1_000))
 
     Args:
-      data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
-      model_dir: the folder for checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model.
+      data: a folder of `padir prepare` or `padir distill`, or a mixture of several; also at addresses.
+      model_dir: the folder for checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model; or an address such
+        as gs://bucket/run, to which all of these are sent (`padir.training.remote_run`).
       config: the settings of the run.
       evaluate_fn: a function that measures the validation split every `Intervals.evaluate` steps and at the end, or
         None.
@@ -46,13 +48,14 @@ def train(
 
     Raises:
       PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written; the
-        directory holds a model without checkpoints, or another process trains in it; or the loss is not finite.
+        directory holds a model without checkpoints, or another process trains in it; the loss is not finite; or an
+        address cannot be read or written.
       KeyboardInterrupt: SIGINT or SIGTERM came; the state has been saved.
     """
     if config.averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
-    check_local(model_dir)
-    folder = Path(model_dir)
+    remote = RemoteRun(model_dir) if is_address(model_dir) else None
+    folder = Path(model_dir) if remote is None else remote.folder
     checkpoints = Checkpoints(folder / "checkpoints", config.checkpoints_kept)
     from_first(lambda: check_new(folder, checkpoints))
     mixture = Mixture.of(data)
@@ -61,17 +64,23 @@ def train(
     config.sharding.check(config.sharding.mesh(), config.model, config.batching.rows)
     with contextlib.ExitStack() as stack:
         from_first(lambda: stack.enter_context(folder_lock(folder, "trained in")))  # held for all processes
+        if remote is not None:
+            from_first(lambda: stack.enter_context(remote.opened()))
+            from_first(lambda: check_new(folder, checkpoints))
+            checkpoints.after_save = remote.send_after_save
         checkpoints.shared = seen_by_all(folder)
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
-        if (metrics := run.restore()) is not None:
-            return metrics
-        with run.running():
-            while run.at < config.num_steps:
-                run.step()
-                stopping = run.stop_requested()
-                run.record()
-                run.checkpoint(stopping)
-            return run.finish()
+        if (metrics := run.restore()) is None:
+            with run.running():
+                while run.at < config.num_steps:
+                    run.step()
+                    stopping = run.stop_requested()
+                    run.record()
+                    run.checkpoint(stopping)
+                metrics = run.finish()
+        if remote is not None:
+            from_first(remote.send)
+        return metrics
 
 
 def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:

@@ -103,7 +103,7 @@ def test_a_model_dir_gives_its_last_step_or_the_one_asked_for(kind, tmp_path):
     [
         ("nowhere", "there is no folder"),
         (".", "no checkpoint_<step> folder"),
-        ("gs://bucket/run", "local files, .*: mount"),
+        ("gs://bucket/run", "a local path is needed here, .*: copy"),
     ],
 )
 def test_no_checkpoint(tmp_path, where, message):

@@ -6,14 +6,11 @@ from pathlib import Path
 import pytest
 
 from padir.cli import main
-from padir.data.prepared import load_manifest
 from padir.errors import PadirError
-from padir.models.directory import load_model
 from padir.storage.files import check_local, check_writable, write_text
 from padir.storage.folders import atomic_folder
 from padir.text.lines import open_bytes
 from padir.text.tokenizer import Tokenizer
-from padir.training.loop import train
 
 ADDRESS = "gs://bucket/run"
 
@@ -33,14 +30,11 @@ def replace_folder(path):
         replace_folder,
         open_bytes,
         Tokenizer.load,
-        load_manifest,
-        load_model,
-        lambda path: train("data/toy", path),
     ],
 )
 def test_an_address_is_refused_by_name(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(PadirError, match="local files, got 'gs:/.*bucket/run': mount the bucket"):
+    with pytest.raises(PadirError, match="a local path is needed here, got 'gs:/.*bucket/run': copy"):
         use(ADDRESS)
     assert not os.listdir(tmp_path)
 
@@ -53,16 +47,17 @@ def test_paths_are_no_addresses():
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "--data", "data/toy", "--model_dir", ADDRESS],
-        ["evaluate", "--model", ADDRESS, "--data", "data/toy"],
+        ["prepare", "--task", "toy_de_en", "--vocab", ADDRESS, "--output", "data/toy"],
+        ["evaluate", "--model", "de_en", "--data", "data/toy", "--output", ADDRESS],
+        ["translate", "--draft", ADDRESS, "Hallo"],
         ["translate", "--json", "s3://bucket/a.json", "Hallo"],
         ["t5x", "import", ADDRESS, "--output", "model"],
     ],
 )
-def test_the_command_line_refuses_addresses(words, tmp_path, monkeypatch, capsys):
+def test_the_command_line_refuses_addresses_of_files(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
-    assert "padir reads and writes local files, got " in capsys.readouterr().err
+    assert "a local path is needed here, got " in capsys.readouterr().err
     assert not os.listdir(tmp_path)
 
 

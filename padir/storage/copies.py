@@ -1,0 +1,131 @@
+"""Copies on this machine of folders at addresses such as gs://bucket/run: fetched to be read, or sent when written.
+
+A copy lies in the folder that the environment variable PADIR_COPIES names, else in ~/.cache/padir/copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from padir.errors import PadirError
+from padir.storage.files import write_errors
+from padir.storage.folders import atomic_folder, folder_lock
+from padir.storage.manifest import MANIFEST
+from padir.storage.remote import PathLike, RemoteFolder, Unreachable, is_address
+
+CHECKPOINTS = "checkpoints"  # the folder of a training run that holds a folder for each step
+METRICS = "metrics.jsonl"
+
+
+def copy_of(remote: RemoteFolder, kind: str) -> Path:
+    """The folder on this machine that goes with an address.
+
+    Args:
+      kind: "read" for a copy that is fetched, "write" for one that is written here and then sent.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    copies = Path(os.environ.get("PADIR_COPIES") or home / "padir" / "copies")
+    name = re.sub(r"\W+", "-", remote.address)[-60:]
+    return copies.absolute() / kind / f"{name}.{hashlib.sha256(remote.address.encode()).hexdigest()[:12]}"
+
+
+def fetched(path: PathLike, *, steps: bool = False) -> Path:
+    """The folder on this machine to read: a local folder itself, or the copy of a folder at an address, fetched now.
+
+    A process fetches an address once. A training run that has no finished model is fetched with its checkpoints.
+
+    Args:
+      steps: fetch the checkpoints and the metrics of a training run in any case.
+
+    Raises:
+      PadirError: the address holds nothing that is whole, a file is damaged, or the store does not answer.
+    """
+    return _fetched(RemoteFolder.at(path), steps) if is_address(path) else Path(path)
+
+
+@functools.cache
+def _fetched(remote: RemoteFolder, steps: bool) -> Path:
+    copy = copy_of(remote, "read")
+    with _waiting_lock(copy):
+        if not (whole := remote.fetch(copy)):
+            (copy / MANIFEST).unlink(missing_ok=True)
+        if steps or not whole:
+            for old in {path.name for path in copy.glob(f"{CHECKPOINTS}/*")} - {*remote.names(CHECKPOINTS)}:
+                shutil.rmtree(copy / CHECKPOINTS / old, ignore_errors=True)
+            fetch_steps(remote, copy)
+            with contextlib.suppress(FileNotFoundError):
+                remote.fetch_file(METRICS, copy / METRICS)
+        if not whole and not [*copy.glob(f"{CHECKPOINTS}/*/{MANIFEST}")]:
+            raise PadirError(
+                f"{remote.address} holds no {MANIFEST} and no whole checkpoint: it is no folder of padir, or not whole"
+            )
+    return copy
+
+
+def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
+    """Fetches every whole checkpoint of a training run that `folder` lacks, and names damaged ones on stderr.
+
+    Returns:
+      Names of the damaged checkpoints.
+    """
+    damaged = []
+    for step in filter(str.isdigit, remote.names(CHECKPOINTS)):
+        name, here = f"{CHECKPOINTS}/{step}", folder / CHECKPOINTS / step
+        try:
+            if not (here / MANIFEST).is_file() and remote.read(f"{name}/{MANIFEST}") is not None:
+                with atomic_folder(here) as partial:  # a checkpoint's folder is always whole
+                    remote.fetch(partial, name)
+        except Unreachable:
+            raise
+        except PadirError as error:
+            damaged.append(step)
+            print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
+    return damaged
+
+
+@contextlib.contextmanager
+def sent_folder(path: PathLike) -> Iterator[Path]:
+    """The folder to write: a local folder itself, or the copy of an address, which is sent at the end of the block.
+
+    What a folder at the address holds is fetched first, so that the block finds it as it would in a local folder.
+
+    Raises:
+      PadirError: a file at the address is damaged, the store does not answer, or another process writes the copy.
+    """
+    if not is_address(path):
+        yield Path(path)
+        return
+    remote = RemoteFolder.at(path)
+    copy = copy_of(remote, "write")
+    with folder_lock(copy.with_name(f"{copy.name}.lock"), "written"):
+        if not remote.fetch(copy):
+            (copy / MANIFEST).unlink(missing_ok=True)
+        yield copy
+        if (copy / MANIFEST).read_bytes() != remote.read(MANIFEST):
+            remote.send(copy)
+
+
+@contextlib.contextmanager
+def _waiting_lock(copy: Path) -> Iterator[None]:
+    """Lets one process of this machine at a time fetch to a copy, while others wait."""
+    import filelock
+
+    path = copy.with_name(f".{copy.name}.lock")
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    lock = filelock.UnixFileLock(path, fallback_to_soft=False)
+    with contextlib.suppress(OSError):  # on a file system without locks, files still appear whole
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,265 @@
+"""`RemoteFolder`, a folder of an object store such as gs://bucket/run: fetching and sending of whole folders.
+
+An object store renames no folder, has no locks and does not append. So padir works in a copy on this machine
+(`padir.storage.copies`). A folder is fetched whole and compared with its manifest before it is read; it is sent file by
+file, with its manifest last, so that a folder that was sent in part is never taken for whole. fsspec speaks to the
+stores.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from padir.errors import PadirError, first_line
+from padir.storage.files import ADDRESS, atomic_file, beside, path_inside, write_errors
+from padir.storage.manifest import MANIFEST, FileSum, sealed
+from padir.storage.typecheck import from_json
+
+T = TypeVar("T")
+PathLike = str | os.PathLike[str]
+
+PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
+_WAITS = [1.0, 5.0, 25.0]  # seconds before each new attempt
+_AT_ONCE = 8  # files that are sent or fetched at the same time
+_FINAL = (PermissionError, NotImplementedError, ImportError, TypeError)  # another attempt is of no use
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMEDY = "restore the folder from a copy, or write it anew"
+
+
+class Unreachable(PadirError):
+    """Error for an address that did not answer, or refused, after several attempts."""
+
+
+def is_address(path: PathLike) -> bool:
+    """True for gs://bucket/run, and for gs:/bucket/run as pathlib writes it.
+
+    >>> is_address("gs://bucket/run"), is_address("runs/de_en"), is_address("C:/runs")
+    (True, False, False)
+    """
+    return bool(ADDRESS.match(os.fspath(path)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFolder:
+    """A folder of an object store.
+
+    Attributes:
+      address: scheme, bucket and folder, such as gs://bucket/run.
+    """
+
+    address: str
+
+    @staticmethod
+    def at(path: PathLike) -> RemoteFolder:
+        """Reads an address.
+
+        Raises:
+          PadirError: the scheme is unknown, its package is not installed, or the address names no folder in a bucket.
+        """
+        scheme, _, rest = os.fspath(path).partition(":")
+        names = [name for name in rest.split("/") if name]
+        address = f"{scheme.lower()}://{'/'.join(names)}"
+        if scheme.lower() not in PACKAGES:
+            raise PadirError(f"the scheme of {address}", f"one of {', '.join(PACKAGES)}", scheme)
+        if len(names) < 2 or {".", ".."} & set(names):
+            raise PadirError("an address", "a bucket and a folder, such as gs://bucket/run", address)
+        folder = RemoteFolder(address)
+        _ = folder.store
+        return folder
+
+    @property
+    def store(self) -> Any:
+        """The file system of fsspec.
+
+        Raises:
+          PadirError: its package is not installed, or it finds no credentials.
+        """
+        import fsspec
+
+        scheme = self.address.partition(":")[0]
+        try:
+            return fsspec.filesystem(scheme)
+        except ImportError:
+            raise PadirError(
+                f"addresses {scheme}:// need the package {PACKAGES[scheme]}, got {self.address}",
+                remedy=f"pip install {PACKAGES[scheme]}",
+            ) from None
+        except Exception as error:  # settings of the store are missing
+            raise self._unreachable("", error) from error
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders directly in a folder; [] if there is no such folder."""
+        self.store.invalidate_cache()
+        try:
+            return sorted({path.rstrip("/").rpartition("/")[2] for path in self._call("ls", folder, detail=False)})
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """Contents of a small file; None if there is no such file."""
+        self.store.invalidate_cache()
+        try:
+            return self._call("cat_file", name)
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file."""
+        with self._there(name):
+            self._call("pipe_file", name, content)
+
+    def put(self, file: Path, name: str) -> None:
+        """Sends a file."""
+        with self._there(name):
+            self._tried(name, lambda path: self.store.put_file(str(file), path))
+
+    def remove(self, folder: str) -> None:
+        """Removes a folder, its manifest first, so that what is left of the folder is not taken for whole."""
+        with contextlib.suppress(FileNotFoundError):
+            self._call("rm", f"{folder}/{MANIFEST}")
+        with contextlib.suppress(FileNotFoundError):
+            self._call("rm", folder, recursive=True)
+
+    def send(self, folder: Path, name: str = "") -> None:
+        """Sends a folder with a manifest to the folder `name` of the address; the manifest is sent last.
+
+        Raises:
+          Unreachable: the store did not answer; what was sent is not taken for whole.
+        """
+        files = _files((folder / MANIFEST).read_bytes(), folder)
+        if name:
+            self.remove(name)
+        else:  # the folder may hold more than the manifest names
+            with contextlib.suppress(FileNotFoundError):
+                self._call("rm", MANIFEST)
+        _all_at_once(lambda each: self.put(path_inside(folder, each), join(name, each)), files)
+        self.put(folder / MANIFEST, join(name, MANIFEST))
+
+    def fetch(self, folder: Path, name: str = "") -> bool:
+        """Fetches the folder `name` of the address to `folder`; False if it has no manifest, and so is not whole.
+
+        Files that are here already are compared with the manifest and not fetched again.
+
+        Raises:
+          PadirError: a file is missing or differs from the manifest; the message names its address.
+        """
+        there = join(self.address, name)
+        if (text := self.read(join(name, MANIFEST))) is None:
+            return False
+        files, manifest = _files(text, there), folder / MANIFEST
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if manifest.exists() and manifest.read_bytes() != text:
+                manifest.unlink()
+        missing = {each: expected for each, expected in files.items() if not _is(path_inside(folder, each), expected)}
+        if missing:
+            size = sum(expected.bytes for expected in missing.values())
+            print(f"padir: fetching {there} ({len(missing)} files, {size / 1e6:,.1f} MB)", file=sys.stderr)
+        _all_at_once(lambda each: self._fetch_file(join(name, each), folder / each, missing[each]), missing)
+        with atomic_file(manifest, binary=True) as file:
+            file.write(text)
+        return True
+
+    def fetch_file(self, name: str, file: Path, expected: FileSum | None = None) -> None:
+        """Fetches a file, which appears when all of it is here.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          PadirError: the file is not the expected one.
+        """
+        partial = beside(file, "partial")
+        try:
+            with write_errors(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self._tried(name, lambda path: self.store.get_file(path, str(partial)))
+                if expected is not None and not _is(partial, expected):
+                    raise PadirError(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
+                os.replace(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _fetch_file(self, name: str, file: Path, expected: FileSum) -> None:
+        try:
+            self.fetch_file(name, file, expected)
+        except FileNotFoundError:
+            raise PadirError(f"{self._path(name)} is missing", remedy=_REMEDY) from None
+
+    def _path(self, name: str) -> str:
+        return join(self.address, name)
+
+    def _call(self, function: str, name: str, *arguments: Any, **named: Any) -> Any:
+        return self._tried(name, lambda path: getattr(self.store, function)(path, *arguments, **named))
+
+    def _tried(self, name: str, attempt: Callable[[str], T]) -> T:
+        """Result of `attempt` with the file's address, which is made again after errors of the connection.
+
+        Raises:
+          Unreachable: every attempt failed, or the store refused.
+          OSError: there is no such file, or the disk of this machine is full.
+        """
+        for wait in (*_WAITS, None):
+            try:
+                return attempt(self._path(name))
+            except Exception as error:  # each store's library raises types of its own
+                if isinstance(error, FileNotFoundError) or getattr(error, "errno", None) in _NO_ROOM:
+                    raise
+                if wait is None or isinstance(error, _FINAL):
+                    raise self._unreachable(name, error) from error
+                time.sleep(wait)
+        raise AssertionError
+
+    @contextlib.contextmanager
+    def _there(self, name: str) -> Iterator[None]:
+        """Reports a bucket that is missing, for which libraries say that there is no such file."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._unreachable(name, error) from error
+
+    def _unreachable(self, name: str, error: Exception) -> Unreachable:
+        return Unreachable(
+            f"{self._path(name)} cannot be reached ({type(error).__name__}: {first_line(error)})",
+            remedy="check the address, the connection and your credentials, and run the same command again",
+        )
+
+
+def join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder and name else folder or name
+
+
+def _is(file: Path, expected: FileSum) -> bool:
+    return file.is_file() and file.stat().st_size == expected.bytes and FileSum.of(file) == expected
+
+
+def _files(text: bytes, where: object) -> dict[str, FileSum]:
+    """The files that a manifest of any kind names, after a look at the manifest's own sha256."""
+    try:
+        contents = json.loads(text)
+        files = from_json(dict[str, FileSum], contents["files"])
+        if contents != sealed(contents) and "manifest_sha256" in contents:
+            raise ValueError
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise PadirError(f"{where}/{MANIFEST} is damaged", remedy="restore the folder from a copy") from None
+    return files
+
+
+def _all_at_once(function: Callable[[str], None], names: Iterable[str]) -> None:
+    """Calls the function for every name in several threads; no further call is begun after an error."""
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
+        calls = [threads.submit(function, name) for name in names]
+        try:
+            for call in calls:
+                call.result()
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise

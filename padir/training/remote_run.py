@@ -1,0 +1,165 @@
+"""A training run at an address such as gs://bucket/run: fetched when it starts, and sent after every checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from padir.errors import PadirError
+from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps
+from padir.storage.files import write_json
+from padir.storage.folders import remove_leftovers
+from padir.storage.manifest import MANIFEST
+from padir.storage.remote import RemoteFolder, Unreachable
+from padir.training.checkpoints import Checkpoints
+
+RUN = "run.json"  # at the address: the run's id, and who trains in it; in the copy: the id
+_LOGS = (METRICS, "tensorboard/*", "not_finite/*")
+
+
+class RemoteRun:
+    """The copy on this machine of a training run at an address; only the first of several processes uses it.
+
+    The run trains in the copy. Each checkpoint is sent when it is whole, after the lines of metrics up to its step; old
+    checkpoints are removed from the address after that. What could not be sent is sent after the next checkpoint.
+
+    Of two processes on different machines that train at one address, the one that began later goes on: the other one
+    finds another name in run.json before it sends anything more, and ends. On one machine the lock of the copy
+    refuses the second, as for any model directory.
+
+    Attributes:
+      folder: the copy.
+    """
+
+    def __init__(self, address: str):
+        self.remote = RemoteFolder.at(address)
+        self.folder = copy_of(self.remote, "write")
+        self._me: dict[str, Any] = {}
+        self._damaged: set[str] = set()  # checkpoints at the address
+        self._sent: dict[str, int] = {}  # sizes of the logs that were sent
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Fetches what the copy lacks, and sends the logs if the block ends with a `PadirError`; needs the copy's lock.
+
+        Raises:
+          PadirError: the copy belongs to another run than the address, or the store does not answer.
+        """
+        self._claim()
+        self._fetch()
+        try:
+            yield
+        except PadirError:
+            with contextlib.suppress(PadirError):
+                self._check_alone()
+                self._send_logs()
+            raise
+
+    def _fetch(self) -> None:
+        """Fetches checkpoints, logs and the finished model."""
+        checkpoints = Checkpoints(self.folder / CHECKPOINTS)
+        remove_leftovers(checkpoints.folder)
+        before = max(checkpoints.steps(), default=-1)
+        self._damaged = {*fetch_steps(self.remote, self.folder)}
+        if max(checkpoints.steps(), default=-1) > before:  # the run went on elsewhere; else the logs here are as new
+            for step in {str(step) for step in checkpoints.steps()} - {*self.remote.names(CHECKPOINTS)}:
+                shutil.rmtree(checkpoints.folder / step, ignore_errors=True)
+            for name in (METRICS, *(f"tensorboard/{each}" for each in self.remote.names("tensorboard"))):
+                with contextlib.suppress(FileNotFoundError):
+                    self.remote.fetch_file(name, self.folder / name)
+        if not (self.folder / MANIFEST).exists():
+            try:
+                self.remote.fetch(self.folder)
+            except Unreachable:
+                raise
+            except PadirError as error:
+                print(f"padir: the model is written again: {error}", file=sys.stderr)
+
+    def _claim(self) -> None:
+        """Writes this process's name at the address, after a look at whose copy this is."""
+        here, there = self._id(_read(self.folder / RUN)), self._id(self.remote.read(RUN))
+        if here is not None and here != there:
+            found = "no run" if there is None else "another run"
+            raise PadirError(
+                f"{self.folder} is the copy of a training run at {self.remote.address}, where there is {found} now",
+                remedy="remove the copy to train what is at the address, or give another address",
+            )
+        began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        who = f"process {os.getpid()} of {socket.gethostname()} since {began}"
+        self._me = {"run": there or secrets.token_hex(8), "trainer": secrets.token_hex(8), "who": who}
+        self.remote.write(RUN, json.dumps(self._me).encode())
+        write_json(self.folder / RUN, {"run": self._me["run"], "address": self.remote.address})
+
+    def _id(self, content: bytes | None) -> str | None:
+        """The run's id in a run.json."""
+        try:
+            return None if content is None else str(json.loads(content)["run"])
+        except (ValueError, LookupError, TypeError):
+            raise PadirError(
+                f"{RUN} of {self.remote.address} or of its copy {self.folder} is damaged", remedy="remove that file"
+            ) from None
+
+    def send_after_save(self) -> None:
+        """Sends what is new. If the store does not answer, a line on stderr says so, and the training goes on.
+
+        Raises:
+          PadirError: another process trains at the address.
+        """
+        try:
+            self.send()
+        except Unreachable as error:
+            print(
+                f"padir: warning: not sent, and tried again after the next checkpoint: {error}; {self.folder} has all",
+                file=sys.stderr,
+            )
+
+    def send(self) -> None:
+        """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address.
+
+        Raises:
+          Unreachable: the store does not answer.
+          PadirError: another process trains at the address.
+        """
+        self._check_alone()
+        self._send_logs()
+        checkpoints = Checkpoints(self.folder / CHECKPOINTS)
+        here = {str(step) for step in checkpoints.steps()}
+        for step in sorted(here, key=int):
+            name = f"{CHECKPOINTS}/{step}"
+            if step in self._damaged or self.remote.read(f"{name}/{MANIFEST}") is None:
+                self.remote.send(self.folder / CHECKPOINTS / step, name)
+                self._damaged.discard(step)
+        if (model := _read(self.folder / MANIFEST)) is not None and model != self.remote.read(MANIFEST):
+            self.remote.send(self.folder)
+        for step in self.remote.names(CHECKPOINTS) if here else ():
+            if step not in here:
+                self.remote.remove(f"{CHECKPOINTS}/{step}")
+
+    def _send_logs(self) -> None:
+        for file in (file for pattern in _LOGS for file in sorted(self.folder.glob(pattern))):
+            name, size = file.relative_to(self.folder).as_posix(), file.stat().st_size
+            if self._sent.get(name) != size:
+                self.remote.put(file, name)
+                self._sent[name] = size
+
+    def _check_alone(self) -> None:
+        there = self.remote.read(RUN)
+        if there is None or json.loads(there).get("trainer") != self._me["trainer"]:
+            who = "nobody" if there is None else json.loads(there).get("who")
+            raise PadirError(
+                f"{self.remote.address} must have one trainer, this process, got {who} in its {RUN}",
+                remedy=f"let one of them train; this one ends, and its checkpoints are in {self.folder}",
+            )
+
+
+def _read(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None

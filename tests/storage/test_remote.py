@@ -1,0 +1,213 @@
+"""Folders at addresses: fetched whole and checked, sent with the manifest last, and messages where a store fails."""
+
+import json
+import shutil
+from pathlib import Path
+
+import fsspec
+import pytest
+from support.faults import DAMAGES, damaged, files_in
+from support.small_corpus import Numbers, number_lines, small_tokenizer
+from support.tiny_model import prepared_numbers, random_model_dir
+
+from padir.cli import main
+from padir.data.mixture import Mixture
+from padir.data.prepare import prepare
+from padir.data.prepared import load_manifest, read_text
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.models.directory import load_model
+from padir.storage import copies
+from padir.storage.copies import fetched, sent_folder
+from padir.storage.manifest import MANIFEST, write_manifest
+from padir.storage.remote import RemoteFolder, Unreachable, is_address
+
+RUN = "gs://bucket/run"
+
+
+@pytest.fixture
+def there(bucket):
+    """The folder that the fake store has at `RUN`, with two files and their manifest."""
+    folder = bucket.root / "bucket" / "run"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "one").write_text("1")
+    (folder / "sub" / "two").write_text("2" * 1000)
+    write_manifest(folder)
+    return folder
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files_in(folder)}
+
+
+def names(bucket, operation):
+    return [name for kind, name in bucket.calls if kind == operation]
+
+
+def again():
+    """What a new process fetches."""
+    copies._fetched.cache_clear()
+    return fetched(RUN)
+
+
+class TestFetching:
+    def test_a_folder_is_fetched_once(self, there, bucket):
+        copy = fetched(RUN)
+        assert contents(copy) == contents(there)
+        assert fetched("gs:/bucket/run/") == fetched(Path(RUN)) == copy
+        assert sorted(names(bucket, "get")) == ["bucket/run/one", "bucket/run/sub/two"]
+        assert again() == copy
+        assert len(names(bucket, "get")) == 2
+
+    def test_a_damaged_copy_is_mended_and_a_changed_folder_fetched(self, there, bucket):
+        copy = fetched(RUN)
+        (copy / "one").write_text("x")
+        assert contents(again()) == contents(there)
+        (there / "one").write_text("3")
+        write_manifest(there)
+        assert contents(again()) == contents(there)
+        assert names(bucket, "get").count("bucket/run/sub/two") == 1
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_every_damage_is_found(self, there, bucket, tmp_path, damage):
+        for path in damaged(there, damage):
+            shutil.rmtree(tmp_path / "copies", ignore_errors=True)
+            with pytest.raises(PadirError, match=f"^gs://bucket/run/(sub/)?{path.name} (was|is) .*: restore"):
+                again()
+            assert not (copies.copy_of(RemoteFolder(RUN), "read") / MANIFEST).exists()
+        assert contents(again()) == contents(there)
+
+    def test_a_folder_without_a_manifest_is_not_whole(self, there, bucket):
+        (there / MANIFEST).unlink()
+        with pytest.raises(PadirError, match="gs://bucket/run holds no manifest.json and no whole checkpoint"):
+            fetched(RUN)
+
+    def test_no_file_is_written_outside_the_copy(self, there, bucket):
+        write_manifest(there)
+        manifest = json.loads((there / MANIFEST).read_text())
+        manifest["files"]["../outside"] = manifest["files"].pop("one")
+        del manifest["manifest_sha256"]
+        (there / MANIFEST).write_text(json.dumps(manifest))
+        (there.parent / "outside").write_text("1")
+        with pytest.raises(PadirError, match="must lie inside it"):
+            fetched(RUN)
+        assert not [*copies.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
+
+
+class TestSending:
+    def test_the_manifest_is_sent_last_and_removed_first(self, there, bucket, tmp_path):
+        folder = shutil.copytree(there, tmp_path / "folder")
+        for name in ("", "part"):
+            bucket.calls.clear()
+            RemoteFolder(RUN).send(folder, name)
+            home = f"bucket/run/{name}".rstrip("/")
+            assert bucket.calls[0] == ("remove", f"{home}/{MANIFEST}")
+            assert bucket.calls[-1] == ("put", f"{home}/{MANIFEST}")
+        assert contents(there / "part") == contents(folder)
+
+    @pytest.mark.parametrize("sent", range(3))
+    def test_a_folder_that_was_sent_in_part_is_not_whole(self, there, bucket, tmp_path, sent):
+        folder = shutil.copytree(there, tmp_path / "folder")
+
+        def fail(operation, name):
+            if operation == "put" and len(names(bucket, "put")) > sent:
+                raise PermissionError(name)
+
+        bucket.before = staticmethod(fail)
+        with pytest.raises(Unreachable, match="cannot be reached .*PermissionError.*: check the address"):
+            RemoteFolder(RUN).send(folder)
+        with pytest.raises(PadirError, match="holds no manifest.json"):
+            fetched(RUN)
+
+    def test_a_lost_connection_is_tried_again(self, there, bucket):
+        seen = set()
+
+        def fail(operation, name):
+            if (operation, name) not in seen:
+                seen.add((operation, name))
+                raise ConnectionResetError("connection reset")
+
+        bucket.before = staticmethod(fail)
+        assert contents(fetched(RUN)) == contents(there)
+
+    def test_a_connection_that_does_not_come_back_has_a_message(self, there, bucket):
+        def fail(operation, name):
+            raise TimeoutError("no answer")
+
+        bucket.before = staticmethod(fail)
+        with pytest.raises(
+            Unreachable, match=r"run/manifest.json cannot be reached \(TimeoutError: no answer\): check"
+        ):
+            fetched(RUN)
+        assert len(bucket.calls) == 3
+
+
+class TestAddresses:
+    def test_what_is_one(self):
+        assert is_address("gs://bucket/run") and is_address(Path("s3://bucket/run"))
+        assert not any(map(is_address, ("runs/a:b", "C:/runs", "/runs", "./gs://bucket")))
+
+    @pytest.mark.parametrize(
+        ("address", "message"),
+        [
+            ("ftp://host/run", "the scheme of ftp://host/run must be one of gs, s3, az, hf, got 'ftp'"),
+            ("gs://bucket", "an address must be a bucket and a folder, such as gs://bucket/run, got 'gs://bucket'"),
+            ("gs://bucket/../run", "an address must be a bucket and a folder"),
+        ],
+    )
+    def test_wrong_ones_are_refused(self, bucket, address, message):
+        with pytest.raises(PadirError, match=message):
+            fetched(address)
+
+    def test_a_missing_package_is_named(self, monkeypatch, capsys):
+        def absent(scheme):
+            raise ImportError("Please install gcsfs to access Google Storage")
+
+        monkeypatch.setattr(fsspec, "filesystem", absent)
+        assert main(["evaluate", "--model", RUN, "--data", "data/toy"]) == 2
+        said = "addresses gs:// need the package gcsfs, got gs://bucket/run: pip install gcsfs\n"
+        assert capsys.readouterr().err == f"padir: error: {said}"
+
+    def test_names_of_models_may_stand_in_front(self, bucket, tmp_path, capsys):
+        shutil.copytree(random_model_dir(tmp_path), bucket.root / "bucket" / "run")
+        shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
+        words = ["--data", "gs://bucket/data", "--split", "validation", "--num_steps", "1"]
+        assert main(["evaluate", "--model", f"mine={RUN}", *words]) == 0
+        assert "mine" in capsys.readouterr().out
+
+
+class TestPrepared:
+    def test_data_are_read(self, bucket, tmp_path):
+        folder = prepared_numbers(tmp_path)
+        shutil.copytree(folder, bucket.root / "bucket" / "data")
+        address = "gs://bucket/data"
+        assert load_manifest(address, verify=True) == load_manifest(folder)
+        assert read_text(address, "validation") == read_text(folder, "validation")
+        paths, lengths = Mixture.of(address).records(Mixture.of(address).manifests("train"), "train")
+        assert all(Path(path).is_file() for path in paths) and len(lengths) == 300
+
+    def test_a_model_is_read(self, bucket, tmp_path):
+        folder = random_model_dir(tmp_path)
+        shutil.copytree(folder, bucket.root / "bucket" / "run")
+        texts = number_lines()[:3]
+        expected = [each.text for each in Translator.load(folder).translate(texts)]
+        assert [each.text for each in Translator.load(RUN).translate(texts)] == expected
+        assert load_model(RUN)[1] == load_model(folder)[1]
+
+    def test_a_prepared_folder_is_sent_and_kept_or_refused_as_a_local_one(self, bucket, tmp_path):
+        tokenizer = small_tokenizer(tmp_path / "vocab.model")
+
+        def write(**settings):
+            bucket.calls.clear()
+            with sent_folder("gs://bucket/data") as output:
+                return prepare(Numbers(), tokenizer, output, progress=False, **settings)
+
+        manifest = write()
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True) == manifest
+        shutil.rmtree(tmp_path / "copies")
+        assert write() == manifest and not names(bucket, "put")
+        with pytest.raises(PadirError, match="set overwrite"):
+            write(records_per_shard=50)
+        assert not names(bucket, "put")
+        write(records_per_shard=50, overwrite=True)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
