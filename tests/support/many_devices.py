@@ -69,23 +69,33 @@ def losses(folder: Path) -> dict[int, float]:
 class Processes:
     """Two processes of a command of padir with some devices each, that meet on this machine."""
 
-    def __init__(self, *arguments: object, devices: int = 1, second: tuple[str, ...] = (), limit: int | None = None):
+    def __init__(
+        self,
+        *arguments: object,
+        devices: int = 1,
+        second: tuple[str, ...] = (),
+        limit: int | None = None,
+        module: str = "padir",
+        variables: tuple[dict[str, str], dict[str, str]] = ({}, {}),
+    ):
         """Starts them.
 
         Args:
+          module: the module that is run.
+          variables: further environment variables of each process.
           second: arguments that the second process alone is given, at the end.
           limit: the second process can write no file of more bytes.
         """
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", "padir", *map(str, arguments)]
+        command = [sys.executable, "-m", module, *map(str, arguments)]
         command += ["--num_processes=2", f"--coordinator=localhost:{port}"]
         self.running = [
             subprocess.Popen(
                 [*([] if limit is None else ["prlimit", f"--fsize={limit}"] * i), *command, f"--process_id={i}"]
                 + [*second * i],
-                env=environment_with(devices),
+                env=environment_with(devices) | variables[i],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

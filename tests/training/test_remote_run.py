@@ -1,12 +1,15 @@
 """Training at an address: a fresh machine goes on from what was sent, whatever was lost on the way."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from support.faults import flip_a_bit
+from support.many_devices import prepared, training
 from support.training import assert_same_params, train_tiny
 
 from padir.decoding.translator import Translator
@@ -20,6 +23,7 @@ from padir.training.checkpoints import Checkpoints
 from padir.training.config import Intervals
 from padir.training.remote_run import RemoteRun
 
+TESTS = Path(__file__).parents[1]
 RUN = "gs://bucket/run"
 EVERY_STEP = {"intervals": Intervals(log=2, evaluate=3, checkpoint=1, keep=2)}
 
@@ -199,13 +203,13 @@ class TestOnTheSameMachine:
             train(data)
 
     def test_what_another_machine_did_meanwhile_counts(self, data, straight, bucket, tmp_path, monkeypatch):
-        train(data, num_steps=4)
+        train(data, **EVERY_STEP, num_steps=4)
         monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "elsewhere"))
-        train(data)
+        train(data, **EVERY_STEP)
         bucket.calls.clear()
         monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "copies"))
-        train(data, num_steps=6)
-        assert not put(bucket, 4) and not put(bucket, 6)
+        train(data, **EVERY_STEP)
+        assert not [step for step in range(7) if put(bucket, step)]
         assert figures(copy_of(RemoteFolder(RUN), "write"))[-1]["step"] == 6
 
     def test_a_copy_of_another_run_is_refused(self, data, bucket, tmp_path):
@@ -238,6 +242,29 @@ def test_of_two_trainers_the_later_goes_on(data, straight, bucket, tmp_path, mon
     monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "elsewhere"))
     train(data)
     assert_same_run(there(bucket), straight[0])
+
+
+@pytest.mark.slow
+def test_two_machines_train_at_an_address(bucket, tmp_path):
+    """Each has copies of its own, and both are lost with the last checkpoint."""
+    data, every = prepared(tmp_path), ("Intervals.evaluate=0", "Sharding.shard_parameters=True")
+    shutil.copytree(data, bucket.root / "bucket" / "data")
+
+    def run(number):
+        paths = {"BUCKETS": str(bucket.root), "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+        machines = tuple({**paths, "PADIR_COPIES": str(tmp_path / f"machine_{number}_{each}")} for each in range(2))
+        how = {"devices": 2, "module": "support.bucket", "variables": machines}
+        statuses, errors = training("gs://bucket/data", RUN, *every, **how).wait()
+        assert statuses == [0, 0], errors
+
+    assert training(data, tmp_path / "straight", *every, devices=2).wait()[0] == [0, 0]
+    run(1)
+    assert_same_run(there(bucket), tmp_path / "straight")
+    shutil.rmtree(there(bucket) / "checkpoints" / "6")
+    (there(bucket) / MANIFEST).unlink()
+    run(2)
+    assert_same_run(there(bucket), tmp_path / "straight")
+    assert not [*tmp_path.glob("machine_*_1/write/*/checkpoints")]  # the first process alone sends and fetches the run
 
 
 def test_runs_are_read_whether_finished_or_not(data, straight, bucket, tmp_path):
