@@ -38,11 +38,18 @@ from padir.training.loop import train
 
 
 def add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", nargs="+", metavar="DIR", help="prepared folders; gin's DATASET")
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        metavar="DIR",
+        help="prepared folders, also at addresses such as gs://BUCKET/DATA; gin's DATASET",
+    )
     parser.add_argument(
         "--weights", type=float, nargs="+", help="how often each folder of --data comes in an epoch (1 each)"
     )
-    parser.add_argument("--model_dir", metavar="DIR", help="directory of the training run; gin's MODEL_DIR")
+    parser.add_argument(
+        "--model_dir", metavar="DIR", help="directory of the training run, or its address; gin's MODEL_DIR"
+    )
     setting(parser, LengthSearch, "top_k", "number of most likely lengths to try in validation")
     parser.add_argument("--num_steps", type=int, help=argparse.SUPPRESS)  # would be the decoder passes of validation
     parser.add_argument("--yes", action="store_true", help="train without a configuration, with every default")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from padir.errors import PadirError, first_line
-from padir.storage.files import ADDRESS, atomic_file, beside, path_inside, write_errors
+from padir.storage.files import ADDRESS, atomic_file, beside, cannot_write, path_inside, write_errors
 from padir.storage.manifest import MANIFEST, FileSum, sealed
 from padir.storage.typecheck import from_json
 
@@ -185,6 +185,10 @@ class RemoteFolder:
                 if expected is not None and not _is(partial, expected):
                     raise PadirError(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
                 os.replace(partial, file)
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # a library may name another file than this one
+                raise cannot_write(file, error) from error
+            raise
         finally:
             partial.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from support.faults import DAMAGES, damaged, files_in
+from support.faults import DAMAGES, damaged, files_in, full_disk
 from support.small_corpus import Numbers, number_lines, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir
 
@@ -81,6 +81,11 @@ class TestFetching:
         (there / MANIFEST).unlink()
         with pytest.raises(PadirError, match="gs://bucket/run holds no manifest.json and no whole checkpoint"):
             fetched(RUN)
+
+    def test_a_full_disk_is_named(self, there, bucket):
+        with full_disk(500), pytest.raises(PadirError, match="cannot write .*two .File too large.: raise the limit"):
+            fetched(RUN)
+        assert len(names(bucket, "get")) <= 2  # another attempt is of no use
 
     def test_no_file_is_written_outside_the_copy(self, there, bucket):
         write_manifest(there)

@@ -102,7 +102,7 @@ class TestOnAFreshMachine:
 
     @pytest.mark.parametrize("number", [1, 7, "the manifest"])
     def test_killed_while_a_checkpoint_is_sent_it_ends_as_if_nothing_had_been(
-        self, data, straight, bucket, tmp_path, number
+        self, data, straight, bucket, tmp_path, capsys, number
     ):
         def when(operation, name):
             return operation == "put" and (
@@ -118,6 +118,7 @@ class TestOnAFreshMachine:
         lose_the_machine(bucket, tmp_path)
         train(data)
         assert not [name for _, name in bucket.calls if "/checkpoints/6/" in name and _ == "get"]
+        assert "skipping" not in capsys.readouterr().err
         assert_same_run(there(bucket), straight[0])
         Checkpoints(there(bucket) / "checkpoints").params(6)  # no file of the earlier sending is left in the way
 
@@ -172,6 +173,9 @@ class TestOnTheSameMachine:
             )
             assert removed > order.index(("put", f"bucket/run/checkpoints/{step + 2}/manifest.json"))
         assert sorted(path.name for path in (there(bucket) / "checkpoints").iterdir()) == ["5", "6"]
+        bucket.calls.clear()
+        train(data, **EVERY_STEP)
+        assert not [name for kind, name in bucket.calls if kind == "get"]
 
     def test_a_connection_that_is_lost_for_a_while_loses_nothing(self, data, straight, bucket, capsys):
         manifest = "bucket/run/checkpoints/4/manifest.json"
