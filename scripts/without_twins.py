@@ -26,12 +26,15 @@ def main() -> None:
     parser.add_argument("--ratio", type=float, default=0.8, help="least similarity of a twin, 0 to 1 (0.8)")
     parser.add_argument("--output", required=True, metavar="NAME", help="name of the files to write, without ending")
     args = parser.parse_args()
+    outputs = [f"{args.output}{Path(path.removesuffix('.gz')).suffix}" for path in args.test]
+    if outputs[0] == outputs[1]:
+        parser.error(f"the files of --test must have two endings, got {' and '.join(args.test)}")
     train = list(dict.fromkeys(line.lower() for path in args.train for line in read_lines(path)))
     sources, targets = map(read_lines, args.test)
     twins = Twins(train, args.ratio)
     kept = [pair for pair in zip(sources, targets, strict=True) if not twins.has(pair[0].lower())]
-    for path, lines in zip(args.test, zip(*kept, strict=True), strict=True):
-        write_text(f"{args.output}{Path(path.removesuffix('.gz')).suffix}", "".join(f"{line}\n" for line in lines))
+    for output, lines in zip(outputs, zip(*kept, strict=True), strict=True):
+        write_text(output, "".join(f"{line}\n" for line in lines))
     print(
         f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * (1 - len(kept) / len(sources)):.1f} % have one)"
     )

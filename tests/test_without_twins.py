@@ -33,3 +33,9 @@ def test_the_bound_leaves_no_twin_out():
         any(difflib.SequenceMatcher(None, one, line, autojunk=False).ratio() >= 0.8 for one in train) for line in test
     ]
     assert [twins.has(line) for line in test] == expected and 5 < sum(expected) < 25
+
+
+def test_two_test_files_of_one_ending_would_be_written_over_each_other(tmp_path):
+    command = ["--train", "train.de", "--test", "de.txt", "en.txt", "--output", "kept"]
+    done = subprocess.run([sys.executable, SCRIPT, *command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "must have two endings, got de.txt and en.txt" in done.stderr
