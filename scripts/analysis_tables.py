@@ -188,8 +188,8 @@ TABLES = {
     "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
     "oracle_not_right": lambda: oracle("oracle", "toy_de_en", "not_right"),
     "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
-    "oracle_ising_flat": lambda: oracle("oracle_ising", "ising flat", "tv"),
-    "oracle_ising_peaky": lambda: oracle("oracle_ising", "ising peaky", "tv"),
+    "oracle_ising_flat": lambda: oracle("oracle", "ising flat", "tv"),
+    "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 
