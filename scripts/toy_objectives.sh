@@ -24,7 +24,8 @@ fi
 models=()
 for objective in "${objectives[@]}"; do
     padir train --gin_file=configs/run/toy_cpu.gin --gin_file="configs/objective/$objective.gin" \
-        --model_dir "runs/toy_objectives/$objective" --gin.train.num_steps="$steps" --gin.Intervals.evaluate=0
+        --model_dir "runs/toy_objectives/$objective" --gin.train.num_steps="$steps" --gin.Intervals.evaluate=0 \
+        --gin.ModelConfig.length_unit=1 # one length is tried below, also for sundae
     models+=("$objective=runs/toy_objectives/$objective")
 done
 

@@ -34,6 +34,9 @@ class ModelConfig:
         most this many tokens, EOS included.
       length_head: one of `padir.models.length.LENGTH_HEADS`; "ctc" makes a CTC model, whose canvas holds blanks and
         repetitions and is collapsed to the translation (`padir.training.ctc.Ctc`).
+      length_unit: for the head "token" only, the number of neighbouring lengths that share a class: with 2, the classes
+        stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
+        2022). The lengths of a class are equally likely: decode with `LengthSearch.top_k` at a multiple of this number.
       max_fertility: for the fertility head only, which predicts 1 + c target tokens for each source token, with c in
         -(max_fertility + 1) .. max_fertility.
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input
@@ -75,6 +78,7 @@ class ModelConfig:
     dropout_rate: float = 0.1
     max_length: int = 256
     length_head: str = "token"
+    length_unit: int = 1
     max_fertility: int = 2
     decontextualised: bool = False
     rejecter: bool = False
@@ -91,6 +95,7 @@ class ModelConfig:
         checks.at_least(1, **checks.fields_of(self, *sizes))
         # Causal models need this bound: they have no array with max_length rows that would limit it.
         checks.within(1, 2**16, **checks.fields_of(self, "max_length"))
+        checks.within(1, self.max_length, **checks.fields_of(self, "length_unit"))
         checks.within(0, 1_000, **checks.fields_of(self, "max_fertility"))
         checks.below(0, 1, **checks.fields_of(self, "dropout_rate"))
         checks.one_of(DTYPES, **checks.fields_of(self, "dtype"))
@@ -124,6 +129,9 @@ class ModelConfig:
             object.__setattr__(self, "positional_attention", False)
         if self.causal and not self.dual:
             object.__setattr__(self, "length_head", "oracle")
+        if self.length_unit > 1 and not self.length_token:
+            expected = f"1 with the length head {self.length_head!r}, which has no classes"
+            raise PadirError("ModelConfig.length_unit", expected, self.length_unit, 'set length_head="token"')
 
     def as_causal(self) -> ModelConfig:
         """The configuration of a dual model as an autoregressive one.

@@ -33,21 +33,27 @@ class LengthOutput:
 
 
 class TokenLength(nn.Module):
-    """Length head "token", the default: a classifier on the encoder's output at each segment's [LENGTH] token."""
+    """Length head "token", the default: a classifier on the encoder's output at each segment's [LENGTH] token.
+
+    A class stands for `unit` neighbouring lengths, which get equal shares of its probability.
+    """
 
     width: int
     max_length: int
     max_fertility: int
+    unit: int = 1
 
     def setup(self):
-        self.length_embed = Embed(self.max_length, self.width, jnp.float32, axes=("length", "embed"))
+        classes = -(-self.max_length // self.unit)
+        self.length_embed = Embed(classes, self.width, jnp.float32, axes=("length", "embed"))
 
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         segment_G = jnp.arange(1, num_segments + 1)
         at_BGS = is_length_BS[:, None, :] & (segment_BS[:, None, :] == segment_G[:, None])
         index_BG = at_BGS.argmax(-1)  # a missing segment reads position 0 and has no weight in the loss
         vector_BGD = jnp.take_along_axis(memory_BSD, index_BG[..., None], axis=1)
-        return LengthOutput(logits_BGM=self.length_embed.attend(vector_BGD.astype(jnp.float32)))
+        logits_BGC = self.length_embed.attend(vector_BGD.astype(jnp.float32))
+        return LengthOutput(logits_BGM=jnp.repeat(logits_BGC, self.unit, axis=-1)[..., : self.max_length])
 
 
 class AffineLength(nn.Module):

@@ -60,8 +60,9 @@ class Transformer(nn.Module):
         self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, dtype)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.ids.num_embeddings)
+        unit = {"unit": self.config.length_unit} if self.config.length_token else {}
         self.length_predictor = get_length_head(self.config.length_head)(
-            self.config.width, self.config.max_length, self.config.max_fertility
+            self.config.width, self.config.max_length, self.config.max_fertility, **unit
         )
         if self.config.rejecter:
             self.rejecter = RejecterHead()

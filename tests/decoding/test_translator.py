@@ -223,6 +223,15 @@ class TestLengths:
         with pytest.raises(PadirError, match="predicts a single length, got 2"):
             translator.translate(["eins"], lengths=LengthSearch(top_k=2))
 
+    def test_the_drafts_of_sundae_have_both_lengths_of_a_class(self, tokenizer):
+        """configs/decode/sundae.gin on a model whose length head counts by twos: the best of 16 drafts."""
+        translator = random_translator(tokenizer, length_unit=2, max_length=16)
+        (result,) = translator.translate(["drei vier fünf eins"], lengths=LengthSearch(top_k=2, draws=8), n_best=16)
+        shorter, longer = sorted(set(result.candidate_lengths))
+        assert longer == shorter + 1 and longer % 2 == 0
+        assert sorted(result.candidate_lengths) == [shorter] * 8 + [longer] * 8 and result.hypotheses == 16
+        assert result.score == max(score for _, score in result.candidates)
+
 
 class TestChoosing:
     LENGTHS = LengthSearch(top_k=3)

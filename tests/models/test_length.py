@@ -7,7 +7,8 @@ import pytest
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
-from padir.models.length import LengthOutput, get_length_head, top_lengths
+from padir.models.config import ModelConfig
+from padir.models.length import LengthOutput, get_length_head, log_probs, top_lengths
 from padir.training.losses import length_loss
 
 
@@ -28,6 +29,27 @@ def test_a_single_number_is_rounded():
     assert length_BK.tolist() == [[7], [2]]
 
 
+def test_a_class_of_two_lengths_is_shared_by_both():
+    """Five lengths in three classes: 1 and 2, 3 and 4, and 5 alone. By hand: exp(logits) of the classes are 1, 3, 2."""
+    head = get_length_head("token")(width=3, max_length=5, max_fertility=2, unit=2)
+    params = {"length_embed": {"embedding": jnp.eye(3)}}
+    memory_BSD, ones_BS = jnp.log(jnp.array([[[1.0, 3.0, 2.0]]])), jnp.ones((1, 1), int)
+    output = head.apply({"params": params}, memory_BSD, ones_BS > 0, ones_BS, 1)
+    np.testing.assert_allclose(jnp.exp(log_probs(output)), np.array([[1, 1, 3, 3, 2]]) / 10, rtol=1e-5)
+    assert top_lengths(output, 3)[0].tolist() == [[3, 4, 5]]
+    for length, share in ((3, 0.3), (4, 0.3), (5, 0.2)):
+        assert length_loss(output, jnp.array([[length]])) == pytest.approx(-np.log(share), rel=1e-5)
+
+
+def test_a_model_of_halved_lengths():
+    model, params = tiny_model(length_unit=2, max_length=15)
+    assert params["length_predictor"]["length_embed"]["embedding"].shape == (8, model.config.width)
+    batch = rows_of([[pair] for pair in pairs([(4, 5), (6, 3)])], 8, 8)
+    logits_BM = encode(model, params, batch, 1).length.logits_BGM[:, 0]
+    assert logits_BM.shape == (2, 15) and (logits_BM[:, :14:2] == logits_BM[:, 1::2]).all()
+    assert len(np.unique(logits_BM[0])) == 8
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -38,6 +60,8 @@ def test_a_single_number_is_rounded():
         ),
         (lambda: top_lengths(LengthOutput(), 1), "give the target lengths"),
         (lambda: get_length_head("length"), "token, affine, fertility, oracle"),
+        (lambda: ModelConfig(length_unit=0), r"length_unit must be in \[1, 256\], got 0"),
+        (lambda: ModelConfig(length_unit=2, length_head="affine"), "'affine', which has no classes, got 2"),
     ],
 )
 def test_wrong_choices(make, message):

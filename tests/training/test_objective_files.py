@@ -82,6 +82,7 @@ def test_makes_its_objective(name):
     objective, model_config = config.configured(Objective)(), config.configured(ModelConfig)()
     assert objective == dataclasses.replace(EXPECTED[name], length_weight=5.0)  # the run's
     assert type(objective.between) is type(EXPECTED[name].between)
+    assert model_config.length_unit == (2 if name == "sundae" else 1)
     assert model_config.rejecter == (name == "rejecter") and model_config.decontextualised == (name == "disco")
     step_fn, state = training_step(objective, model_config)
     out = [aval.shape for aval in step_fn.trace(state, BATCH).jaxpr.out_avals]  # compiling would take seconds each
