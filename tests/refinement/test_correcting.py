@@ -128,6 +128,20 @@ class TestPredictorCorrector:
         refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9)
         assert refined.passes_B.tolist() == [9] and refined.tokens_BL.tolist() == [[20, 21, 22, EOS]]
 
+    @pytest.mark.parametrize(("strategy", "oscillates"), [("padir", True), ("padir:end_cycles=False", False)])
+    def test_tells_that_the_strategy_oscillated(self, strategy, oscillates):
+        """20 gives 30 and 30 gives 20. A correction may break this cycle, which then begins anew."""
+
+        def decoder(tokens_BL):
+            best_BL = jnp.array([[0, 11, EOS]]).at[:, 0].set(jnp.where(tokens_BL[:, 0] == 20, 30, 20))
+            return 9.0 * jax.nn.one_hot(best_BL, IDS.vocab_size)
+
+        start = canvas([7, 8], start=[20, 8])
+        refined = refine(keys(1), start, decoder, PredictorCorrector(strategy, share=0.1), num_steps=20)
+        assert refined.memory.oscillated_B.tolist() == [oscillates]
+        other = refine(keys(1), start, decoder, PredictorCorrector("mask_predict"), num_steps=2)
+        assert not hasattr(other.memory, "oscillated_B")
+
     def test_needs_what_the_strategy_needs(self):
         class Ordinary:
             decontextualised = rejecter = False

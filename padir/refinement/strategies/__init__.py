@@ -6,16 +6,23 @@ parallel       strategies that write as many positions at once as their confiden
 sampling       strategies that draw tokens at random
 renoising      strategies that put fresh noise in place of doubtful tokens
 remasking      strategies for masked canvases that hide written positions again
-correcting     correctors, which draw written tokens again given the others
+correcting     the Gibbs corrector, which draws written tokens again given the others
 schedules      the number of positions that are hidden after each pass
-registry       the names of the strategies
+registry       the names of the strategies, and the corrector that wraps a strategy of any name
 requirements   the check that a model can be decoded with a strategy
 """
 
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
-from padir.refinement.strategies.correcting import GibbsCorrector, PredictorCorrector
+from padir.refinement.strategies.correcting import GibbsCorrector
 from padir.refinement.strategies.parallel import Factor, Frechet
-from padir.refinement.strategies.registry import STRATEGIES, checked_call, get_strategy, parse_call, parse_strategy
+from padir.refinement.strategies.registry import (
+    STRATEGIES,
+    PredictorCorrector,
+    checked_call,
+    get_strategy,
+    parse_call,
+    parse_strategy,
+)
 from padir.refinement.strategies.rejecter import Rejecter
 from padir.refinement.strategies.remasking import PathPlanning, Remdm
 from padir.refinement.strategies.renoising import Renoise
@@ -48,5 +55,3 @@ __all__ = [
     "parse_call",
     "parse_strategy",
 ]
-
-STRATEGIES.update(gibbs_corrector=GibbsCorrector, predictor_corrector=PredictorCorrector)

@@ -1,23 +1,18 @@
-"""Correctors, which draw written tokens again given the others: alone, or between the steps of another strategy."""
+"""The Gibbs corrector, which draws written tokens again given the others."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-import flax.struct
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float
 
 from padir import checks
-from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, choose_rows, hide, renoise, restore, write
-from padir.refinement.draws import CORRECTION, KIND, PLACE, choose, position_keys, random_pieces, uniform_draws
-from padir.refinement.protocols import Strategy
+from padir.refinement.canvas import Canvas, renoise, restore, write
+from padir.refinement.draws import KIND, PLACE, choose, position_keys, random_pieces, uniform_draws
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import share_of
-from padir.refinement.strategies.registry import parse_strategy
 from padir.refinement.strategies.sampling import sample_tokens
 
 
@@ -58,7 +53,8 @@ class GibbsCorrector:
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
-        drawn_BL = _some(key_B, free_BL, segment_BL, self.share) | (step == 0)
+        count_BL = share_of(self.share, free_BL, segment_BL)
+        drawn_BL = choose(key_B, free_BL, segment_BL, count_BL, PLACE) | (step == 0)
         token_BL, _ = sample_tokens(key_B, self._without_own(output.logits_BLV, canvas), segment_BL, self.temperature)
         written = write(canvas, drawn_BL, token_BL, token_scores(output.logits_BLV, token_BL))
         noised_BL = drawn_BL & (uniform_draws(position_keys(key_B, segment_BL, KIND)) < self.rate)
@@ -70,84 +66,3 @@ class GibbsCorrector:
         pieces = canvas.ids.end_regular - canvas.ids.first_regular
         own_BLV = jnp.arange(logits_BLV.shape[-1]) == canvas.tokens_BL[..., None]
         return logits_BLV - jnp.log(jnp.where(own_BLV, 1 - self.rate, 0.0) + self.rate / pieces)
-
-
-@flax.struct.dataclass
-class CorrectorMemory:
-    """Memory of `PredictorCorrector`.
-
-    Attributes:
-      inner: memory of the wrapped strategy.
-      ended_B: rows that the wrapped strategy has finished.
-      hidden_BL: written positions that are hidden in order to be drawn again.
-    """
-
-    inner: PyTree
-    ended_B: Bool[Array, " B"]
-    hidden_BL: Bool[Array, "B L"]
-
-
-@dataclasses.dataclass(frozen=True)
-class PredictorCorrector:
-    """Adds correcting passes to another strategy, which hide a share of the written tokens and draw them again.
-
-    With n corrections after each of its steps, N passes are ceil(N / (1 + n)) steps of the strategy. A correcting pass
-    changes only positions that the strategy has written, and those that it has left hidden stay hidden. So on exact
-    conditionals a pass that draws one position at temperature 1 leaves the joint distribution of the written tokens
-    unchanged if it was right, and brings it nearer if not. Corrections go on when the strategy has finished a row: all
-    passes are taken.
-
-    Attributes:
-      strategy: the strategy as text, such as "threshold:tau=0.9"; neither easy_first nor independent_parallel, which
-        have orders and tokens of their own, nor predictor_corrector.
-      corrections: n, number of correcting passes after each step, at least 1.
-      share: share of a sentence's written positions that a correcting pass draws again, rounded up, in (0, 1].
-      temperature: temperature of these draws, at least 0; 0 for the argmax.
-
-    Raises:
-      PadirError: a number is out of its range, or the text is no strategy or one that cannot be corrected.
-    """
-
-    strategy: str = "mask_predict"
-    corrections: int = 1
-    share: float = 0.1
-    temperature: float = 0.0
-
-    def __post_init__(self):
-        checks.at_least(1, **checks.fields_of(self, "corrections"))
-        checks.above(0, **checks.fields_of(self, "share"))
-        checks.within(0, 1, **checks.fields_of(self, "share"))
-        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
-        name = self.strategy.partition(":")[0]
-        if name in ("easy_first", "independent_parallel", "predictor_corrector"):
-            raise PadirError("PredictorCorrector.strategy", "a strategy that can be corrected", self.strategy)
-        object.__setattr__(self, "needs", getattr(self.wrapped(), "needs", frozenset()))
-
-    def wrapped(self) -> Strategy:
-        """The strategy whose steps are corrected."""
-        return parse_strategy(self.strategy)
-
-    def init(self, key_B, canvas: Canvas) -> CorrectorMemory:
-        nowhere_BL = jnp.zeros_like(canvas.free_BL)
-        return CorrectorMemory(self.wrapped().init(key_B, canvas), canvas.done_B, nowhere_BL)
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: CorrectorMemory, *, step, num_steps):
-        cycle = 1 + self.corrections
-        place, steps = {"step": step // cycle, "num_steps": (num_steps + self.corrections) // cycle}, jnp.int32(step)
-        stepped = self.wrapped().step(key_B, canvas, output, memory.inner, **place)
-        key_B = jax.vmap(lambda key: jax.random.fold_in(key, CORRECTION))(key_B)
-        drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
-        corrected = write(canvas, memory.hidden_BL, *drawn)
-        inner_B = ~memory.ended_B & (steps % cycle == 0)
-        after, inner = choose_rows(inner_B, stepped, (corrected, memory.inner))
-        written_BL = canvas.free_BL & (after.score_BL < 0)
-        corrects = (steps % cycle < self.corrections) & (steps < num_steps - 1)  # whether the next pass corrects
-        hidden_BL = _some(key_B, written_BL, canvas.segment_BL, self.share) & corrects
-        ended_B = jnp.where(inner_B, after.done_B, memory.ended_B)
-        after = dataclasses.replace(hide(after, hidden_BL), done_B=canvas.done_B)
-        return after, CorrectorMemory(inner, ended_B, hidden_BL)
-
-
-def _some(key_B, among_BL, segment_BL, share: float) -> Bool[Array, "B L"]:
-    """Chooses a random share of each segment's positions among `among_BL`, rounded up."""
-    return choose(key_B, among_BL, segment_BL, share_of(share, among_BL, segment_BL), PLACE)
