@@ -22,7 +22,8 @@ from padir.refinement.strategies import Padir, check_strategy, parse_strategy
 class Prune:
     """Keeps only the hypotheses with the highest mean log-probability after the first steps.
 
-    The translation changes if a hypothesis with low probability after these steps would have won.
+    The mean is over the tokens that the strategy has written by then; hidden positions do not count. The translation
+    changes if a hypothesis with low probability after these steps would have won.
 
     Attributes:
       keep: number of hypotheses of each sentence that are refined further.

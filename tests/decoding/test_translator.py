@@ -3,15 +3,17 @@
 import dataclasses
 import itertools
 
+import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from support.fakes import IDS
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding, Prune
-from padir.decoding.refine_batch import refine_drafts
+from padir.decoding.refine_batch import DraftInputs, _best, refine_drafts
 from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rescore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.text import one_line, without_repeats
@@ -19,6 +21,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.card import ModelCard
+from padir.refinement.canvas import from_tokens
 from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import (
@@ -292,6 +295,17 @@ class TestChoosing:
     def test_pruning_adds_no_steps(self, translator):
         for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):
             assert result.passes == 1
+
+    def test_hidden_positions_do_not_count_in_pruning(self):
+        """Means of what is written: -0.3 (two are hidden), -0.2, none, -0.4. With hidden positions as 0 the first and
+        the third would win."""
+        score_BL = jnp.array([[-0.3, 0, 0, 0], [-0.2, -0.2, -0.2, 0], [0, 0, 0, 0], [-0.4, -0.4, -0.4, 0]])
+        tokens_BL = jnp.array([[7, 8, 9, IDS.eos]] * 4)
+        drafts = from_tokens(tokens_BL, tokens_BL, tokens_BL != IDS.eos, jnp.ones_like(tokens_BL), IDS)
+        drafts = dataclasses.replace(drafts, score_BL=score_BL)
+        inputs = DraftInputs(None, None, None, jnp.array([[4, 4, 4, 4]]), jnp.arange(4)[None])
+        assert _best(drafts, inputs, 2).tolist() == [[0, 1]]
+        assert _best(drafts, inputs, 3).tolist() == [[0, 1, 3]]
 
     def test_what_is_pruned_early_is_what_began_badly(self, translator):
         options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
