@@ -47,8 +47,9 @@ class ModelConfig:
         for the decoder's argmax, as in the published implementation. With "prediction", the head's loss trains only the
         head.
       self_conditioning: show the decoder what it predicted in the pass before: the mean token embedding under that
-        pass's distribution, by one projection, is added to each position's input. The first pass gets zeros. A pass
-        then computes all logits, even where the best token alone would do. Objectives need two stages or more.
+        pass's distribution, by one projection, is added to each position's input. The first pass gets zeros. The mean
+        needs all logits, so that a pass holds B * L * V of them even where the best token alone would do. Objectives
+        need two stages or more.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
         positional_attention=False and, unless the model is dual, length_head="oracle", because sentences end where the
