@@ -226,13 +226,8 @@ def draw_outcomes(
     for axes, (key, label) in zip(panels, labels.items(), strict=True):
         for number, strategy in enumerate(strategies):
             mine = [row for row in rows if row["strategy"] == strategy]
-            style = {
-                "color": COLOURS[number % 6],
-                "marker": _MARKERS[number % 7],
-                "linestyle": "-" if number < 6 else "--",
-            }
-            value = [r.get(key, np.nan) for r in mine]
-            axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, **style)
+            value, line = [r.get(key, np.nan) for r in mine], "-" if number < 6 else "--"
+            axes.plot([r[against] for r in mine], value, label=strategy, markersize=4, ls=line, **_style(number))
         axes.set(xlabel="step" if against == "step" else "decoder passes at most (logarithmic)", ylabel=label)
         axes.set_xscale("linear" if against == "step" else "log")
         if key != "bleu":  # differences of BLEU would not be seen on an axis from 0
@@ -240,8 +235,33 @@ def draw_outcomes(
         axes.set_xticks(counts, [str(count) for count in counts])
         axes.minorticks_off()
         axes.grid(alpha=0.25)
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    _legend(figure, panels)
+
+
+def draw_errors(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, tuple[str, str]]) -> None:
+    """A panel for each column across and its (title, column upwards): a mark for each row, larger for more steps."""
+    strategies = dict.fromkeys(row["strategy"] for row in rows)
+    figure.set_size_inches(4.6 * len(labels), 4.2 + 0.17 * len(strategies))
+    panels = figure.subplots(1, len(labels), squeeze=False)[0]
+    for axes, (across, (meaning, upwards)) in zip(panels, labels.items(), strict=True):
+        axes.axline((0, 0), slope=1, color="0.7", linewidth=0.8, linestyle=":")
+        for number, strategy in enumerate(strategies):
+            points = [(r[across], r.get(upwards, np.nan)) for r in rows if r["strategy"] == strategy]
+            sizes = 14 + 12 * np.arange(len(points))
+            axes.scatter(*zip(*points, strict=True), sizes, alpha=0.7, label=strategy, **_style(number))
+        axes.set(title=meaning, xlabel="beside exact conditionals", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("with the model")
+    _legend(figure, panels)
+
+
+def _style(number: int) -> dict[str, str]:
+    return {"color": COLOURS[number % 6], "marker": _MARKERS[number % 7]}
+
+
+def _legend(figure: Any, panels: Any) -> None:
+    found = panels[0].get_legend_handles_labels()
+    figure.legend(*found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
 
 def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> Any:

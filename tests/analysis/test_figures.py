@@ -33,3 +33,16 @@ def test_axes_say_what_they_measure():
         figures.draw_outcomes(figure, rows, {"bleu": "BLEU"}, against)
         assert figure.axes[0].get_xlabel() == label
         assert figure.axes[0].get_xscale() == ("log" if "log" in label else "linear")
+
+
+def test_errors_are_drawn_against_each_other():
+    """Marks grow with the steps; a row that has no column of the model has no mark."""
+    figure = Figure()
+    rows = [{"strategy": "padir", "tv": n / 10, "model_tv": n / 5} for n in (1, 2)] + [{"strategy": "p2", "tv": 0.5}]
+    figures.draw_errors(figure, rows, {"tv": ("total variation", "model_tv")})
+    (axes,) = figure.axes
+    padir, missing = axes.collections
+    assert padir.get_offsets().tolist() == [[0.1, 0.2], [0.2, 0.4]] and missing.get_offsets().mask[0, 1]
+    few, many = padir.get_sizes()
+    assert few < many
+    assert [axes.get_xlabel(), axes.get_ylabel()] == ["beside exact conditionals", "with the model"]

@@ -254,7 +254,7 @@ def test_the_subject_measures_the_commonest_length(tmp_path):
     translator = random_translator(train(lines, tmp_path / "v.model", size=600), max_length=40)
     test_set = TestSet("toy_de_en", "de", "en", SOURCES, ["", ""])
     options = dataclasses.replace(
-        commands.AnalysisOptions(), strategies=("mask_predict", "block_gibbs"), outputs=30, ising=False
+        commands.AnalysisOptions(), strategies=("mask_predict", "block_gibbs"), outputs=30, model_outputs=2, ising=False
     )
     found = commands.run("oracle", translator, test_set, Decoding(), options, output=str(tmp_path), tell=print)
     chosen = audit.toy_truth(translator, test_set, 30)
@@ -269,5 +269,10 @@ def test_the_subject_measures_the_commonest_length(tmp_path):
     assert found["floors"]["toy_de_en"]["not_right"] == 0
     assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
     assert (tmp_path / "oracle_toy_de_en_mask.png").read_bytes()[:4] == b"\x89PNG"
+    # The model was trained with random pieces: it has a column, and a picture, for this canvas alone.
+    assert {row["canvas"] for row in found["rows"] if "model_tv" in row} == {"uniform"}
+    assert all(row["model_not_right"] == 1 for row in found["rows"] if "model_tv" in row)  # it has learned nothing
+    drawn = {path.name for path in tmp_path.glob("*_model.png")}
+    assert drawn == {"oracle_toy_de_en_uniform_model.png"}
     with pytest.raises(PadirError, match="toy_de_en"):
         commands.run("oracle", translator, dataclasses.replace(test_set, task="numbers"), Decoding(), options)

@@ -14,6 +14,7 @@ from padir.reporting.page import Section, cell
 
 COLUMNS = ("truth", "canvas", "strategy", "steps", "passes", "not_right", "tv", "kl", "model_not_right", "model_tv")
 _LABELS = {"tv": "total variation from the truth", "not_right": "outputs that are no right answer"}
+_AGAINST = {name: (label, f"model_{name}") for name, label in _LABELS.items()}
 _ISING_OUTPUTS = 16  # times the outputs of a sentence: two models instead of many sentences, and more states
 
 
@@ -62,18 +63,19 @@ def _sections(rows: list[Row]) -> list[Section]:
         labels = dict(_LABELS)
         if not any(row["not_right"] for row in mine):
             del labels["not_right"]  # every state of an Ising model is right
-        if any("model_not_right" in row for row in mine):
-            labels["model_not_right"] = "the model's outputs that are no right answer"
         pictures = {}
         for canvas in dict.fromkeys(row["canvas"] for row in mine):
             here = [row for row in mine if row["canvas"] == canvas]
             pictures[f"{truth} {canvas}"] = figures.png(figures.draw_outcomes, here, labels)
+            if any("model_tv" in row for row in here):
+                pictures[f"{truth} {canvas} model"] = figures.png(figures.draw_errors, here, _AGAINST)
         sections.append(
             Section(
                 f"Every strategy beside exact conditionals: {truth}",
                 "not right: share of outputs that are no right answer; tv, kl: total variation and divergence of the"
                 " outputs from the true distribution, means over sentences. A column of the model, if there is one, is"
-                " that of the model at the same sentences, length, strategy and canvas.",
+                " that of the model at the same sentences, length, strategy and canvas: what its error has beyond the"
+                " strategy's own is the model's.",
                 pictures,
                 mine,
             )
