@@ -164,6 +164,37 @@ def oracle(name: str, truth: str, metric: str) -> str:
     return markdown(head, cells)
 
 
+def oracle_and_model(name: str, metric: str) -> str:
+    """Table of one error of every strategy beside exact conditionals and with a model, by number of passes."""
+    rows = [row for row in load(name)["rows"] if f"model_{metric}" in row]
+    counts = sorted({row["steps"] for row in rows})
+    found = {(row["strategy"], row["steps"]): row for row in rows}
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        pairs = [(found[strategy, count][metric], found[strategy, count][f"model_{metric}"]) for count in counts]
+        texts = (_per_cent(v) if metric == "not_right" else f"{v:.2f}" for pair in pairs for v in pair)
+        cells.append([f"`{strategy}`", *texts])
+    return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
+
+
+def best_strategies() -> str:
+    """The strategy with the most right translations for every objective of results/toy_objectives.md, by passes."""
+    right = (DOCS.parent / "results" / "toy_objectives.md").read_text().partition("**toy_right**")[2].partition("**")[0]
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    for line in right.splitlines():
+        if line.startswith("| ") and "---" not in line and not line.startswith("| Model"):
+            name, strategy, _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+            model = name or next(reversed(found))
+            found.setdefault(model, []).append((strategy, cells))
+    rows = []
+    for model, lines in found.items():
+        if lines[0][1][0] == "-":
+            continue  # an autoregressive model has no strategies
+        best = [max(lines, key=lambda line, place=place: float(line[1][place])) for place in range(4)]
+        rows.append([f"`{model}`", *(f"`{name}` {float(cells[i]):.1f}" for i, (name, cells) in enumerate(best))])
+    return markdown(["trained as", "1 pass", "2 passes", "4 passes", "10 passes"], rows)
+
+
 def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
@@ -190,6 +221,7 @@ TABLES = {
     "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
     "oracle_ising_flat": lambda: oracle("oracle", "ising flat", "tv"),
     "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
+    "best_strategies": best_strategies,
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 
