@@ -221,6 +221,8 @@ TABLES = {
     "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
     "oracle_ising_flat": lambda: oracle("oracle", "ising flat", "tv"),
     "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
+    "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
+    "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
     "best_strategies": best_strategies,
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }

@@ -267,6 +267,7 @@ def test_the_subject_measures_the_commonest_length(tmp_path):
     }
     assert [row["steps"] for row in found["rows"] if row["strategy"] == "block_gibbs"] == chosen.steps()
     assert found["floors"]["toy_de_en"]["not_right"] == 0
+    assert found["floors"]["model"]["tv"] > found["floors"]["toy_de_en"]["tv"] > 0  # of 2 outputs, of 30
     assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
     assert (tmp_path / "oracle_toy_de_en_mask.png").read_bytes()[:4] == b"\x89PNG"
     # The model was trained with random pieces: it has a column, and a picture, for this canvas alone.

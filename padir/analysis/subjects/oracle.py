@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from padir.analysis import audit, figures, refinement
@@ -45,6 +46,10 @@ def study(
                 rows.append(row)
                 tell(cell(row))
     floors = {truth.name: audit.sampling_floor(truth, decoding.seed)._asdict() for truth in (toy, *ising)}
+    if options.model_outputs:
+        floors["model"] = audit.sampling_floor(
+            dataclasses.replace(toy, draws=options.model_outputs), decoding.seed
+        )._asdict()
     about: dict[str, Any] = {
         "measured": len(toy.joints),
         "length": toy.length + 1,
