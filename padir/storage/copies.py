@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.storage.files import write_errors
+from padir.storage.files import atomic_file, write_errors
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST
 from padir.storage.remote import PathLike, RemoteFolder, Unreachable, is_address
@@ -29,7 +29,8 @@ def copy_of(remote: RemoteFolder, kind: str) -> Path:
     """The folder on this machine that goes with an address.
 
     Args:
-      kind: "read" for a copy that is fetched, "write" for one that is written here and then sent.
+      kind: "read" for a copy that is fetched, "write" for the copy of a training run, "made" for another folder that is
+        written here and then sent.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     copies = Path(os.environ.get("PADIR_COPIES") or home / "padir" / "copies")
@@ -95,22 +96,41 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
 def sent_folder(path: PathLike) -> Iterator[Path]:
     """The folder to write: a local folder itself, or the copy of an address, which is sent at the end of the block.
 
-    What a folder at the address holds is fetched first, so that the block finds it as it would in a local folder.
+    What a folder at the address holds is fetched first, so that the block finds it as it would in a local folder. A
+    finished folder that an earlier call could not send is sent instead, unless another process has written the address
+    since: the block finds the work of that call, and not its ruins.
 
     Raises:
-      PadirError: a file at the address is damaged, the store does not answer, or another process writes the copy.
+      PadirError: a file at the address is damaged, the address holds an unfinished training run, the store does not
+        answer, or another process writes the copy.
     """
     if not is_address(path):
         yield Path(path)
         return
     remote = RemoteFolder.at(path)
-    copy = copy_of(remote, "write")
+    copy = copy_of(remote, "made")
     with folder_lock(copy.with_name(f"{copy.name}.lock"), "written"):
-        if not remote.fetch(copy):
-            (copy / MANIFEST).unlink(missing_ok=True)
-        yield copy
-        if (copy / MANIFEST).read_bytes() != remote.read(MANIFEST):
+        replaced = copy.with_name(f"{copy.name}.replaced")  # the manifest before the block; empty if there was none
+        there, here, before = remote.read(MANIFEST), _read(copy / MANIFEST), _read(replaced)
+        if before is not None and here not in (None, before) and there in (None, before):
+            print(f"padir: sending what an earlier command left in {copy}", file=sys.stderr)
             remote.send(copy)
+        elif there is None and CHECKPOINTS in remote.names(""):
+            raise PadirError(f"{remote.address} holds a training run", remedy="give another address")
+        else:
+            if there != here:  # what is at the address is all that counts
+                shutil.rmtree(copy, ignore_errors=True)
+            remote.fetch(copy)
+        with atomic_file(replaced, binary=True) as file:
+            file.write(_read(copy / MANIFEST) or b"")
+        yield copy
+        if _read(copy / MANIFEST) != remote.read(MANIFEST):
+            remote.send(copy)
+        replaced.unlink()
+
+
+def _read(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
 
 
 @contextlib.contextmanager

@@ -216,3 +216,51 @@ class TestPrepared:
         assert not names(bucket, "put")
         write(records_per_shard=50, overwrite=True)
         assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
+
+    @pytest.mark.parametrize("earlier", [False, True])
+    @pytest.mark.parametrize("failing", ["read", "remove", "put"])
+    def test_what_could_not_be_sent_is_sent_by_the_next_call(self, bucket, tmp_path, monkeypatch, failing, earlier):
+        """Nothing is made again, whether the address held an earlier folder or nothing."""
+        if earlier:
+            self.write(tmp_path, records_per_shard=50)
+        with pytest.raises(Unreachable, match="run the same command again"):
+            self.write(tmp_path, bucket, failing, overwrite=True)
+        with monkeypatch.context() as patch:
+            patch.setattr("padir.data.prepare._write_split", None)
+            self.write(tmp_path)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 1_000_000
+
+    def test_what_others_wrote_since_is_not_replaced(self, bucket, tmp_path):
+        with pytest.raises(Unreachable):
+            self.write(tmp_path, bucket, "put", records_per_shard=50)
+        folder = prepared_numbers(tmp_path)
+        shutil.copytree(folder, bucket.root / "bucket" / "data")
+        with pytest.raises(PadirError, match="set overwrite"):
+            self.write(tmp_path, records_per_shard=50)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True) == load_manifest(folder)
+
+    def test_an_address_that_was_cleared_is_written_anew(self, bucket, tmp_path):
+        self.write(tmp_path)
+        shutil.rmtree(bucket.root / "bucket" / "data")
+        self.write(tmp_path, records_per_shard=50)
+        assert load_manifest(bucket.root / "bucket" / "data", verify=True).records_per_shard == 50
+
+    def test_a_training_run_gets_no_other_manifest(self, bucket, tmp_path):
+        (bucket.root / "bucket" / "data" / "checkpoints" / "4").mkdir(parents=True)
+        (bucket.root / "bucket" / "data" / "checkpoints" / "4" / "file").write_text("x")
+        with pytest.raises(PadirError, match="gs://bucket/data holds a training run: give another address"):
+            self.write(tmp_path)
+
+    @staticmethod
+    def write(tmp_path, bucket=None, failing="", **settings):
+        """Prepares a folder; the store fails from the end of the block to the end of the call."""
+
+        def fail(operation, name):
+            if operation == failing:
+                raise TimeoutError("no answer")
+
+        tokenizer = small_tokenizer(tmp_path / "vocab.model")
+        with pytest.MonkeyPatch.context() as patch, sent_folder("gs://bucket/data") as output:
+            prepare(Numbers(), tokenizer, output, progress=False, **settings)
+            if bucket is not None:
+                patch.setattr(bucket, "before", staticmethod(fail))
