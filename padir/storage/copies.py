@@ -19,7 +19,7 @@ from padir.errors import PadirError
 from padir.storage.files import atomic_file, write_errors
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST
-from padir.storage.remote import PathLike, RemoteFolder, Unreachable, is_address
+from padir.storage.remote import Damaged, PathLike, RemoteFolder, is_address
 
 CHECKPOINTS = "checkpoints"  # the folder of a training run that holds a folder for each step
 METRICS = "metrics.jsonl"
@@ -76,17 +76,19 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
 
     Returns:
       Names of the damaged checkpoints.
+
+    Raises:
+      PadirError: the store does not answer, or the disk is full: a checkpoint that is only not here is not damaged.
     """
     damaged = []
     for step in filter(str.isdigit, remote.names(CHECKPOINTS)):
         name, here = f"{CHECKPOINTS}/{step}", folder / CHECKPOINTS / step
         try:
-            if not (here / MANIFEST).is_file() and remote.read(f"{name}/{MANIFEST}") is not None:
+            if (manifest := remote.read(f"{name}/{MANIFEST}")) not in (None, read_if_there(here / MANIFEST)):
                 with atomic_folder(here) as partial:  # a checkpoint's folder is always whole
-                    remote.fetch(partial, name)
-        except Unreachable:
-            raise
-        except PadirError as error:
+                    if not remote.fetch(partial, name) or read_if_there(partial / MANIFEST) != manifest:
+                        raise Damaged(f"{remote.address}/{name} was removed or replaced while it was fetched")
+        except Damaged as error:
             damaged.append(step)
             print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
     return damaged
@@ -111,7 +113,7 @@ def sent_folder(path: PathLike) -> Iterator[Path]:
     copy = copy_of(remote, "made")
     with folder_lock(copy.with_name(f"{copy.name}.lock"), "written"):
         replaced = copy.with_name(f"{copy.name}.replaced")  # the manifest before the block; empty if there was none
-        there, here, before = remote.read(MANIFEST), _read(copy / MANIFEST), _read(replaced)
+        there, here, before = remote.read(MANIFEST), read_if_there(copy / MANIFEST), read_if_there(replaced)
         if before is not None and here not in (None, before) and there in (None, before):
             print(f"padir: sending what an earlier command left in {copy}", file=sys.stderr)
             remote.send(copy)
@@ -122,14 +124,14 @@ def sent_folder(path: PathLike) -> Iterator[Path]:
                 shutil.rmtree(copy, ignore_errors=True)
             remote.fetch(copy)
         with atomic_file(replaced, binary=True) as file:
-            file.write(_read(copy / MANIFEST) or b"")
+            file.write(read_if_there(copy / MANIFEST) or b"")
         yield copy
-        if _read(copy / MANIFEST) != remote.read(MANIFEST):
+        if read_if_there(copy / MANIFEST) != remote.read(MANIFEST):
             remote.send(copy)
         replaced.unlink()
 
 
-def _read(file: Path) -> bytes | None:
+def read_if_there(file: Path) -> bytes | None:
     return file.read_bytes() if file.is_file() else None
 
 

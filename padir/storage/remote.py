@@ -40,6 +40,10 @@ class Unreachable(PadirError):
     """Error for an address that did not answer, or refused, after several attempts."""
 
 
+class Damaged(PadirError):
+    """Error for a file at an address that is missing or differs from its manifest, or for a damaged manifest."""
+
+
 def is_address(path: PathLike) -> bool:
     """True for gs://bucket/run, and for gs:/bucket/run as pathlib writes it.
 
@@ -151,7 +155,8 @@ class RemoteFolder:
         Files that are here already are compared with the manifest and not fetched again.
 
         Raises:
-          PadirError: a file is missing or differs from the manifest; the message names its address.
+          Damaged: a file is missing or differs from the manifest; the message names its address.
+          PadirError: the store does not answer, or a file cannot be written here.
         """
         there = join(self.address, name)
         if (text := self.read(join(name, MANIFEST))) is None:
@@ -175,7 +180,7 @@ class RemoteFolder:
 
         Raises:
           FileNotFoundError: there is no such file.
-          PadirError: the file is not the expected one.
+          Damaged: the file is not the expected one.
         """
         partial = beside(file, "partial")
         try:
@@ -183,7 +188,7 @@ class RemoteFolder:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self._tried(name, lambda path: self.store.get_file(path, str(partial)))
                 if expected is not None and not _is(partial, expected):
-                    raise PadirError(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
+                    raise Damaged(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
                 os.replace(partial, file)
         except OSError as error:
             if error.errno in _NO_ROOM:  # a library may name another file than this one
@@ -196,7 +201,7 @@ class RemoteFolder:
         try:
             self.fetch_file(name, file, expected)
         except FileNotFoundError:
-            raise PadirError(f"{self._path(name)} is missing", remedy=_REMEDY) from None
+            raise Damaged(f"{self._path(name)} is missing", remedy=_REMEDY) from None
 
     def _path(self, name: str) -> str:
         return join(self.address, name)
@@ -253,7 +258,7 @@ def _files(text: bytes, where: object) -> dict[str, FileSum]:
         if contents != sealed(contents) and "manifest_sha256" in contents:
             raise ValueError
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise PadirError(f"{where}/{MANIFEST} is damaged", remedy="restore the folder from a copy") from None
+        raise Damaged(f"{where}/{MANIFEST} is damaged", remedy="restore the folder from a copy") from None
     return files
 
 

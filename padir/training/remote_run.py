@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from padir.errors import PadirError
-from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps
+from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps, read_if_there
 from padir.storage.files import write_json
 from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
-from padir.storage.remote import RemoteFolder, Unreachable
+from padir.storage.remote import Damaged, RemoteFolder, Unreachable
 from padir.training.checkpoints import Checkpoints
 
 RUN = "run.json"  # at the address: the run's id, and who trains in it; in the copy: the id
@@ -79,14 +79,12 @@ class RemoteRun:
         if not (self.folder / MANIFEST).exists():
             try:
                 self.remote.fetch(self.folder)
-            except Unreachable:
-                raise
-            except PadirError as error:
+            except Damaged as error:
                 print(f"padir: the model is written again: {error}", file=sys.stderr)
 
     def _claim(self) -> None:
         """Writes this process's name at the address, after a look at whose copy this is."""
-        here, there = self._id(_read(self.folder / RUN)), self._id(self.remote.read(RUN))
+        here, there = self._id(read_if_there(self.folder / RUN)), self._id(self.remote.read(RUN))
         if here is not None and here != there:
             found = "no run" if there is None else "another run"
             raise PadirError(
@@ -138,7 +136,7 @@ class RemoteRun:
             if step in self._damaged or self.remote.read(f"{name}/{MANIFEST}") is None:
                 self.remote.send(self.folder / CHECKPOINTS / step, name)
                 self._damaged.discard(step)
-        if (model := _read(self.folder / MANIFEST)) is not None and model != self.remote.read(MANIFEST):
+        if (model := read_if_there(self.folder / MANIFEST)) is not None and model != self.remote.read(MANIFEST):
             self.remote.send(self.folder)
         for step in self.remote.names(CHECKPOINTS) if here else ():
             if step not in here:
@@ -159,7 +157,3 @@ class RemoteRun:
                 f"{self.remote.address} must have one trainer, this process, got {who} in its {RUN}",
                 remedy=f"let one of them train; this one ends, and its checkpoints are in {self.folder}",
             )
-
-
-def _read(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None

@@ -98,6 +98,39 @@ class TestFetching:
             fetched(RUN)
         assert not [*copies.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
 
+    def test_a_checkpoint_of_another_run_is_no_copy(self, bucket):
+        """The run at the address was removed, and another one was trained there."""
+        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
+        step.mkdir(parents=True)
+        for content in ("old", "new"):
+            (step / "state").write_text(content)
+            write_manifest(step)
+            assert (again() / "checkpoints" / "6" / "state").read_text() == content
+
+    def test_a_checkpoint_that_finds_no_room_is_not_damaged(self, bucket, tmp_path):
+        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
+        step.mkdir(parents=True)
+        (step / "state").write_text("1" * 5_000)
+        write_manifest(step)
+        with full_disk(1_000), pytest.raises(PadirError, match="cannot write .*: raise the limit"):
+            copies.fetch_steps(RemoteFolder(RUN), tmp_path)
+        assert not [*(tmp_path / "checkpoints").iterdir()]
+
+    def test_a_checkpoint_that_vanishes_meanwhile_is_skipped(self, bucket, tmp_path, capsys):
+        """The run's trainer removes old checkpoints, their manifest first."""
+        step = bucket.root / "bucket" / "run" / "checkpoints" / "6"
+        step.mkdir(parents=True)
+        write_manifest(step)
+
+        def removed(operation, name):
+            if bucket.calls.count((operation, name)) == 2:
+                (step / MANIFEST).unlink()
+
+        bucket.before = staticmethod(removed)
+        assert copies.fetch_steps(RemoteFolder(RUN), tmp_path) == ["6"]
+        assert "was removed or replaced" in capsys.readouterr().err
+        assert not (tmp_path / "checkpoints" / "6").exists()
+
 
 class TestSending:
     def test_the_manifest_is_sent_last_and_removed_first(self, there, bucket, tmp_path):
