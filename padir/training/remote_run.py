@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from padir.errors import PadirError
 from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps, read_if_there
@@ -20,6 +19,7 @@ from padir.storage.files import write_json
 from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
 from padir.storage.remote import Damaged, RemoteFolder, Unreachable
+from padir.storage.typecheck import from_json
 from padir.training.checkpoints import Checkpoints
 
 RUN = "run.json"  # at the address: the run's id, and who trains in it; in the copy: the id
@@ -43,7 +43,7 @@ class RemoteRun:
     def __init__(self, address: str):
         self.remote = RemoteFolder.at(address)
         self.folder = copy_of(self.remote, "write")
-        self._me: dict[str, Any] = {}
+        self._me: dict[str, str] = {}
         self._damaged: set[str] = set()  # checkpoints at the address
         self._sent: dict[str, int] = {}  # sizes of the logs that were sent
 
@@ -70,7 +70,8 @@ class RemoteRun:
         remove_leftovers(checkpoints.folder)
         before = max(checkpoints.steps(), default=-1)
         self._damaged = {*fetch_steps(self.remote, self.folder)}
-        if max(checkpoints.steps(), default=-1) > before:  # the run went on elsewhere; else the logs here are as new
+        if max(checkpoints.steps(), default=-1) > before:  # the run went on elsewhere; else what is here is as new
+            (self.folder / MANIFEST).unlink(missing_ok=True)  # else an old model would be sent over a newer one
             for step in {str(step) for step in checkpoints.steps()} - {*self.remote.names(CHECKPOINTS)}:
                 shutil.rmtree(checkpoints.folder / step, ignore_errors=True)
             for name in (METRICS, *(f"tensorboard/{each}" for each in self.remote.names("tensorboard"))):
@@ -84,7 +85,8 @@ class RemoteRun:
 
     def _claim(self) -> None:
         """Writes this process's name at the address, after a look at whose copy this is."""
-        here, there = self._id(read_if_there(self.folder / RUN)), self._id(self.remote.read(RUN))
+        here = self._run_json(read_if_there(self.folder / RUN)).get("run")
+        there = self._run_json(self.remote.read(RUN)).get("run")
         if here is not None and here != there:
             found = "no run" if there is None else "another run"
             raise PadirError(
@@ -97,11 +99,11 @@ class RemoteRun:
         self.remote.write(RUN, json.dumps(self._me).encode())
         write_json(self.folder / RUN, {"run": self._me["run"], "address": self.remote.address})
 
-    def _id(self, content: bytes | None) -> str | None:
-        """The run's id in a run.json."""
+    def _run_json(self, content: bytes | None) -> dict[str, str]:
+        """What a run.json says; {} if there is none."""
         try:
-            return None if content is None else str(json.loads(content)["run"])
-        except (ValueError, LookupError, TypeError):
+            return {} if content is None else from_json(dict[str, str], json.loads(content))
+        except (ValueError, TypeError, RecursionError):
             raise PadirError(
                 f"{RUN} of {self.remote.address} or of its copy {self.folder} is damaged", remedy="remove that file"
             ) from None
@@ -150,9 +152,9 @@ class RemoteRun:
                 self._sent[name] = size
 
     def _check_alone(self) -> None:
-        there = self.remote.read(RUN)
-        if there is None or json.loads(there).get("trainer") != self._me["trainer"]:
-            who = "nobody" if there is None else json.loads(there).get("who")
+        there = self._run_json(self.remote.read(RUN))
+        if there.get("trainer") != self._me["trainer"]:
+            who = there.get("who", "nobody")
             raise PadirError(
                 f"{self.remote.address} must have one trainer, this process, got {who} in its {RUN}",
                 remedy=f"let one of them train; this one ends, and its checkpoints are in {self.folder}",

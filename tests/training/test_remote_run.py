@@ -216,6 +216,33 @@ class TestOnTheSameMachine:
         assert not [step for step in range(7) if put(bucket, step)]
         assert figures(copy_of(RemoteFolder(RUN), "write"))[-1]["step"] == 6
 
+    def test_a_newer_model_is_not_replaced_by_the_copys(self, data, bucket, tmp_path, monkeypatch):
+        """This machine finished 2 steps, another one 4, and this one is to take 6."""
+        train(data, num_steps=2)
+        monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "elsewhere"))
+        train(data, num_steps=4)
+        newer = (there(bucket) / MANIFEST).read_bytes()
+        monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "copies"))
+
+        def kill_after_a_checkpoint(operation, name):
+            if operation == "remove" and name.endswith("checkpoints/2/manifest.json"):
+                raise Killed
+
+        bucket.before = staticmethod(kill_after_a_checkpoint)
+        with pytest.raises(Killed):
+            train(data, **EVERY_STEP)
+        assert (there(bucket) / "checkpoints" / "5" / MANIFEST).exists()
+        assert (there(bucket) / MANIFEST).read_bytes() == newer
+
+    def test_a_run_json_that_is_damaged_meanwhile_ends_the_run(self, data, bucket):
+        def damage(operation, name):
+            if name.endswith("checkpoints/4/manifest.json"):
+                (there(bucket) / "run.json").write_text("{")
+
+        bucket.before = staticmethod(damage)
+        with pytest.raises(PadirError, match="run.json of gs://bucket/run .* is damaged"):
+            train(data)
+
     def test_a_copy_of_another_run_is_refused(self, data, bucket, tmp_path):
         train(data, num_steps=2)
         shutil.rmtree(there(bucket))
