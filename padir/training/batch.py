@@ -66,7 +66,7 @@ class Sums:
       stage_loss_S, stage_z_loss_S: each stage's cross-entropy (z-loss included) and its z-loss alone.
       stage_weight_S: number of positions that count in each stage's loss, or the sum of their weights.
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
-      length_loss, length_correct: loss of the length head, and number of lengths whose argmax is right.
+      length_loss, length_correct: loss of the length head, and number of lengths that it predicts rightly.
       tokens, segments: number of real target tokens and of sentence pairs.
       rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions and of all
         its decisions; None without a rejecter. A rejecter that judges the tokens shown decides on the free positions of

@@ -101,14 +101,18 @@ def length_loss(
 
 
 def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[Array, ""]:
-    """Number of segments whose most likely length is the true one; 0 for the oracle."""
-    if output.logits_BGM is not None:
-        predicted_BG = output.logits_BGM.argmax(-1) + 1
+    """Number of segments whose true length is a most likely one; 0 for the oracle.
+
+    All lengths of a class are equally likely (`ModelConfig.length_unit`), so that a right class counts.
+    """
+    if (logits_BGM := output.logits_BGM) is not None:
+        true_BG1 = jnp.maximum(length_BG - 1, 0)[..., None]
+        right_BG = jnp.take_along_axis(logits_BGM, true_BG1, axis=-1)[..., 0] == logits_BGM.max(-1)
     elif output.mean_BG is not None:
-        predicted_BG = jnp.rint(output.mean_BG)
+        right_BG = jnp.rint(output.mean_BG) == length_BG
     else:
         return jnp.float32(0)
-    return ((predicted_BG == length_BG) & (length_BG > 0)).sum().astype(jnp.float32)
+    return (right_BG & (length_BG > 0)).sum().astype(jnp.float32)
 
 
 def rejecter_loss(

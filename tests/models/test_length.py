@@ -9,7 +9,7 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput, get_length_head, log_probs, top_lengths
-from padir.training.losses import length_loss
+from padir.training.losses import length_correct, length_loss
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -39,6 +39,7 @@ def test_a_class_of_two_lengths_is_shared_by_both():
     assert top_lengths(output, 3)[0].tolist() == [[3, 4, 5]]
     for length, share in ((3, 0.3), (4, 0.3), (5, 0.2)):
         assert length_loss(output, jnp.array([[length]])) == pytest.approx(-np.log(share), rel=1e-5)
+    assert [float(length_correct(output, jnp.array([[length]]))) for length in range(6)] == [0, 0, 0, 1, 1, 0]
 
 
 def test_a_model_of_halved_lengths():
