@@ -188,11 +188,11 @@ def rows_on_a_cpu(length: int) -> int:
 def _best(canvas: Canvas, inputs: DraftInputs, keep: int):
     """Numbers of each sentence's candidates with the highest mean log-probability, [B, keep], increasing.
 
-    The mean is over written positions, as hidden ones have no probability; a candidate without any comes last.
+    The mean is over written positions, as hidden ones have no probability; a candidate without any is the worst.
     """
     written_RL = canvas.free_BL & (canvas.score_BL < 0)
     sum_R, count_R = (canvas.score_BL * written_RL).sum(-1), written_RL.sum(-1)
-    score_R = jnp.where(count_R == 0, -jnp.inf, sum_R / jnp.maximum(count_R, 1))
+    score_R = jnp.where(count_R == 0, jnp.finfo(jnp.float32).min, sum_R / jnp.maximum(count_R, 1))
     same_BNN = inputs.length_BN[:, :, None] == inputs.length_BN[:, None]
     same_BNN &= inputs.draw_BN[:, :, None] == inputs.draw_BN[:, None]
     # A repeated candidate only pads the sentence's rows.

@@ -306,6 +306,8 @@ class TestChoosing:
         inputs = DraftInputs(None, None, None, jnp.array([[4, 4, 4, 4]]), jnp.arange(4)[None])
         assert _best(drafts, inputs, 2).tolist() == [[0, 1]]
         assert _best(drafts, inputs, 3).tolist() == [[0, 1, 3]]
+        repeated = inputs._replace(draw_BN=jnp.array([[0, 0, 1, 2]]))
+        assert _best(drafts, repeated, 3).tolist() == [[0, 2, 3]]  # nothing written, but no repeat of the first
 
     def test_what_is_pruned_early_is_what_began_badly(self, translator):
         options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
