@@ -33,7 +33,7 @@ _WAITS = [1.0, 5.0, 25.0]  # seconds before each new attempt
 _AT_ONCE = 8  # files that are sent or fetched at the same time
 _FINAL = (PermissionError, NotImplementedError, ImportError, TypeError)  # another attempt is of no use
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_REMEDY = "restore the folder from a copy, or write it anew"
+_REMEDY = "restore the folder from a copy, or remove it there and write it anew"
 
 
 class Unreachable(PadirError):

@@ -11,7 +11,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from padir.errors import PadirError
 from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps, read_if_there
@@ -100,7 +99,7 @@ class RemoteRun:
         write_json(self.folder / RUN, {"run": self._me["run"], "address": self.remote.address})
 
     def _run_json(self, content: bytes | None) -> dict[str, str]:
-        """What a run.json says; {} if there is none."""
+        """Contents of a run.json; {} if there is none."""
         try:
             return {} if content is None else from_json(dict[str, str], json.loads(content))
         except (ValueError, TypeError, RecursionError):
