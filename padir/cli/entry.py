@@ -25,7 +25,7 @@ from padir.distributed.platforms import ignore_absent_tpus
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
 from padir.storage.files import check_local, check_writable, write_json
-from padir.storage.remote import RemoteFolder, is_address
+from padir.storage.remote import RemoteFolder, Unreachable, is_address
 
 _GIN = "--gin."
 # Options that may be addresses, and commands whose --output may be one.
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: words after `padir`; None for the words of this process.
 
     Returns:
-      The exit status: 0, 1 if `padir compile` found a program that does not fit, 2 for bad input (with a message on
-      stderr), 130 after Ctrl-C, 141 if the reader of standard output is gone.
+      The exit status: 0, 1 if `padir compile` found a program that does not fit or an address cannot be reached, 2 for
+      bad input (with a message on stderr), 130 after Ctrl-C, 141 if the reader of standard output is gone.
 
     >>> main(["vocab", "--task", "toy_de_en", "--size", "-5", "--output", "x.model"])
     2
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 _run(args, bindings)
     except PadirError as error:
-        return _fail(str(_with_option(error, args)))
+        return _fail(str(_with_option(error, args)), 1 if isinstance(error, Unreachable) else 2)
     except BrokenPipeError:
         _discard_output()
         return 141
@@ -197,6 +197,6 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, status: int = 2) -> int:
     print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
-    return 2
+    return status

@@ -206,6 +206,18 @@ class TestAddresses:
         said = "addresses gs:// need the package gcsfs, got gs://bucket/run: pip install gcsfs\n"
         assert capsys.readouterr().err == f"padir: error: {said}"
 
+    def test_a_store_that_does_not_answer_has_a_status_of_its_own(self, bucket, tmp_path, capsys, monkeypatch):
+        """A loop that starts padir again goes on after it, and ends after wrong options."""
+        monkeypatch.setattr("padir.storage.remote._WAITS", [])
+        shutil.copytree(random_model_dir(tmp_path), bucket.root / "bucket" / "run")
+
+        def silent(operation, name):
+            raise ConnectionError("no route")
+
+        bucket.before = staticmethod(silent)
+        assert main(["translate", "--model", RUN, "a"]) == 1
+        assert "cannot be reached (ConnectionError: no route)" in capsys.readouterr().err
+
     def test_names_of_models_may_stand_in_front(self, bucket, tmp_path, capsys):
         shutil.copytree(random_model_dir(tmp_path), bucket.root / "bucket" / "run")
         shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
