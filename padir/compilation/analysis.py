@@ -33,7 +33,7 @@ class Compiled:
         its instructions.
       flops, bytes_accessed: FLOPs, and bytes read and written, of a whole use.
       xla_seconds: XLA's own estimate of the time of a whole use.
-      collectives: bytes that the results of each kind of collective operation have, in one trip.
+      collectives: bytes that the results of each kind of collective operation have, for a whole use.
       largest: (bytes, operation) of its largest values, largest first.
       matrix_flops: FLOPs of the matrix products of a whole use on all devices together, counted before XLA.
       cycles: XLA's estimate of the cycles of each operation, for a whole use.
@@ -116,7 +116,7 @@ def analyse(programs: Iterable[Program], clock: Callable[[], float] = time.perf_
             seconds,
             **sizes,
             **_whole_use(program, costs),
-            collectives=text.collective_bytes(),
+            collectives=text.collective_bytes(program.trips),
             largest=text.largest_values(),
             cycles=joined([cycles[name] for name in (*program.before, program.name)]),
         )

@@ -91,17 +91,32 @@ class ProgramText:
                 sizes = tuple(_bytes(*array) for array in _ARRAY.findall(found["type"]))
                 current.append(_Instruction(line, found["kind"], sizes, found["root"] is not None))
 
-    def collective_bytes(self) -> dict[str, float]:
-        """Bytes of the results of collective operations by kind, in one trip of each loop."""
+    def collective_bytes(self, trips: int = 1) -> dict[str, float]:
+        """Bytes of the results of collective operations by kind; every branch of a condition counts.
+
+        Args:
+          trips: how often the outermost loops run whose number of trips is no constant.
+        """
         found: dict[str, float] = {}
-        for each in self._instructions():
+        for each, times in self._uses(self._entry, 1.0, trips):
             name = each.kind.removesuffix("-start")
             if name in COLLECTIVES:
                 # The start of an asynchronous operation gives its operands, too; only all-reduce gives results alone.
                 pairs = each.kind != name and name != "all-reduce"
                 own = each.sizes[len(each.sizes) // 2 :] if pairs else each.sizes
-                found[name] = found.get(name, 0.0) + math.fsum(own)
+                found[name] = found.get(name, 0.0) + times * math.fsum(own)
         return found
+
+    def _uses(self, name: str, times: float, trips: int) -> Iterator[tuple[_Instruction, float]]:
+        """Every instruction of a computation and of those that it calls, with the number of times that it runs."""
+        for each in self._computations.get(name, ()):
+            yield each, times
+            if each.kind == "while":
+                number, inner = self._trips(each, trips)
+                yield from self._uses(each.called("body"), times * number, inner)
+            else:
+                for called in (each.called("calls"), each.called("to_apply"), *_branches(each)):
+                    yield from self._uses(called, times, trips)
 
     def largest_values(self, count: int = 5) -> tuple[tuple[float, str], ...]:
         """The largest arrays that the program computes, as (bytes, operation of the source or of XLA)."""
@@ -131,9 +146,7 @@ class ProgramText:
             if cycles := _CYCLES.search(each.line):
                 shares[self._share(each, vocab_size)] += times * float(cycles[1])
             elif each.kind == "while":
-                constant = self._constant_trips(each.called("condition"))
-                number = trips if constant is None else constant
-                inner = trips if constant is not None else 1
+                number, inner = self._trips(each, trips)
                 self._add(each.called("body"), times * number, inner, vocab_size, shares, unestimated)
             elif each.kind == "call":
                 self._add(each.called("to_apply"), times, trips, vocab_size, shares, unestimated)
@@ -164,6 +177,11 @@ class ProgramText:
             for each in self._computations.get(instruction.called("calls"), ()):
                 yield from self._with_fused(each)
 
+    def _trips(self, loop: _Instruction, trips: int) -> tuple[int, int]:
+        """(trips of a loop, trips of the loops in its body whose number is no constant)."""
+        constant = self._constant_trips(loop.called("condition"))
+        return (trips, 1) if constant is None else (constant, trips)
+
     def _constant_trips(self, condition: str) -> int | None:
         """Trips of a loop that counts from 0 to a constant; None for other loops."""
         instructions = self._computations.get(condition, [])
@@ -174,19 +192,23 @@ class ProgramText:
 
     def _costliest(self, conditional: _Instruction, trips: int) -> str:
         """Name of the branch with most cycles."""
-        found = _BRANCHES.search(conditional.line)
-        names = [name.strip(" %,") for name in ",".join(filter(None, found.groups())).split(",")] if found else [""]
 
         def cost(name: str) -> float:
             shares: dict[str, float] = collections.defaultdict(float)
             self._add(name, 1.0, trips, None, shares, collections.defaultdict(float))
             return math.fsum(shares.values())
 
-        return max(names, key=cost)
+        return max(_branches(conditional), key=cost, default="")
 
     def _instructions(self) -> Iterator[_Instruction]:
         for each in self._computations.values():
             yield from each
+
+
+def _branches(conditional: _Instruction) -> list[str]:
+    """Names of the branches of a condition; [] for other instructions."""
+    found = _BRANCHES.search(conditional.line)
+    return [name.strip(" %,") for name in ",".join(filter(None, found.groups())).split(",")] if found else []
 
 
 def _bytes(kind: str, shape: str) -> float:

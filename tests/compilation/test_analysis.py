@@ -132,6 +132,26 @@ def test_collectives_and_large_values_of_a_program_for_a_tpu():
     assert text.largest_values(1) == ((4000.0, "jit(f)/dot"),)
 
 
+@pytest.mark.parametrize(("limit", "expected"), [("s32[] constant(5)", 5), ("s32[] parameter(0)", 3)])
+def test_collectives_in_a_loop_count_as_often_as_it_runs(limit, expected):
+    """A loop to a constant runs so often; another one as often as the program says, here 3 times."""
+    text = ProgramText(
+        f"""
+%body (p: f32[4]) -> f32[4] {{
+  ROOT %all-reduce.1 = f32[4]{{0}} all-reduce(%p), to_apply=%add
+}}
+%condition (p: f32[4]) -> pred[] {{
+  %limit = {limit}
+  ROOT %less = pred[] compare(%i, %limit), direction=LT
+}}
+ENTRY %main (p: f32[4]) -> f32[4] {{
+  %all-reduce.2 = f32[2]{{0}} all-reduce(%p), to_apply=%add
+  ROOT %while.3 = f32[4]{{0}} while(%p), condition=%condition, body=%body
+}}"""
+    )
+    assert text.collective_bytes(3) == {"all-reduce": 8.0 + 16.0 * expected}
+
+
 @pytest.mark.slow
 def test_devices_share_the_work_and_the_state(tmp_path):
     """Eight devices, which the CPU pretends to be: no kind of sharding leaves all of it to each of them."""
