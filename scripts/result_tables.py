@@ -113,17 +113,15 @@ def readme() -> str:
     def beam(size: int, alpha: float) -> dict[str, Any]:
         return {"search": {"name": "beam", "size": size, "alpha": alpha}}
 
-    tatoeba, multi30k = "general_de_en_tatoeba", "multi30k_de_en_distilled_cpu"
+    tatoeba, multi30k = "general_de_en_tatoeba", "multi30k_de_en_dual"
+    causal = {"name": "causal", "brevity": 1.0}
     rows = [
         ["Tatoeba, the shipped models"]
-        + [
-            score(tatoeba, "bleu", num_steps=steps, top_k=5, rerank={"name": "causal", "brevity": 1.0})
-            for steps in (1, 4)
-        ]
+        + [score(tatoeba, "bleu", num_steps=steps, top_k=5, rerank=causal) for steps in (1, 4)]
         + [score(tatoeba, "bleu", **beam(5, 1.4))],
         ["Multi30k"]
-        + [score(multi30k, "bleu", model="padir", num_steps=steps, top_k=5) for steps in (1, 4)]
-        + [score(multi30k, "bleu", **beam(5, 0.6))],
+        + [score(multi30k, "bleu", num_steps=steps, top_k=5, rerank=causal) for steps in (1, 4)]
+        + [score(multi30k, "bleu", model="teacher", **beam(5, 0.6))],
     ]
     return table(["German to English, BLEU", "1 pass", "4 passes", "autoregressive"], rows, text=True)
 
