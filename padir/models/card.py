@@ -124,7 +124,8 @@ class ModelCard:
             if config.causal and (corruption or strategy):
                 raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
             described = {name: data[name] for name in ("source_language", "target_language", "task", "step", "metrics")}
-            kinds = dict.fromkeys(described, str) | {"step": int, "metrics": dict[str, float]}
+            described["decoding"] = data.get("decoding", {})
+            kinds = dict.fromkeys(described, str) | {"step": int, "metrics": dict[str, float], "decoding": dict}
             for name, kind in kinds.items():
                 if not fits(described[name], kind):
                     kind = getattr(kind, "__name__", kind)
@@ -136,7 +137,6 @@ class ModelCard:
                 corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
                 strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
                 weights=from_json(Weights, data.get("weights", {"steps": [data["step"]]})),
-                decoding=dict(data.get("decoding", {})),
                 **described,
             )
         except (KeyError, TypeError, AttributeError) as error:

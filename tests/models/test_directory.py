@@ -196,6 +196,7 @@ class TestModelDirectory:
             (("target_language",), 3, "target_language must be of type str"),
             (("step",), None, "step must be of type int"),
             (("step",), -5, "step must be in"),
+            (("decoding",), [[]], "decoding must be of type dict"),
             (("metrics",), "abc", "metrics must be of type"),
             (("strategy",), {"name": "constant", "count": 10**30}, "Constant.count must be below"),
         ],
