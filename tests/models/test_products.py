@@ -97,7 +97,7 @@ def test_gradients_of_a_product_block_by_block(dtype):
 
     of_x, of_table = gradients(x, table)
     assert of_x.dtype == of_table.dtype == jnp.float32
-    tolerance = {"float32": 1e-4, "bfloat16": 1.0}[dtype]  # the gradients have a size of about 45 and 4
+    tolerance = {"float32": 1e-3, "bfloat16": 1.0}[dtype]  # the gradients have a size of about 45 and 4
     x, table, weight = (np.asarray(each, np.float64) for each in (x, table, weight))
     np.testing.assert_allclose(of_x, weight @ table, atol=tolerance)
     np.testing.assert_allclose(of_table, np.einsum("bjf,bjd->fd", weight, x), atol=tolerance / 10)
