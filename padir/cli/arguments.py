@@ -22,7 +22,7 @@ from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.reporting.patience import told
-from padir.storage.remote import is_address
+from padir.storage.files import is_address
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist", "draft")
 # Options whose values `Decoding.changed` takes as they are.

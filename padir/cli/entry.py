@@ -24,8 +24,8 @@ from padir.decoding.program_cache import compile_cache
 from padir.distributed.platforms import ignore_absent_tpus
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import tell_of_compiling, told_of_stopping
-from padir.storage.files import check_local, check_writable, write_json
-from padir.storage.remote import RemoteFolder, Unreachable, is_address
+from padir.storage.files import check_local, check_writable, is_address, write_json
+from padir.storage.remote import RemoteFolder, Unreachable
 
 _GIN = "--gin."
 # Options that may be addresses, and commands whose --output may be one.

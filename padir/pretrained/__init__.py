@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 
 from padir.storage.copies import fetched
-from padir.storage.remote import is_address
+from padir.storage.files import is_address
 
 __all__ = ["DEFAULT", "PRETRAINED", "model_folder"]
 

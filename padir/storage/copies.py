@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from padir.errors import PadirError
-from padir.storage.files import atomic_file, write_errors
+from padir.storage.files import atomic_file, is_address, write_errors
 from padir.storage.folders import atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST
-from padir.storage.remote import Damaged, PathLike, RemoteFolder, is_address
+from padir.storage.remote import Damaged, PathLike, RemoteFolder
 
 CHECKPOINTS = "checkpoints"  # the folder of a training run that holds a folder for each step
 METRICS = "metrics.jsonl"

@@ -21,8 +21,17 @@ _NO_ROOM = {
     errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
 }
 # "gs://bucket/run", and "gs:/bucket/run" as pathlib writes it; two letters at least, as "C:/" is a disk.
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _REMEDIES = _NO_ROOM | dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "give a folder that you may write to")
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """True for gs://bucket/run, and for gs:/bucket/run as pathlib writes it.
+
+    >>> is_address("gs://bucket/run"), is_address("runs/de_en"), is_address("C:/runs")
+    (True, False, False)
+    """
+    return bool(_ADDRESS.match(os.fspath(path)))
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
@@ -33,7 +42,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
     Raises:
       PadirError: the path is an address, such as gs://bucket/run.
     """
-    if ADDRESS.match(os.fspath(path)):
+    if is_address(path):
         remedy = (
             "copy the file or folder to this machine; --data, --model, --model_dir, --checkpoints, --rerank and, of"
             " prepare, distill and average, --output take addresses"

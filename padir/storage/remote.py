@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from padir.errors import PadirError, first_line
-from padir.storage.files import ADDRESS, atomic_file, beside, cannot_write, path_inside, write_errors
+from padir.storage.files import atomic_file, beside, cannot_write, path_inside, write_errors
 from padir.storage.manifest import MANIFEST, FileSum, sealed
 from padir.storage.typecheck import from_json
 
@@ -42,15 +42,6 @@ class Unreachable(PadirError):
 
 class Damaged(PadirError):
     """Error for a file at an address that is missing or differs from its manifest, or for a damaged manifest."""
-
-
-def is_address(path: PathLike) -> bool:
-    """True for gs://bucket/run, and for gs:/bucket/run as pathlib writes it.
-
-    >>> is_address("gs://bucket/run"), is_address("runs/de_en"), is_address("C:/runs")
-    (True, False, False)
-    """
-    return bool(ADDRESS.match(os.fspath(path)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from padir.data.manifest import PreparedManifest
 from padir.data.mixture import Mixture
 from padir.distributed.processes import agreed, from_first, seen_by_all
 from padir.errors import PadirError
+from padir.storage.files import is_address
 from padir.storage.folders import folder_lock
-from padir.storage.remote import is_address
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
 from padir.training.remote_run import RemoteRun

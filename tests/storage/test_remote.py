@@ -19,8 +19,9 @@ from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.storage import copies
 from padir.storage.copies import fetched, sent_folder
+from padir.storage.files import is_address
 from padir.storage.manifest import MANIFEST, write_manifest
-from padir.storage.remote import RemoteFolder, Unreachable, is_address
+from padir.storage.remote import RemoteFolder, Unreachable
 
 RUN = "gs://bucket/run"
 
