@@ -33,13 +33,8 @@ def searching(beam: int, precision: str = "float32", shortlist: bool = False) ->
     """Test for rows of padir's autoregressive model with a beam size."""
 
     def is_one(row: Row) -> bool:
-        own = row["causal"] and "CTranslate2" not in row["model"]
-        return (
-            own
-            and row["search"]["size"] == beam
-            and _precision(row) == precision
-            and bool(row["shortlist"]) == shortlist
-        )
+        same = _searches(row) and row["search"]["size"] == beam
+        return same and _precision(row) == precision and bool(row["shortlist"]) == shortlist
 
     return is_one
 
@@ -83,13 +78,31 @@ def table(results: Path = RESULTS) -> str:
     for name, what, first, against, second, target in COMPARISONS:
         rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
         (ours,) = filter(first, rows)
-        theirs = min(filter(second, rows), key=lambda row: row["scores"]["p50_ms"]["value"])
-        pairs = zip(_rates(ours), _rates(theirs), strict=True)  # repeats stand side by side
-        ratios = sorted(mine / other for mine, other in pairs)
-        measured = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        theirs = min(filter(second, rows), key=_p50)
+        measured = _times_as_fast(ours, theirs)
         goal = "-" if target is None else f"{target:.1f}"
         lines.append(f"| {what} | {_ms(ours)} | {against} | {_ms(theirs)} | {measured} | {goal} |")
     return "\n".join([*lines, "", *_memory(results), *_training(results)]) + "\n"
+
+
+def shapes(size: int, results: Path = RESULTS) -> str:
+    """Format the table of deep encoders and shallow decoders, `size` sentences at a time, in Markdown."""
+    rows = json.loads((results / f"speed_shapes_batch_{size}.json").read_text())["rows"]
+    own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
+    peers = sorted((row for row in rows if "CTranslate2" in row["model"]), key=_p50)
+    # Each model with its better number of threads, as later entries replace earlier ones.
+    best = {row["model"].split(" by ")[0]: row for row in reversed(peers)}
+    shown = [row for row in rows if not row["causal"]] + [*own.values(), *best.values()]
+    lines = [
+        "| model | passes | p50 | against own AR 6-6 | against own AR 12-1 | against the fastest by CTranslate2 |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in shown:
+        precision = "int8" if row in best.values() else _precision(row)
+        against = [own["ar_6_6", precision], own["ar_12_1", precision], peers[0]]
+        cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
+        lines.append(f"| {row['model']} | {row['num_steps'] or 'one a token'} | {_ms(row)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def _memory(results: Path) -> list[str]:
@@ -121,6 +134,16 @@ def _training(results: Path) -> list[str]:
     return lines
 
 
+def _searches(row: Row) -> bool:
+    return row["causal"] and "CTranslate2" not in row["model"]
+
+
+def _times_as_fast(ours: Row, theirs: Row) -> str:
+    """Median of the repeats' ratios, with their range; the systems take turns in a repeat."""
+    ratios = sorted(mine / other for mine, other in zip(_rates(ours), _rates(theirs), strict=True))
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
 def _precision(row: Row) -> str:
     return "int8" if row["model"].endswith(", int8") else "float32"
 
@@ -130,8 +153,12 @@ def _rates(row: Row) -> list[float]:
     return [1 / seconds for seconds in row["details"]["repeat_seconds"]]
 
 
+def _p50(row: Row) -> float:
+    return row["scores"]["p50_ms"]["value"]
+
+
 def _ms(row: Row) -> str:
-    return f"{row['scores']['p50_ms']['value']:.0f} ms"
+    return f"{_p50(row):.0f} ms"
 
 
 if __name__ == "__main__":

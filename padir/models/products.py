@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, Int8, Shaped
 from padir.text.ids import at_most
 
 _FEW_ROWS = 8
+_MANY_ROWS, _EXACT_TERMS = 512, 2**24 // 127**2  # so many products of two 8-bit integers have an exact sum in float32
 _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
 
@@ -136,8 +138,40 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     rounded = jnp.round(rows / step).astype(jnp.int8)
     if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
         rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
-    if axis == 1:
-        product = _table_dot(rounded, kernel, jnp.int32)
-    else:
-        product = jnp.dot(rounded, kernel, preferred_element_type=jnp.int32)
-    return (product[: rows.shape[0]].astype(jnp.float32) * step * scale_F).reshape(*x.shape[:-1], -1)
+    product = _integer_product(rounded, kernel, axis)[: rows.shape[0]]
+    return (product * step * scale_F).reshape(*x.shape[:-1], -1)
+
+
+def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis: int) -> Float[Array, "R F"]:
+    """The product of two arrays of integers -127 .. 127, rounded to float32 at the end.
+
+    Some CPUs multiply many rows of bfloat16 numbers faster than integers (1.3 to 1.5 times on an AMD EPYC). bfloat16
+    holds such integers exactly and float32 their sums, if there are not too many, so that the result has the same bits.
+    """
+
+    def of_integers(left, kernel):
+        if axis == 1:
+            return _table_dot(left, kernel, jnp.int32).astype(jnp.float32)
+        return jnp.dot(left, kernel, preferred_element_type=jnp.int32).astype(jnp.float32)
+
+    def of_bfloat16(left, kernel):
+        size = left.shape[1]
+        parts = [slice(begin, begin + _EXACT_TERMS) for begin in range(0, size, _EXACT_TERMS)]
+        kernels = [kernel[part] if axis == 0 else kernel[:, part] for part in parts]
+        sums = [_rounded(left[:, part], each, (1, axis)) for part, each in zip(parts, kernels, strict=True)]
+        return functools.reduce(jnp.add, (each.astype(jnp.int32) for each in sums)).astype(jnp.float32)
+
+    many = isinstance(left.shape[0], int) and left.shape[0] >= _MANY_ROWS  # a symbolic number of rows is no int
+    if not many or not _multiplies_bfloat16():
+        return of_integers(left, kernel)
+    return jax.lax.platform_dependent(left, kernel, cpu=of_bfloat16, default=of_integers)
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    """True if this processor has instructions for products of bfloat16 numbers, and none for tiles of integers."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags and "amx_int8" not in flags

@@ -11,6 +11,7 @@ from support.tiny_model import random_translator
 
 from padir.decoding.search import Greedy
 from padir.errors import PadirError
+from padir.models import products
 from padir.models.products import int8_dot
 from padir.models.quantization import quantise
 
@@ -42,6 +43,21 @@ def test_a_row_is_rounded_by_its_own_largest_number():
     quantised = quantise({"kernel": jnp.asarray(RNG.randn(64, 32), jnp.float32)})
     product = functools.partial(int8_dot, kernel=quantised["kernel"], scale_F=quantised["kernel_scale"])
     np.testing.assert_array_equal(product(x.at[1:].multiply(1000.0))[0], product(x)[0])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_of_many_rows_by_bfloat16_have_the_bits_of_integer_products(axis, monkeypatch):
+    """Sums of 2,000 terms reach 21 million, where float32 no longer holds every integer."""
+    terms = np.where(np.arange(2_000) % 3, 127, RNG.randint(-127, 128, (512, 2_000))).astype(np.float32)
+    terms[:, 0] = 127  # so that rows are rounded in steps of 1
+    kernel = np.where(np.arange(2_000) % 3, 127, RNG.randint(-127, 128, (4, 2_000))).astype(np.int8)
+    expected = (terms.astype(np.int64) @ kernel.T.astype(np.int64)).astype(np.float32)
+    assert (np.abs(expected) > 2**24).any()
+    monkeypatch.setattr(products, "_multiplies_bfloat16", lambda: True)
+    jaxpr = jax.make_jaxpr(functools.partial(int8_dot, axis=axis))(terms, kernel if axis else kernel.T, jnp.ones(4))
+    assert "bf16" in str(jaxpr)
+    found = int8_dot(jnp.asarray(terms), jnp.asarray(kernel if axis else kernel.T), jnp.ones(4), axis=axis)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.fixture(scope="module")
