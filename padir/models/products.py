@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int8, Shaped
 from padir.text.ids import at_most
 
 _FEW_ROWS = 8
-_MANY_ROWS, _EXACT_TERMS = 512, 2**24 // 127**2  # so many products of two 8-bit integers have an exact sum in float32
+_MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # so many products of two 8-bit integers have an exact sum in float32
 _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
 
