@@ -182,6 +182,7 @@ MADE = {
     "by_steps": TABLES["by_steps"],
     "toy_objectives": TABLES["toy_objectives"],
     "speed": SPEED["table"],
+    "speed_shapes": SPEED["shapes"],
 }
 
 

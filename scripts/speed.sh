@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Speed on this machine, into results/speed_*: the paper's size, the models that come with padir, and training.
-# About 50 minutes on 2 cores, which should have nothing else to do. The models
+# About 70 minutes on 2 cores, which should have nothing else to do. The models
 # and training need prepared folders in data/ (configs/run/general_de_en_cpu.gin and multi30k_de_en_cpu.gin say how).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,14 +28,14 @@ shapes=()
 for shape in padir_6_6 padir_6_2 padir_9_1 padir_12_1 ar_6_6 ar_6_2 ar_12_1; do
     shapes+=("$shape=configs/model/$shape.gin")
 done
-for size in 1 32; do
-    padir benchmark --random "${shapes[@]}" --strategy mask_predict --num_steps 2 4 --tokens 30 --beam 1 \
-        --precision float32 int8 "${peers[@]}" --batch_size "$size" --sentences 32 --repeats 3 \
-        --output "results/speed_shapes_batch_$size"
-done
-# What a list of 4,096 ids saves, and a pass fewer: short sentences halt after 2.7 on average, long ones hardly do.
 mkdir -p runs
 .venv/bin/python scripts/numbers_shortlist.py runs/numbers.shortlist.npz
+common=(--strategy mask_predict --num_steps 2 4 --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" --sentences 32)
+padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 1 --repeats 3 --output results/speed_shapes_batch_1
+padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 32 --repeats 5 --output results/speed_shapes_batch_32
+padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 32 --repeats 5 \
+    --shortlist runs/numbers.shortlist.npz --output results/speed_shapes_batch_32_shortlist
+# What a list of 4,096 ids saves, and a pass fewer: short sentences halt after 2.7 on average, long ones hardly do.
 padir benchmark "${paper[@]}" --num_steps 3 4 --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" \
     --shortlist none runs/numbers.shortlist.npz --batch_size 1 --sentences 10 --repeats 3 \
     --output results/speed_30_tokens_shortlist

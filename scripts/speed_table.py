@@ -85,9 +85,9 @@ def table(results: Path = RESULTS) -> str:
     return "\n".join([*lines, "", *_memory(results), *_training(results)]) + "\n"
 
 
-def shapes(size: int, results: Path = RESULTS) -> str:
-    """Format the table of deep encoders and shallow decoders, `size` sentences at a time, in Markdown."""
-    rows = json.loads((results / f"speed_shapes_batch_{size}.json").read_text())["rows"]
+def shapes(name: str, results: Path = RESULTS) -> str:
+    """Format the table of deep encoders and shallow decoders of results/speed_shapes_NAME.json in Markdown."""
+    rows = json.loads((results / f"speed_shapes_{name}.json").read_text())["rows"]
     own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
     peers = sorted((row for row in rows if "CTranslate2" in row["model"]), key=_p50)
     # Each model with its better number of threads, as later entries replace earlier ones.

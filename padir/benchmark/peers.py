@@ -17,7 +17,7 @@ from padir.interop.ctranslate2 import Searcher, check_search
 
 
 def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]:
-    """Makes a `Peer` of every autoregressive system in each compute type, without shortlists and drafts.
+    """Makes a `Peer` of every autoregressive system in each compute type, without drafts.
 
     Each peer is made once with one thread and once with as many threads as there are cores: the load of the machine
     decides which is faster. CTranslate2's beam search divides by length^alpha where padir's divides by
@@ -33,10 +33,7 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
             "CTranslate2 writes from left to right and is converted from float32: give an autoregressive model, too,"
             " and float32 among the precisions (a dual model does not count)"
         )
-    whole = [
-        dataclasses.replace(each, decoding=dataclasses.replace(each.decoding, shortlist=None, draft=None))
-        for each in causal
-    ]
+    whole = [dataclasses.replace(each, decoding=dataclasses.replace(each.decoding, draft=None)) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})
     return [
         Peer.of(each, type_, number) for type_ in compute_types for number in threads for each in dict.fromkeys(whole)
@@ -65,7 +62,8 @@ class Peer(System):
           PadirError: CTranslate2 is not installed or cannot run the model, or the search draws tokens.
         """
         check_search(system.decoding.search)
-        searcher = Searcher.of(system.translator, compute_type, threads=threads)
+        shortlist = system.decoding.shortlist
+        searcher = Searcher.of(system.translator, compute_type, threads=threads, shortlist=shortlist)
         name = f"{system.model} by CTranslate2, {compute_type}, {threads} thread" + "s" * (threads > 1)
         return Peer(name, system.translator, system.decoding, searcher)
 

@@ -25,7 +25,7 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.evaluation.columns import Rows, label
-from padir.interop.ctranslate2 import COMPUTE_TYPES
+from padir.interop.ctranslate2_conversion import COMPUTE_TYPES
 from padir.models.config import ModelConfig
 from padir.pretrained import PRETRAINED
 from padir.reporting import tables

@@ -27,7 +27,8 @@ from padir.decoding.options import resolve
 from padir.distributed.processes import agreed, from_first, is_first
 from padir.errors import PadirError
 from padir.evaluation import validation_fn
-from padir.interop.ctranslate2 import COMPUTE_TYPES, CTranslate2Translator
+from padir.interop.ctranslate2 import CTranslate2Translator
+from padir.interop.ctranslate2_conversion import COMPUTE_TYPES
 from padir.jobs.average import average_run
 from padir.jobs.distillation import distill
 from padir.jobs.teacher import Teacher

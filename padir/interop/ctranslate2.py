@@ -1,8 +1,7 @@
 """Runs autoregressive models in CTranslate2, which searches several times as fast as padir does on a CPU.
 
-The architecture is T5's, which CTranslate2 supports, so that a model is converted weight by weight; in float32 padir
-and CTranslate2 write the same tokens by greedy search. `Searcher` searches for translations of token lists;
-`CTranslate2Translator` translates text, and makes a distillation of hours one of minutes.
+In float32 padir and CTranslate2 write the same tokens by greedy search. `Searcher` searches for translations of token
+lists; `CTranslate2Translator` translates text, and makes a distillation of hours one of minutes.
 """
 
 from __future__ import annotations
@@ -11,115 +10,20 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from padir import checks
 from padir.decoding.autoregressive import length_limits
 from padir.decoding.options import Decoding
 from padir.decoding.search import Beam, Greedy, Search
+from padir.decoding.shortlist import Shortlist
 from padir.decoding.text import one_line
 from padir.decoding.translation import EMPTY_LINE, Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
+from padir.interop.ctranslate2_conversion import convert, import_ctranslate2
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
-
-COMPUTE_TYPES = ("float32", "int8")
-_MAX_DISTANCE = 128  # largest distance of T5's relative positions
-
-
-def convert(translator: Translator, folder: str | Path, compute_type: str = "float32") -> None:
-    """Writes an autoregressive model as a CTranslate2 model directory, whose tokens are padir's ids as text.
-
-    Raises:
-      PadirError: CTranslate2 is not installed or cannot run the model, the weights have 8 bits, or the compute type is
-        unknown.
-    """
-    specs = _import().specs
-    config, params = translator.card.config, translator.params
-    if not config.causal:
-        raise PadirError("CTranslate2 writes from left to right: convert an autoregressive model")
-    checks.one_of(COMPUTE_TYPES, compute_type=compute_type)
-    if config.dual:
-        raise PadirError("CTranslate2 cannot run a dual model, whose decoder has distances to both sides")
-    if translator.loaded.as_integers:
-        raise PadirError("CTranslate2 rounds weights by itself: convert the model as it was loaded, before quantised()")
-    activation, gated = _activation(config, specs)
-    common = {
-        "activation": activation,
-        "relative_attention_bias": True,
-        "ffn_glu": gated,
-        "rms_norm": True,
-        "head_dim": config.head_dim,
-    }
-    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.heads, **common)
-    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.heads, **common)
-    embedding = np.array(params["token_embedder"]["embedding"], np.float32)  # CTranslate2 writes into it
-    for spec, name, norm in ((encoder, "encoder", "encoder_norm"), (decoder, "decoder", "decoder_norm")):
-        _set_stack(spec, params[name], norm, cross=name == "decoder")
-    encoder.embeddings[0].weight = decoder.embeddings.weight = embedding
-    encoder.scale_embeddings = decoder.scale_embeddings = False
-    if config.tied:
-        decoder.projection.weight = embedding
-        decoder.scale_outputs = np.float32(config.width**-0.5)
-    else:
-        decoder.projection.weight = _weight(params["decoder"]["logits_dense"])
-    spec = specs.TransformerSpec(encoder, decoder)
-    words = [str(i) for i in range(len(embedding))]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.config.bos_token = spec.config.decoder_start_token = words[0]  # id 0 precedes the first token
-    spec.config.eos_token, spec.config.unk_token = words[EOS], words[translator.card.ids.unk]
-    spec.config.layer_norm_epsilon = 1e-6
-    spec.validate()
-    spec.optimize(quantization=None if compute_type == "float32" else compute_type)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    spec.save(str(folder))
-
-
-def _set_stack(spec: Any, params: Any, norm: str, *, cross: bool) -> None:
-    spec.layer_norm.gamma = np.asarray(params[norm]["scale"], np.float32)
-    for i, layer in enumerate(spec.layer):
-        own = params[f"layers_{i}"]
-        attention = "self_attention" if cross else "attention"
-        layer.self_attention.queries_scale = np.float32(1)
-        layer.self_attention.layer_norm.gamma = np.asarray(own[f"pre_{attention}_layer_norm"]["scale"], np.float32)
-        layer.self_attention.linear[0].weight = _weight(*(own[attention][name] for name in ("query", "key", "value")))
-        layer.self_attention.linear[1].weight = _weight(own[attention]["out"])
-        table = np.asarray(params["relpos_bias"]["rel_embedding"], np.float32)
-        layer.self_attention.relative_attention_bias = table.T.copy()
-        layer.self_attention.relative_attention_max_distance = np.int32(_MAX_DISTANCE)
-        if cross:
-            memory = own["encoder_decoder_attention"]
-            layer.attention.queries_scale = np.float32(1)
-            layer.attention.layer_norm.gamma = np.asarray(own["pre_cross_attention_layer_norm"]["scale"], np.float32)
-            layer.attention.linear[0].weight = _weight(memory["query"])
-            layer.attention.linear[1].weight = _weight(memory["key"], memory["value"])
-            layer.attention.linear[2].weight = _weight(memory["out"])
-        layer.ffn.layer_norm.gamma = np.asarray(own["pre_mlp_layer_norm"]["scale"], np.float32)
-        if "wi" in own["mlp"]:
-            layer.ffn.linear_0.weight = _weight(own["mlp"]["wi"])
-        else:
-            layer.ffn.linear_0.weight = _weight(own["mlp"]["wi_0"])
-            layer.ffn.linear_0_noact.weight = _weight(own["mlp"]["wi_1"])
-        layer.ffn.linear_1.weight = _weight(own["mlp"]["wo"])
-
-
-def _weight(*maps: Any) -> np.ndarray:
-    """Kernels [D_in, D_out] as one weight [sum of D_out, D_in]."""
-    return np.concatenate([np.asarray(each["kernel"], np.float32).T for each in maps])
-
-
-def _activation(config: ModelConfig, specs: Any) -> tuple[Any, bool]:
-    known = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELUTanh, "silu": specs.Activation.SWISH}
-    first, *rest = config.mlp_activations
-    if first not in known or rest not in ([], ["linear"]):
-        raise PadirError(f"CTranslate2 has no block with the activations {config.mlp_activations}")
-    return known[first], bool(rest)
 
 
 def check_search(search: Search) -> None:
@@ -136,30 +40,42 @@ class Searcher:
       engine: a `ctranslate2.Translator`.
       tokenizer: the model's tokenizer.
       banned: ids that no translation has.
+      listed: True if each batch has a vocabulary of its own, by the model's vocabulary map.
     """
 
     engine: Any
     tokenizer: Tokenizer
     banned: tuple[int, ...]
+    listed: bool = False
 
     @staticmethod
-    def of(translator: Translator, compute_type: str, *, workers: int = 1, threads: int = 1) -> Searcher:
+    def of(
+        translator: Translator,
+        compute_type: str,
+        *,
+        workers: int = 1,
+        threads: int = 1,
+        shortlist: Shortlist | None = None,
+    ) -> Searcher:
         """Converts a model.
 
         Args:
           compute_type: "float32" or "int8".
           workers: number of batches at a time.
           threads: number of threads that share a batch.
+          shortlist: restricts each batch to the ids on its list; unlike padir, CTranslate2 adds none to fill up a size.
 
         Raises:
-          PadirError: CTranslate2 is not installed or cannot run the model, or the compute type is unknown.
+          PadirError: CTranslate2 is not installed or cannot run the model, the compute type is unknown, or the
+            shortlist is of another vocabulary.
         """
         with tempfile.TemporaryDirectory() as folder:
-            convert(translator, folder, compute_type)
-            engine = _import().Translator(
+            convert(translator, folder, compute_type, shortlist)
+            engine = import_ctranslate2().Translator(
                 folder, device="cpu", compute_type=compute_type, inter_threads=workers, intra_threads=threads
             )
-        return Searcher(engine, translator.tokenizer, tuple(i for i in translator.card.ids.special if i != EOS))
+        banned = tuple(i for i in translator.card.ids.special if i != EOS)
+        return Searcher(engine, translator.tokenizer, banned, shortlist is not None)
 
     @property
     def compute_type(self) -> str:
@@ -191,6 +107,7 @@ class Searcher:
             min_decoding_length=shortest - 1,
             suppress_sequences=[[str(i)] for i in self.banned],
             return_scores=True,
+            use_vmap=self.listed,
         )
 
     def translation(self, result: Any, search: Beam | Greedy, limit: int) -> Translation:
@@ -214,7 +131,7 @@ class CTranslate2Translator(Translator):
     def __init__(self, translator: Translator, compute_type: str):
         super().__init__(translator.params, translator.card, translator.tokenizer)
         self.searcher = Searcher.of(translator, compute_type, workers=os.cpu_count() or 1)
-        self.name = f"ctranslate2 {_import().__version__}, {compute_type}"
+        self.name = f"ctranslate2 {import_ctranslate2().__version__}, {compute_type}"
 
     def translate(
         self,
@@ -265,11 +182,3 @@ class CTranslate2Translator(Translator):
             if getattr(chosen, name) is not None:
                 raise PadirError(f"CTranslate2 takes no {name} of padir's: leave it out")
         return chosen
-
-
-def _import() -> Any:
-    try:
-        import ctranslate2  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise PadirError(f"CTranslate2 cannot be imported ({error}): pip install 'padir[peers]'") from None
-    return ctranslate2

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 from support.small_corpus import Numbers, small_tokenizer
 from support.tiny_model import random_translator
@@ -10,9 +11,10 @@ from padir import benchmark
 from padir.benchmark.peers import peers
 from padir.decoding.options import Decoding
 from padir.decoding.search import Greedy, Sampling
+from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.evaluation import TestSet
-from padir.interop.ctranslate2 import convert
+from padir.interop.ctranslate2_conversion import convert
 
 SIZES = {"causal": True, "encoder_layers": 2, "decoder_layers": 2}
 
@@ -39,6 +41,27 @@ def test_a_converted_model_writes_the_same(tokenizer, sentences, sizes):
     for sentence in sentences:  # one by one: only then a limit of one is a limit of the batch
         (ours,), (theirs,) = system(sentence), peer(sentence)
         assert (theirs.text, theirs.length) == (ours.text, ours.length)
+
+
+def test_a_shortlist_restricts_both_alike(tokenizer, sentences, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr("padir.decoding.shortlist.SIZES", range(1_000))  # lists of padir that are not filled up
+    ids = tokenizer.ids
+    candidates = np.zeros((ids.end_regular, 2), np.int32)
+    candidates[ids.first_regular :] = np.random.RandomState(0).randint(ids.first_regular, ids.end_regular, (1, 2))
+    candidates[ids.first_regular :: 2] += 1 - (candidates[ids.first_regular :: 2] == ids.end_regular - 1) * 2
+    order = np.arange(ids.first_regular, ids.end_regular, dtype=np.int32)
+    shortlist = Shortlist(tokenizer.sha256, candidates, order, frequent=1)
+    translator = random_translator(tokenizer, **SIZES)
+    ways = [Decoding(search=Greedy()), Decoding(search=Greedy(), shortlist=shortlist)]
+    systems = benchmark.systems([("ar", translator)], ways)
+    free, listed = peers(systems, ["float32"])[:2]
+    texts = []
+    for sentence in sentences:
+        (ours,), (theirs,), (other,) = systems[1](sentence), listed(sentence), free(sentence)
+        assert (theirs.text, theirs.length) == (ours.text, ours.length)
+        texts.append((theirs.text, other.text))
+    assert any(mine != its for mine, its in texts) and len({mine for mine, _ in texts}) > 1
 
 
 def test_given_lengths(tokenizer):

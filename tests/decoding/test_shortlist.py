@@ -11,7 +11,6 @@ from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
 from padir import benchmark
-from padir.benchmark.peers import peers
 from padir.cli import main
 from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
@@ -386,13 +385,6 @@ class TestDecoding:
         assert len({Decoding(shortlist=again), Decoding(shortlist=shortlist), Decoding()}) == 2
         described = json.loads(json.dumps(to_json(Decoding(shortlist=shortlist))))["shortlist"]
         assert described == {"class": "Shortlist", "candidates": 1, "frequent": 2, "sha256": shortlist.sha256}
-
-    def test_a_yardstick_that_takes_none_is_said_to_have_none(self, models, shortlist, monkeypatch):
-        monkeypatch.setattr("padir.benchmark.peers.Peer.of", staticmethod(lambda system, kind, threads: system))
-        ways = [Decoding(), Decoding(shortlist=shortlist)]
-        systems = benchmark.systems([("ar", models["causal"])], ways)
-        assert [system.decoding.shortlist for system in systems] == [None, shortlist]
-        assert {peer.decoding.shortlist for peer in peers(systems, ["int8"])} == {None}
 
 
 def run(capsys, *arguments):

@@ -46,7 +46,7 @@ def test_a_row_is_rounded_by_its_own_largest_number():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_products_of_many_rows_by_bfloat16_have_the_bits_of_integer_products(axis, monkeypatch):
+def test_bfloat16_products_of_integers_have_the_same_bits(axis, monkeypatch):
     """Sums of 2,000 terms reach 21 million, where float32 no longer holds every integer."""
     terms = np.where(np.arange(2_000) % 3, 127, RNG.randint(-127, 128, (384, 2_000))).astype(np.float32)
     terms[:, 0] = 127  # so that rows are rounded in steps of 1
