@@ -6,7 +6,8 @@ python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_wor
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
 non-words. Some tries need other folders beside DISTILLED. `raw` needs the folder that was distilled, by the name
 multi30k_de_en. The tries vocabulary_4k need multi30k_distilled_4k, the same corpus prepared with 4,000 pieces and
-distilled by the same MODEL. The tries of 60 minutes need DISTILLED_greedy, from the same MODEL without a beam.
+distilled by the same MODEL. The tries of 60 minutes need DISTILLED_greedy, from the same MODEL without a beam, and
+`drafter` needs it by the name multi30k_de_en_distilled_greedy.
 
 Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`; 15 CPU
 minutes are 30 minutes of process time, as budgets count both of two cores. The number of steps of a try is fixed in
@@ -80,6 +81,7 @@ CTC_SHAPE = (
 LONG = ("ModelConfig.dropout_rate=0.1", "Batching.rows=8")
 CTC_LONG = (*CTC_SHAPE, "ModelConfig.dropout_rate=0.1", "Batching.rows=16")
 DUAL_LONG = (*LONG, "TeacherForcing.label_smoothing=0.1")
+CAUSAL = ("configs/objective/autoregressive.gin",)
 DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
 _ABLATIONS = {
     "unmasking_01": Try("unmasking rate 0.1", 15, 2_100, ("configs/ablation/unmasking_01.gin",)),
@@ -101,10 +103,25 @@ TRIES = {
         "the same as a dual model, whose causal score chooses the length", 60, 5_000, DUAL, DUAL_LONG, more="_greedy"
     ),
     "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 2_300, bindings=DEEP),
+    "deep_causal": Try(
+        "autoregressive, 5 encoder layers and 1 decoder layer",
+        15,
+        3_800,
+        CAUSAL,
+        (*DEEP, "TeacherForcing.label_smoothing=0.1"),
+    ),
     "self_conditioning": Try("self-conditioning", 15, 2_000, ("configs/ablation/self_conditioning.gin",)),
     "mdlm": Try("masked diffusion (mdlm)", 15, 3_200, ("configs/objective/mdlm.gin",)),
     "rdm": Try("reparameterised diffusion (rdm)", 15, 3_200, ("configs/objective/rdm.gin",)),
     "ctc": Try("CTC with glancing, stages none and all", 15, 1_450, CTC, CTC_SHAPE),
+    "drafter": Try(
+        "CTC with glancing, 1 decoder layer on the teacher's frozen encoder, greedy text",
+        15,
+        1_500,
+        CTC,
+        (*CTC_SHAPE, "ModelConfig.decoder_layers=1", "train.freeze=('encoder', 'token_embedder')"),
+        data="multi30k_de_en_distilled_greedy",
+    ),
     "ctc_one_stage": Try("CTC, one stage", 15, 1_800, CTC, (*CTC_SHAPE, "Ctc.stage_weights=('all',)")),
     **_ABLATIONS,
     **{f"{name}_nothing": dataclasses.replace(each, from_teacher=False) for name, each in _ABLATIONS.items()},
@@ -153,7 +170,7 @@ def train(name: str, data: list[str], teacher: str) -> None:
     recipe.write_text(asked)
     if (run / "manifest.json").exists():
         return
-    lengths = [] if each.files == CTC else ["Objective.length_weight=5.0"]
+    lengths = [] if each.files in (CTC, CAUSAL) else ["Objective.length_weight=5.0"]
     bindings = [*SHARED, *lengths, f"train.num_steps={each.steps}", *each.bindings]
     if each.from_teacher:
         bindings += [f"train.start_from='{teacher}'", *FROM_TEACHER]
@@ -172,7 +189,8 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
     """Scores of a trained try on the validation split, and what it cost."""
     run = RUNS / name
     results = run.with_suffix(".json")
-    ways = ["--split", "validation", "--num_steps", "1", "4", "--top_k", "1", "5", "--json", str(results)]
+    tried = ["--beam", "1", "5"] if TRIES[name].files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
+    ways = ["--split", "validation", *tried, "--json", str(results)]
     words = ["--known_words", *known_words] if known_words else []
     words += ["--rerank", "causal"] if TRIES[name].files == DUAL else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
@@ -189,7 +207,8 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
 
 def _scores(row: dict[str, Any]) -> dict[str, Any]:
     scores = {name: row["scores"][name]["value"] for name in SCORES if name in row["scores"]}
-    return {"steps": row["num_steps"], "lengths": row["top_k"], **scores}
+    beam = (row["search"] or {}).get("size")
+    return {"steps": row["num_steps"], "lengths": row["top_k"] if beam is None else beam, **scores}
 
 
 def page(rows: dict[str, Any]) -> str:
@@ -211,7 +230,9 @@ def page(rows: dict[str, Any]) -> str:
     return about + table(head, cells) + "\n"
 
 
-def _way(steps: int, lengths: int) -> str:
+def _way(steps: int | None, lengths: int) -> str:
+    if steps is None:
+        return f"beam of {lengths}" if lengths > 1 else "greedy search"
     return f"{steps} pass{'es' * (steps > 1)}, {lengths} length{'s' * (lengths > 1)}"
 
 
