@@ -63,7 +63,8 @@ class Searcher:
           compute_type: "float32" or "int8".
           workers: number of batches at a time.
           threads: number of threads that share a batch.
-          shortlist: restricts each batch to the ids on its list; unlike padir, CTranslate2 adds none to fill up a size.
+          shortlist: restricts each batch to the ids on its list; unlike padir, CTranslate2 adds none to fill up a size,
+            and uses the list however long it is.
 
         Raises:
           PadirError: CTranslate2 is not installed or cannot run the model, the compute type is unknown, or the

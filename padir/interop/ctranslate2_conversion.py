@@ -39,6 +39,8 @@ def convert(
     checks.one_of(COMPUTE_TYPES, compute_type=compute_type)
     if config.dual:
         raise PadirError("CTranslate2 cannot run a dual model, whose decoder has distances to both sides")
+    if shortlist is not None:
+        shortlist.check(translator.tokenizer)
     if translator.loaded.as_integers:
         raise PadirError("CTranslate2 rounds weights by itself: convert the model as it was loaded, before quantised()")
     activation, gated = _activation(config, specs)
@@ -73,7 +75,6 @@ def convert(
     Path(folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as other:
         if shortlist is not None:
-            shortlist.check(translator.tokenizer)
             path = Path(other) / "map"
             path.write_text("".join(f"{line}\n" for line in _vocabulary_map(shortlist)))
             spec.register_vocabulary_mapping(str(path))
@@ -85,7 +86,7 @@ def _vocabulary_map(shortlist: Shortlist) -> Iterator[str]:
     always = np.flatnonzero(shortlist.likely(np.array([], int)))
     yield f"\t{' '.join(map(str, always))}"
     for source, candidates_K in enumerate(shortlist.candidates_PK):
-        if candidates_K.any():
+        if source > 0 and candidates_K.any():
             yield f"{source}\t{' '.join(map(str, candidates_K[candidates_K > 0]))}"
 
 

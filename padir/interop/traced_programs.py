@@ -24,6 +24,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, rows_on_a_cpu
 from padir.interop.standalone import program_file
 from padir.models.length import log_probs, top_lengths
+from padir.models.products import for_any_machine
 from padir.models.transformer import Transformer
 
 
@@ -107,9 +108,10 @@ def _in_groups(rows: Any, group: int) -> jax.Array:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """JAX's default settings, whatever this process has set, and no source locations in programs."""
+    """JAX's default settings, whatever this process has set, products for any machine, and no source locations."""
     limit = jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]
     with (
+        for_any_machine(),
         jax.enable_x64(False),
         jax.default_prng_impl("threefry2x32"),
         jax.threefry_partitionable(True),

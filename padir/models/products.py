@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ from jaxtyping import Array, Float, Int8, Shaped
 from padir.text.ids import at_most
 
 _FEW_ROWS = 8
-_MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # so many products of two 8-bit integers have an exact sum in float32
+_MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # so many products of integers -127 .. 127 have an exact float32 sum
+_FOR_ANY_MACHINE = contextvars.ContextVar("for any machine", default=False)
 _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
 
@@ -145,8 +149,9 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
 def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis: int) -> Float[Array, "R F"]:
     """The product of two arrays of integers -127 .. 127, rounded to float32 at the end.
 
-    Some CPUs multiply many rows of bfloat16 numbers faster than integers (1.3 to 1.5 times on an AMD EPYC). bfloat16
+    Some CPUs multiply many rows of bfloat16 numbers faster than integers (1.2 to 1.5 times on an AMD EPYC). bfloat16
     holds such integers exactly and float32 their sums, if there are not too many, so that the result has the same bits.
+    The kernel's copy in bfloat16 needs memory for the time of the product.
     """
 
     def of_integers(left, kernel):
@@ -159,12 +164,23 @@ def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis:
         parts = [slice(begin, begin + _EXACT_TERMS) for begin in range(0, size, _EXACT_TERMS)]
         kernels = [kernel[part] if axis == 0 else kernel[:, part] for part in parts]
         sums = [_rounded(left[:, part], each, (1, axis)) for part, each in zip(parts, kernels, strict=True)]
+        # As integers, also if there is one part only: its -0.0 becomes 0.0, as in a product of integers.
         return functools.reduce(jnp.add, (each.astype(jnp.int32) for each in sums)).astype(jnp.float32)
 
     many = isinstance(left.shape[0], int) and left.shape[0] >= _MANY_ROWS  # a symbolic number of rows is no int
-    if not many or not _multiplies_bfloat16():
+    if not many or _FOR_ANY_MACHINE.get() or not _multiplies_bfloat16():
         return of_integers(left, kernel)
     return jax.lax.platform_dependent(left, kernel, cpu=of_bfloat16, default=of_integers)
+
+
+@contextlib.contextmanager
+def for_any_machine() -> Iterator[None]:
+    """Programs that are traced here do not depend on this machine's processor."""
+    token = _FOR_ANY_MACHINE.set(True)
+    try:
+        yield
+    finally:
+        _FOR_ANY_MACHINE.reset(token)
 
 
 @functools.cache

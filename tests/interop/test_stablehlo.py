@@ -29,6 +29,7 @@ from padir.interop import standalone as exported
 from padir.interop import traced_programs
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
+from padir.models import products
 from padir.models.directory import save_model
 from padir.models.params import init_params
 from padir.refinement.corruption import Mask
@@ -216,6 +217,14 @@ class TestPrograms:
             assert b".py" not in data and os.fsencode(os.path.dirname(export.__file__)) not in data
         weights = [path / "weights.safetensors" for path in (folder, tmp_path / "other")]
         assert weights[0].read_bytes() != weights[1].read_bytes()
+
+    def test_of_8_bits_do_not_depend_on_the_processor(self, translator, tmp_path, monkeypatch):
+        programs = []
+        for fast in (True, False):
+            monkeypatch.setattr(products, "_multiplies_bfloat16", lambda fast=fast: fast)
+            export_model(translator.quantised(), tmp_path / str(fast), lengths=ONE)
+            programs.append((tmp_path / str(fast) / "refine_24.jax_export").read_bytes())
+        assert programs[0] == programs[1]
 
     def test_are_of_the_lengths_that_the_model_can_need(self, tokenizer, translator):
         assert Lengths().of(translator) == ((8, 16, 24, 32), (8, 16, 24))  # 24 with EOS, and [LENGTH] before them

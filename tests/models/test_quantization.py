@@ -47,17 +47,17 @@ def test_a_row_is_rounded_by_its_own_largest_number():
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_bfloat16_products_of_integers_have_the_same_bits(axis, monkeypatch):
-    """Sums of 2,000 terms reach 21 million, where float32 no longer holds every integer."""
-    terms = np.where(np.arange(2_000) % 3, 127, RNG.randint(-127, 128, (384, 2_000))).astype(np.float32)
-    terms[:, 0] = 127  # so that rows are rounded in steps of 1
-    kernel = np.where(np.arange(2_000) % 3, 127, RNG.randint(-127, 128, (4, 2_000))).astype(np.int8)
-    expected = (terms.astype(np.int64) @ kernel.T.astype(np.int64)).astype(np.float32)
-    assert (np.abs(expected) > 2**24).any()
+    """The sum of the first 1,060 terms is more than float32 holds exactly; it falls again after those."""
     monkeypatch.setattr(products, "_multiplies_bfloat16", lambda: True)
-    jaxpr = jax.make_jaxpr(functools.partial(int8_dot, axis=axis))(terms, kernel if axis else kernel.T, jnp.ones(4))
-    assert "bf16" in str(jaxpr)
-    found = int8_dot(jnp.asarray(terms), jnp.asarray(kernel if axis else kernel.T), jnp.ones(4), axis=axis)
-    np.testing.assert_array_equal(found, expected)
+    kernel = np.full((4, 1_100), 127, np.int8)
+    kernel[:, 1_059], kernel[:, 1_060:] = np.arange(1, 5), -127
+    kernel = kernel if axis else kernel.T
+    product = functools.partial(int8_dot, kernel=jnp.asarray(kernel), scale_F=jnp.ones(4), axis=axis)
+    found = product(jnp.full((384, 1_100), 127.0))
+    np.testing.assert_array_equal(found, np.full((384, 1_100), 127) @ (kernel.T if axis else kernel).astype(int))
+    (rows,) = jax.export.symbolic_shape("rows")
+    shapes = [jax.ShapeDtypeStruct((count, 1_100), jnp.float32) for count in (384, 383, rows)]
+    assert ["bf16" in str(jax.make_jaxpr(product)(shape)) for shape in shapes] == [True, False, False]
 
 
 @pytest.fixture(scope="module")
