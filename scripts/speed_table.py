@@ -40,8 +40,8 @@ def searching(beam: int, precision: str = "float32", shortlist: bool = False) ->
 
 
 def peer(beam: int) -> Callable[[Row], bool]:
-    """Test for rows of CTranslate2 with a beam size."""
-    return lambda row: "CTranslate2" in row["model"] and row["search"]["size"] == beam
+    """Test for rows of CTranslate2 with a beam size and the whole vocabulary."""
+    return lambda row: "CTranslate2" in row["model"] and row["search"]["size"] == beam and not row["shortlist"]
 
 
 GREEDY, GREEDY_8, PEER, PEER_5 = searching(1), searching(1, "int8"), peer(1), peer(5)
@@ -90,18 +90,19 @@ def shapes(name: str, results: Path = RESULTS) -> str:
     rows = json.loads((results / f"speed_shapes_{name}.json").read_text())["rows"]
     own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
     peers = sorted((row for row in rows if "CTranslate2" in row["model"]), key=_p50)
-    # Each model with its better number of threads, as later entries replace earlier ones.
-    best = {row["model"].split(" by ")[0]: row for row in reversed(peers)}
+    best: dict[str, Row] = {}
+    for row in peers:
+        best.setdefault(row["model"].split(" by ")[0], row)  # each model with its better number of threads
     shown = [row for row in rows if not row["causal"]] + [*own.values(), *best.values()]
     lines = [
-        "| model | passes | p50 | against own AR 6-6 | against own AR 12-1 | against the fastest by CTranslate2 |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| model | passes | p50 | against ar_6_6 | ar_6_2 | ar_12_1 | against the fastest by CTranslate2 |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in shown:
         precision = "int8" if row in best.values() else _precision(row)
-        against = [own["ar_6_6", precision], own["ar_12_1", precision], peers[0]]
+        against = [*(own[name, precision] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
         cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
-        lines.append(f"| {row['model']} | {row['num_steps'] or 'one a token'} | {_ms(row)} | {' | '.join(cells)} |")
+        lines.append(f"| {row['model']} | {row['num_steps'] or 'one per token'} | {_ms(row)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -163,7 +163,7 @@ def folders(name: str, distilled: str) -> list[Path]:
 def train(name: str, data: list[str], teacher: str) -> None:
     """Train a try to its end, unless it is there, and add the process time of this call to that of earlier ones."""
     each, run = TRIES[name], RUNS / name
-    recipe, asked = run.with_suffix(".recipe"), json.dumps([dataclasses.asdict(each), data, teacher])
+    recipe, asked = run.with_suffix(".recipe"), json.dumps([dataclasses.asdict(each), SHARED, data, teacher])
     if recipe.exists() and recipe.read_text() != asked:
         raise SystemExit(f"{run} was begun as another try or from other data: remove it and {recipe}")
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -212,17 +212,17 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(rows: dict[str, Any]) -> str:
-    """The board: a line for each try, the best of a budget first. Columns after BLEU belong to its best way."""
+    """The board: a line for each try, the best of a budget first. Columns after the best way belong to it."""
     tries = sorted(rows.values(), key=lambda each: (each["minutes"], -_best(each)["bleu"]))
     ways = [(1, 1), (1, 5), (4, 1), (4, 5)]
     head = ["CPU minutes", "start", "what changed", "steps"]
-    head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", *list(SCORES.values())[1:]]
+    head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", "its BLEU", *list(SCORES.values())[1:]]
     cells = []
     for each in tries:
         best, by_way = _best(each), {(score["steps"], score["lengths"]): score for score in each["rows"]}
         start = "teacher" if each["from_teacher"] else "nothing"
         numbers = [by_way.get(way, {}).get("bleu") for way in ways]
-        others = [best.get(name) for name in list(SCORES)[1:]]
+        others = [best.get(name) for name in SCORES]
         best_way = _way(best["steps"], best["lengths"])
         what = [f"{each['cpu_minutes']:.1f}", start, each["what"], f"{each['steps']:,}"]
         cells.append([*what, *map(_number, numbers), best_way, *map(_number, others)])
