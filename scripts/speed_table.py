@@ -41,7 +41,7 @@ def searching(beam: int, precision: str = "float32", shortlist: bool = False) ->
 
 def peer(beam: int) -> Callable[[Row], bool]:
     """Test for rows of CTranslate2 with a beam size and the whole vocabulary."""
-    return lambda row: "CTranslate2" in row["model"] and row["search"]["size"] == beam and not row["shortlist"]
+    return lambda row: _is_peer(row) and row["search"]["size"] == beam and not row["shortlist"]
 
 
 GREEDY, GREEDY_8, PEER, PEER_5 = searching(1), searching(1, "int8"), peer(1), peer(5)
@@ -89,7 +89,7 @@ def shapes(name: str, results: Path = RESULTS) -> str:
     """Format the table of deep encoders and shallow decoders of results/speed_shapes_NAME.json in Markdown."""
     rows = json.loads((results / f"speed_shapes_{name}.json").read_text())["rows"]
     own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
-    peers = sorted((row for row in rows if "CTranslate2" in row["model"]), key=_p50)
+    peers = sorted(filter(_is_peer, rows), key=_p50)
     best: dict[str, Row] = {}
     for row in peers:
         best.setdefault(row["model"].split(" by ")[0], row)  # each model with its better number of threads
@@ -99,8 +99,7 @@ def shapes(name: str, results: Path = RESULTS) -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in shown:
-        precision = "int8" if row in best.values() else _precision(row)
-        against = [*(own[name, precision] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
+        against = [*(own[name, _precision(row)] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
         cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
         lines.append(f"| {row['model']} | {row['num_steps'] or 'one per token'} | {_ms(row)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -135,8 +134,12 @@ def _training(results: Path) -> list[str]:
     return lines
 
 
+def _is_peer(row: Row) -> bool:
+    return "CTranslate2" in row["model"]
+
+
 def _searches(row: Row) -> bool:
-    return row["causal"] and "CTranslate2" not in row["model"]
+    return row["causal"] and not _is_peer(row)
 
 
 def _times_as_fast(ours: Row, theirs: Row) -> str:
@@ -146,7 +149,7 @@ def _times_as_fast(ours: Row, theirs: Row) -> str:
 
 
 def _precision(row: Row) -> str:
-    return "int8" if row["model"].endswith(", int8") else "float32"
+    return "int8" if ", int8" in row["model"] else "float32"  # a peer's number of threads follows
 
 
 def _rates(row: Row) -> list[float]:
