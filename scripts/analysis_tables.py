@@ -1,7 +1,7 @@
-"""Update the tables of docs/analysis.md from the JSON files of `padir analyse` in docs/analysis.
+"""Update the tables of docs/analysis.md and docs/findings.md from the results in docs/analysis and results.
 
 python scripts/analysis_tables.py           # prints them
-python scripts/analysis_tables.py --write   # puts them into the page
+python scripts/analysis_tables.py --write   # puts them into the pages
 
 Each table follows its mark, <!-- analysis_tables.py NAME -->, and ends at the next empty line.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = (DOCS / "analysis.md", DOCS / "findings.md")
 MARK = re.compile(r"(<!-- analysis_tables\.py (\w+) -->\n\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
 
 LABELS = {
@@ -177,22 +178,42 @@ def oracle_and_model(name: str, metric: str) -> str:
     return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
 
 
-def best_strategies() -> str:
-    """The strategy with the most right translations for every objective of results/toy_objectives.md, by passes."""
-    right = (DOCS.parent / "results" / "toy_objectives.md").read_text().partition("**toy_right**")[2].partition("**")[0]
-    found: dict[str, list[tuple[str, list[str]]]] = {}
-    for line in right.splitlines():
-        if line.startswith("| ") and "---" not in line and not line.startswith("| Model"):
-            name, strategy, _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            model = name or next(reversed(found))
-            found.setdefault(model, []).append((strategy, cells))
-    rows = []
-    for model, lines in found.items():
-        if lines[0][1][0] == "-":
-            continue  # an autoregressive model has no strategies
-        best = [max(lines, key=lambda line, place=place: float(line[1][place])) for place in range(4)]
-        rows.append([f"`{model}`", *(f"`{name}` {float(cells[i]):.1f}" for i, (name, cells) in enumerate(best))])
-    return markdown(["trained as", "1 pass", "2 passes", "4 passes", "10 passes"], rows)
+def objectives(corpus: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Read a table of results/CORPUS_objectives.md by model, option --strategy and steps."""
+    page = (DOCS.parent / "results" / f"{corpus}_objectives.md").read_text()
+    lines = page.partition(f"**{title}**")[2].partition("**")[0].strip().splitlines()
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        line = dict(zip(head, row, strict=True))
+        model = line["Model"] or next(reversed(found))
+        if line["1 step"] != "-" or line["Model"]:
+            option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", line["Strategy"]).replace(", ", ",")
+            found.setdefault(model, {})[option] = {k: v for k, v in line.items() if re.match(r"\d+ step", k)}
+    return {model: lines for model, lines in found.items() if "-" not in next(iter(lines.values())).values()}
+
+
+def best_strategies(corpus: str, title: str) -> str:
+    """The best strategy for each model by the metric of this title, for each number of passes."""
+    cells, columns = [], []
+    for model, tried in objectives(corpus, title).items():
+        columns = list(next(iter(tried.values())))
+        best = [(max(tried, key=lambda each, name=name: float(tried[each][name])), name) for name in columns]
+        cells.append([f"`{model}`", *(f"`{each}` {float(tried[each][name]):.1f}" for each, name in best)])
+    return markdown(
+        ["trained as", *(name.replace("step", "pass").replace("passs", "passes") for name in columns)], cells
+    )
+
+
+def every_strategy(corpus: str, title: str, column: str) -> str:
+    """Every strategy of every model by the metric of this title, after one number of passes."""
+    found = objectives(corpus, title)
+    strategies = dict.fromkeys(each for tried in found.values() for each in tried)
+    cells = [
+        [f"`{each}`", *(f"{float(tried[each][column]):.1f}" if each in tried else "-" for tried in found.values())]
+        for each in strategies
+    ]
+    return markdown(["strategy", *(f"`{model}`" for model in found)], cells)
 
 
 def _per_cent(share: float | None) -> str:
@@ -223,7 +244,10 @@ TABLES = {
     "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
     "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
     "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
-    "best_strategies": best_strategies,
+    "best_strategies": lambda: best_strategies("toy", "toy_right"),
+    "every_strategy": lambda: every_strategy("toy", "toy_right", "4 steps"),
+    "best_strategies_multi30k": lambda: best_strategies("multi30k", "BLEU"),
+    "every_strategy_multi30k": lambda: every_strategy("multi30k", "BLEU", "4 steps"),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 
@@ -239,10 +263,10 @@ def filled(page: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put them into docs/analysis.md")
-    path = DOCS / "analysis.md"
-    if parser.parse_args().write:
-        path.write_text(filled(path.read_text()))
-    else:
-        for _, name, _ in MARK.findall(path.read_text()):
+    parser.add_argument("--write", action="store_true", help="put them into the pages")
+    write = parser.parse_args().write
+    for path in PAGES:
+        if write:
+            path.write_text(filled(path.read_text()))
+        for _, name, _ in MARK.findall(path.read_text()) if not write else ():
             print(f"{name}\n\n{TABLES[name]()}\n")

@@ -33,7 +33,7 @@ def on_files(files: Files, config: Any) -> Files:
         "index.md": from_root("README.md"),
         "changelog.md": from_root("CHANGELOG.md"),
         "contributing.md": from_root("CONTRIBUTING.md"),
-        "toy_objectives.md": toy_objectives(),
+        "objectives.md": objectives(),
         "speed_tables.md": speed_tables(),
     }
     made |= {f"api/{name}.md": f"# {name}\n\n::: {name}\n" for name, _ in packages()}
@@ -180,20 +180,25 @@ MADE = {
     "api": api,
     "evaluation": TABLES["evaluation"],
     "by_steps": TABLES["by_steps"],
-    "toy_objectives": TABLES["toy_objectives"],
+    "objectives": TABLES["objectives"],
     "speed": SPEED["table"],
     "speed_shapes": SPEED["shapes"],
 }
 
 
-def toy_objectives() -> str:
+OBJECTIVES = {"toy": "The built-in corpus", "multi30k": "Multi30k, validation split"}
+
+
+def objectives() -> str:
     """The page of every objective and strategy, as `padir tables` wrote it."""
-    return (
-        "# Every objective and strategy\n\nWritten by [`scripts/toy_objectives.sh`]"
-        f"({GITHUB}scripts/toy_objectives.sh), which trains each objective on the built-in corpus (3,000 updates, 2 CPU"
-        " cores) and decodes each model with every strategy that has a meaning for it.\n\n"
-        + (ROOT / "results" / "toy_objectives.md").read_text()
+    text = "# Every objective and strategy\n\nWritten by [`scripts/objectives.sh`]"
+    text += (
+        f"({GITHUB}scripts/objectives.sh), which trains objectives with equal data, size and number of updates (1,500)"
     )
+    text += " and decodes each model with every strategy that has a meaning for it, at one length.\n"
+    for name, heading in OBJECTIVES.items():
+        text += f"\n## {heading}\n\n{(ROOT / 'results' / f'{name}_objectives.md').read_text()}"
+    return text
 
 
 def speed_tables() -> str:

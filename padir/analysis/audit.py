@@ -166,8 +166,9 @@ def sampling_floor(truth: Truth, seed: int, repeats: int = 20) -> Errors:
 
 
 def suits(strategy: Strategy, canvas: str) -> bool:
-    """True if a strategy runs on a canvas: what needs masks, or to know which positions are seen, on masks alone."""
-    return canvas == "mask" or not {"mask", "decontextualised"} & getattr(strategy, "needs", frozenset())
+    """True if a strategy can start from this kind of canvas, with a decoder that knows which positions are hidden."""
+    unmet = {"pieces"} if canvas == "mask" else {"mask", "decontextualised"}
+    return not unmet & getattr(strategy, "needs", frozenset())
 
 
 def of_oracle(truth: Truth, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, float]:

@@ -32,7 +32,7 @@ from padir.interop.standalone import Exported, ExportError
 from padir.models import products
 from padir.models.directory import save_model
 from padir.models.params import init_params
-from padir.refinement.corruption import Mask
+from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import STRATEGIES, Constant, MaskPredict
 from padir.storage.manifest import write_manifest
 
@@ -191,8 +191,9 @@ class TestModels:
     @pytest.mark.parametrize("name", STRATEGIES)
     def test_with_every_strategy(self, tokenizer, tmp_path, name):
         needs = getattr(STRATEGIES[name], "needs", frozenset())
-        sizes = {need: True for need in needs - {"mask"}}
-        translator = random_translator(tokenizer, corruption=Mask(), **sizes)
+        sizes = {need: True for need in needs - {"mask", "pieces"}}
+        corruption = Uniform() if "pieces" in needs else Mask()
+        translator = random_translator(tokenizer, corruption=corruption, **sizes)
         decoding = Decoding(strategy=STRATEGIES[name](), num_steps=3)
         loaded = exported_and_loaded(translator, tmp_path / "out", decoding)
         same(loaded.translate(TEXTS), translator.translate(TEXTS, decoding), loaded)

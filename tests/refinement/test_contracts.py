@@ -32,8 +32,11 @@ def kinds_of_canvas(name):
     A random one, on which a start token may be written, and one of masks, on which none may; or one that says what a
     decontextualised decoder sees, which some need and another treats in its own way.
     """
-    if "decontextualised" in getattr(STRATEGIES[name], "needs", ()):
+    needs = getattr(STRATEGIES[name], "needs", ())
+    if "decontextualised" in needs:
         return ["decontextualised"]
+    if "pieces" in needs:
+        return ["uniform"]
     return ["uniform", "mask_range", *(["decontextualised"] if name == "independent_parallel" else [])]
 
 

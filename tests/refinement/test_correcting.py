@@ -73,13 +73,24 @@ class TestGibbsCorrector:
         assert distance(self.after(GibbsCorrector(0.1), 39), noised(JOINT_VVV, 0.1)) > 0.15
         assert distance(self.after(GibbsCorrector(RATE, share=1.0), 39), expected) > 0.12
 
+    def test_the_first_canvas_tells_nothing(self):
+        """Dividing by the likelihood of any rate below 1 would repel the tokens that it happens to show."""
+        before, logits = canvas([20, 21, 22]), output([20, 21, 22], [3.0] * 3)
+        prob_LV = np.asarray(jax.nn.softmax(logits.logits_BLV[0, :3]))
+        starts = jax.tree.map(lambda each: jnp.repeat(each, ROWS, axis=0), (before, logits))
+        after, _ = GibbsCorrector(1e-6).step(keys(ROWS), *starts, (), step=0, num_steps=9)
+        kept_L = np.asarray(after.tokens_BL[:, :3] == before.tokens_BL[:, :3]).mean(0)
+        np.testing.assert_allclose(kept_L, prob_LV[range(3), [20, 21, 22]], atol=0.05)
+
     def test_divides_the_own_token_out(self):
         """If a decoder knows nothing but the odds of z_i under the noise, every token is as likely."""
         strategy, before = GibbsCorrector(0.4), canvas([20, 21, MASK])
         odds_L2 = np.log([0.6 + 0.4 / PIECES, 0.4 / PIECES])
         logits_LV = np.full((4, IDS.vocab_size), odds_L2[1], np.float32)
         logits_LV[[0, 1], [20, 21]] = odds_L2[0]
-        flat = strategy._without_own(jnp.asarray(logits_LV)[None], before)[0, :3, IDS.first_regular : IDS.end_regular]
+        flat = strategy._without_own(jnp.asarray(logits_LV)[None], before, 0.4)[
+            0, :3, IDS.first_regular : IDS.end_regular
+        ]
         np.testing.assert_allclose(flat, jnp.broadcast_to(flat[:, :1], flat.shape), atol=1e-5)
 
     def test_draws_its_share_and_the_last_step_writes_the_argmax(self):
@@ -125,8 +136,11 @@ class TestPredictorCorrector:
         start = draft(keys(1), jnp.array([4]), 4, Uniform(), IDS)
         answer = oracle(jnp.array([[20, 21, 22, EOS]]))
         assert refine(keys(1), start, answer, Padir(), num_steps=9).passes_B.tolist() == [2]
-        refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9)
+        refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9, trace=True)
         assert refined.passes_B.tolist() == [9] and refined.tokens_BL.tolist() == [[20, 21, 22, EOS]]
+        # padir's second and last step is pass 3. Each pass from then on hides positions for the next one to draw.
+        hidden_TL = np.asarray(refined.tokens_TBL)[3:9, 0, :3] != [20, 21, 22]
+        assert hidden_TL.any(-1).all()
 
     @pytest.mark.parametrize(("strategy", "oscillates"), [("padir", True), ("padir:end_cycles=False", False)])
     def test_tells_that_the_strategy_oscillated(self, strategy, oscillates):

@@ -214,9 +214,20 @@ class TestNeeds:
         with pytest.raises(PadirError, match="Own needs a rejecter head"):
             check_strategy(Own(), canvas=Uniform(), trained=Uniform(), config=ORDINARY)
 
+    @pytest.mark.parametrize(
+        ("canvas", "trained", "decontextualised"),
+        [(Mask(), Mask(), False), (Mask(), Mixed(), False), (Mixed(), Mixed(), False), (Uniform(), Uniform(), True)],
+    )
+    def test_pieces_are_needed_on_the_canvas_and_in_training(self, canvas, trained, decontextualised):
+        config = DISCO if decontextualised else ORDINARY
+        with pytest.raises(PadirError, match="gibbs_corrector needs drafts of random pieces and a model"):
+            check_strategy(GibbsCorrector(), canvas=canvas, trained=trained, config=config)
+        check_strategy(GibbsCorrector(), canvas=Uniform(), trained=Mixed(), config=ORDINARY)
+
     def test_every_need_is_checked(self):
         assert all(
-            getattr(cls, "needs", set()) <= {"mask", "rejecter", "decontextualised"} for cls in STRATEGIES.values()
+            getattr(cls, "needs", set()) <= {"mask", "pieces", "rejecter", "decontextualised"}
+            for cls in STRATEGIES.values()
         )
 
 

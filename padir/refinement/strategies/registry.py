@@ -113,10 +113,10 @@ class PredictorCorrector:
         inner_B = ~memory.ended_B & (steps % cycle == 0)
         after, inner = choose_rows(inner_B, stepped, (corrected, memory.inner))
         written_BL = canvas.free_BL & (after.score_BL < 0)
-        corrects = (steps % cycle < self.corrections) & (steps < num_steps - 1)  # whether the next pass corrects
-        count_BL = share_of(self.share, written_BL, canvas.segment_BL)
-        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects
         ended_B = jnp.where(inner_B, after.done_B, memory.ended_B)
+        corrects_B = (ended_B | (steps % cycle < self.corrections)) & (steps < num_steps - 1)  # in the next pass
+        count_BL = share_of(self.share, written_BL, canvas.segment_BL)
+        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_B[:, None]
         after = dataclasses.replace(hide(after, hidden_BL), done_B=canvas.done_B)
         return after, CorrectorMemory(inner, ended_B, hidden_BL)
 

@@ -14,12 +14,13 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     """Checks that a model can be decoded with a strategy from drafts of a corruption.
 
     The drafts must consist of noise that the model was trained with. This does not apply to a decontextualised decoder,
-    which sees no noise at all. The strategy's attribute `needs` may name three requirements:
+    which sees no noise at all. The strategy's attribute `needs` may name four requirements:
 
     - "decontextualised": a decoder in which a position can be kept from seeing other positions.
     - "rejecter": a decoder with a rejecter head.
     - "mask": a decoder that can be told which positions are hidden, because it was trained with masks or does not see
       hidden positions. Only such a decoder gives the conditional distribution of a position given the others.
+    - "pieces": a decoder that was trained with random pieces, from drafts of random pieces.
 
     Args:
       canvas: the corruption that drafts are made with.
@@ -42,9 +43,15 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
             f"{name} needs a rejecter head (ModelConfig.rejecter = True), which this model does not have: choose one of"
             f" {others}"
         )
+    kinds, known = noise_kinds(canvas), noise_kinds(trained)
+    pieces = kinds in (None, {"pieces"}) and (known is None or "pieces" in known) and not config.decontextualised
+    if "pieces" in needs and not pieces:
+        raise PadirError(
+            f"{name} needs drafts of random pieces and a model that was trained with them, but the canvas is made with"
+            f" {canvas} and the model was trained with {trained}: choose one of {others}"
+        )
     if config.decontextualised:
         return
-    kinds, known = noise_kinds(canvas), noise_kinds(trained)
     if "mask" in needs and known == {"pieces"}:
         raise PadirError(
             f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks: choose"

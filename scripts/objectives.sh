@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Trains several objectives with equal data, size and number of updates, then decodes each model with every strategy that
+# has a meaning for it.
+#   scripts/objectives.sh toy                         every objective, on the built-in corpus: results/toy_objectives.md
+#   scripts/objectives.sh multi30k DIR KNOWN_WORDS..  four objectives, on a teacher's translations of Multi30k de-en, whose
+#                                                     files are in DIR: results/multi30k_objectives.md (validation split)
+# KNOWN_WORDS are files of human English text; outputs with a word that they lack are counted. The teacher is `de_en_ar`,
+# trained further on Multi30k. STEPS sets the number of updates. Takes some three hours on 2 cores; resumes if interrupted.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0
+    sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound renoise frechet factor p2 remdm:temperature=0
+    gibbs_corrector:temperature=0 predictor_corrector block_gibbs:temperature=0,order=margin
+    independent_parallel:temperature=0 easy_first)
+steps="${STEPS:-1500}"
+models=()
+
+padir() { .venv/bin/python -m padir "$@"; }
+
+prepared() { [[ -f "data/$1/manifest.json" ]]; }
+
+# train_objective RUNS NAME WORDS..: leaves the model RUNS/NAME.
+train_objective() {
+    local runs="$1" name="$2" files=()
+    case "$name" in
+        self_conditioning) files=(--gin_file=configs/objective/padir.gin --gin_file=configs/ablation/self_conditioning.gin) ;;
+        *) files=("--gin_file=configs/objective/$name.gin") ;;
+    esac
+    padir train "--gin_file=$3" "${files[@]}" --model_dir "$runs/$name" --gin.train.num_steps="$steps" \
+        --gin.Intervals.evaluate=0 "${@:4}"
+    models+=("$name=$runs/$name")
+}
+
+# compare CORPUS STEPS METRICS WORDS..: writes results/CORPUS_objectives.md; STEPS and METRICS are lists of words.
+compare() {
+    local num_steps metrics
+    read -ra num_steps <<<"$2"
+    read -ra metrics <<<"$3"
+    padir evaluate --model "${models[@]}" --strategy "${strategies[@]}" --num_steps "${num_steps[@]}" --top_k 1 \
+        --batch_size 256 --output "runs/$1_objectives/table" "${@:4}"
+    padir tables "runs/$1_objectives/table.json" --metrics "${metrics[@]}" --across steps --output "results/$1_objectives.md"
+}
+
+toy() {
+    local name
+    if ! prepared toy_de_en; then
+        padir vocab --task toy_de_en --size 2400 --output data/toy.model
+        padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --max_source_tokens 64 --max_target_tokens 64
+    fi
+    for name in padir self_conditioning one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive; do
+        train_objective runs/toy_objectives "$name" configs/run/toy_cpu.gin --gin.ModelConfig.length_unit=1 # also for sundae
+    done
+    compare toy "1 2 4 10" "toy_right toy_mixed bleu passes" --data data/toy_de_en
+}
+
+multi30k() {
+    local name data=data/multi30k_de_en_general teacher=runs/multi30k_objectives/teacher
+    prepared multi30k_de_en_general || padir prepare --task multi30k_de_en --data_dir "$1" --output "$data" \
+        --vocab padir/pretrained/de_en_ar/vocab.model --max_source_tokens 120 --max_target_tokens 120
+    padir train --gin_file=configs/run/multi30k_de_en_ar_cpu.gin --data "$data" --model_dir "$teacher" \
+        "--gin.train.start_from='de_en_ar'" --gin.train.num_steps=1200 --gin.ModelConfig.dropout_rate=0.1 \
+        --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 --gin.Batching.row_length=80 --gin.Batching.rows=13
+    prepared multi30k_de_en_general_distilled || padir distill --model "$teacher" --data "$data" \
+        --output "${data}_distilled" --beam 5 --batch_size 128
+    for name in padir self_conditioning mdlm rdm; do
+        train_objective runs/multi30k_objectives "$name" configs/run/multi30k_de_en_distilled_cpu.gin --data "${data}_distilled" \
+            "--gin.train.start_from='$teacher'" --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 \
+            --gin.Objective.length_weight=5.0
+    done
+    models+=("autoregressive=$teacher")
+    compare multi30k "1 4 10" "bleu non_words stutter_before passes" --data "$data" --split validation --known_words "${@:2}"
+}
+
+case "${1:-}" in
+    toy | multi30k) make_environment && "$@" ;;
+    *) echo "usage: scripts/objectives.sh toy | multi30k DIR KNOWN_WORDS.." >&2 && exit 2 ;;
+esac
