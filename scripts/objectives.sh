@@ -2,7 +2,7 @@
 # Trains several objectives with equal data, size and number of updates, then decodes each model with every strategy that
 # has a meaning for it.
 #   scripts/objectives.sh toy                         every objective, on the built-in corpus: results/toy_objectives.md
-#   scripts/objectives.sh multi30k DIR KNOWN_WORDS..  four objectives, on a teacher's translations of Multi30k de-en, whose
+#   scripts/objectives.sh multi30k DIR KNOWN_WORDS..  three objectives, on a teacher's translations of Multi30k de-en, whose
 #                                                     files are in DIR: results/multi30k_objectives.md (validation split)
 # KNOWN_WORDS are files of human English text; outputs with a word that they lack are counted. The teacher is `de_en_ar`,
 # trained further on Multi30k. STEPS sets the number of updates. Takes some three hours on 2 cores; resumes if interrupted.
@@ -64,7 +64,7 @@ multi30k() {
         --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 --gin.Batching.row_length=80 --gin.Batching.rows=13
     prepared multi30k_de_en_general_distilled || padir distill --model "$teacher" --data "$data" \
         --output "${data}_distilled" --beam 5 --batch_size 128
-    for name in padir self_conditioning mdlm rdm; do
+    for name in padir mdlm rdm; do
         train_objective runs/multi30k_objectives "$name" configs/run/multi30k_de_en_distilled_cpu.gin --data "${data}_distilled" \
             "--gin.train.start_from='$teacher'" --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 \
             --gin.Objective.length_weight=5.0

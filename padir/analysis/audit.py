@@ -1,4 +1,4 @@
-"""Errors of decoding strategies beside an exact decoder, and beside a model on the same sentences.
+"""Errors of decoding strategies with an exact decoder, and with a model on the same sentences.
 
 With an exact decoder (`padir.analysis.oracle`) the error is the strategy's own; what a model's error has beyond this is
 the model's. The outputs of one sentence are R draws, counted by right answer. With w_k, the probability of a right

@@ -74,7 +74,7 @@ def noisy_correlation(prob_S: Float[np.ndarray, " S"], rate: float) -> float:
 
 
 def canvas_map(prob_S: Float[np.ndarray, " S"], canvases: int) -> Float[np.ndarray, " S"]:
-    """Law of x = f(canvas) for the best rounding that we can prove: at least (M - S) p of M equally likely canvases."""
+    """Law of a state that is read off M equally likely canvases, of which each state has at least (M - S) p."""
     count_S = np.floor((canvases - len(prob_S)) * prob_S) + 1
     count_S[int(np.argmax(prob_S))] += canvases - count_S.sum()
     return count_S / canvases

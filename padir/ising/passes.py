@@ -14,6 +14,7 @@ from padir.ising.cliques import Clique
 from padir.ising.decoders import Oracle
 from padir.ising.experiments import Progress, Row, quiet
 from padir.ising.tensorisation import divergence
+from padir.refinement.strategies.schedules import SCHEDULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +61,7 @@ def schedule_costs(sizes: ScheduleSizes, progress: Progress = quiet) -> list[Row
         found_best = schedules.best_schedules(curve)
         for passes in sorted({c << p for c in (1, 3) for p in range(9) if c << p <= sizes.num_spins}):
             least, best = found_best[passes - 1]
-            fixed = {each: make(sizes.num_spins, passes) for each, make in schedules.SCHEDULES.items()}
+            fixed = {each: schedules.sizes_of(each, sizes.num_spins, passes) for each in SCHEDULES}
             found = [("best", least, best), *((each, schedules.cost(curve, k), k) for each, k in fixed.items())]
             for each, kl, steps in [*found, ("random", schedules.random_cost(curve, passes), None)]:
                 rows.append(
@@ -80,7 +81,7 @@ def schedule_bounds(sizes: ScheduleSizes) -> list[Row]:
     """Exact costs of equal and of doubling sizes beside their bounds, where the number of passes divides the spins."""
     rows = []
     for name, curve in curves(sizes).items():
-        doubling = schedules.doubling(sizes.num_spins, sizes.num_spins.bit_length())
+        doubling = schedules.sizes_of("doubling", sizes.num_spins, sizes.num_spins.bit_length())
         of_model = {
             "total_correlation": schedules.total_correlation(curve),
             "dual_total_correlation": schedules.dual_total_correlation(curve),
@@ -91,26 +92,26 @@ def schedule_bounds(sizes: ScheduleSizes) -> list[Row]:
         }
         for passes in (p for p in range(1, sizes.num_spins) if sizes.num_spins % p == 0):
             size = sizes.num_spins // passes
-            uniform = {
+            equal = {
                 "lower": schedules.phases_bound(curve, size),
-                "uniform": schedules.cost(curve, schedules.uniform(sizes.num_spins, passes)),
+                "linear": schedules.cost(curve, schedules.sizes_of("linear", sizes.num_spins, passes)),
                 "upper": schedules.equal_bound(curve, size),
             }
-            rows.append({"model": name, "passes": passes, **uniform, **of_model})
+            rows.append({"model": name, "passes": passes, **equal, **of_model})
     return rows
 
 
 def phrase_errors(size: int, copies: Sequence[int] = (1, 4, 16, 64, 256)) -> list[Row]:
     """Errors of tokens and of whole sequences for sentences of independent phrases, by passes and phrases.
 
-    Each pass draws the same share of every phrase, in a fixed order. `low` and `high` bound the total variation
-    distance of the whole sequences.
+    Each pass draws as many spins of every phrase as the schedule "geometric" says, in a fixed order. `low` and `high`
+    bound the total variation distance of the whole sequences.
     """
     each = phrase(size)
     oracle = Oracle(model.distribution(model.clique(size, size, each.coupling, each.field)))
     rows = []
     for passes in range(1, size):
-        ends = np.cumsum([0, *schedules.uniform(size, passes)]).tolist()
+        ends = np.cumsum([0, *schedules.sizes_of("geometric", size, passes)]).tolist()
         blocks = [(1 << end) - (1 << start) for start, end in zip(ends, ends[1:], strict=False)]
         law_S = decoders.partition_law(oracle, blocks)
         for count in copies:

@@ -7,16 +7,19 @@ derives the formulas and bounds. Axis letter here: M = N + 1 numbers of spins.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from padir.errors import PadirError
 from padir.ising.cliques import Clique, counts, log_choose
 from padir.ising.decoders import Oracle
+from padir.refinement.strategies.schedules import still_hidden
 
 Curve = Float[np.ndarray, " M"]  # h(0) = 0, h(1), ..., h(N), in nats
 
@@ -109,42 +112,16 @@ def best_schedules(curve: Curve) -> list[tuple[float, list[int]]]:
     return found
 
 
-def _rounded(share_T: np.ndarray, num_spins: int) -> list[int]:
-    """Sizes whose running sums are close to these shares of the spins; every pass draws a spin at least."""
-    shown, passes = [0], len(share_T)
-    for step, share in enumerate(share_T, 1):
-        shown.append(min(max(round(num_spins * share), shown[-1] + 1), num_spins - (passes - step)))
-    return np.diff(shown).tolist()
+@functools.cache
+def sizes_of(schedule: str, num_spins: int, passes: int) -> list[int]:
+    """How many spins each pass of one of the decoder's schedules draws; passes that would draw none are left out.
 
-
-def uniform(num_spins: int, passes: int) -> list[int]:
-    """Equal sizes, up to rounding.
-
-    >>> uniform(10, 4)
-    [2, 3, 3, 2]
+    >>> {name: sizes_of(name, 15, 4) for name in ("linear", "cosine", "geometric", "doubling")}
+    {'linear': [4, 4, 4, 3], 'cosine': [2, 3, 5, 5], 'geometric': [1, 2, 4, 8], 'doubling': [2, 2, 4, 7]}
     """
-    return _rounded(np.arange(1, passes + 1) / passes, num_spins)
-
-
-def cosine(num_spins: int, passes: int) -> list[int]:
-    """Few spins first, then more: 1 - cos(πt/2T) of them are shown after pass t.
-
-    >>> cosine(10, 4)
-    [1, 2, 3, 4]
-    """
-    return _rounded(1 - np.cos(np.pi * np.arange(1, passes + 1) / (2 * passes)), num_spins)
-
-
-def doubling(num_spins: int, passes: int) -> list[int]:
-    """Each pass draws twice as many spins as the one before, up to rounding.
-
-    >>> doubling(15, 4)
-    [1, 2, 4, 8]
-    """
-    return _rounded((2.0 ** np.arange(1, passes + 1) - 1) / (2.0**passes - 1), num_spins)
-
-
-SCHEDULES: dict[str, Callable[[int, int], list[int]]] = {"uniform": uniform, "cosine": cosine, "doubling": doubling}
+    length_11 = jnp.array([[num_spins]])
+    hidden = [num_spins, *(int(still_hidden(schedule, length_11, t, passes)[0, 0]) for t in range(1, passes + 1))]
+    return [before - after for before, after in itertools.pairwise(hidden) if before > after]
 
 
 def compositions(num_spins: int, passes: int) -> Iterator[list[int]]:

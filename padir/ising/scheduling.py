@@ -16,6 +16,7 @@ from padir.ising.masks import block_sum
 from padir.ising.model import distribution
 from padir.ising.statement import Statement, equal, less, truth
 from padir.ising.tensorisation import divergence
+from padir.refinement.strategies.schedules import SCHEDULES
 
 Margins = Iterator[float]
 
@@ -47,8 +48,8 @@ def _best(rng: np.random.Generator, num_spins: int) -> Margins:
         yield -abs(schedules.cost(curve, sizes) - least) / scale
         yield -abs(min(every) - least) / scale
         yield -abs(float(np.mean(every)) - schedules.random_cost(curve, passes)) / scale
-        for schedule in schedules.SCHEDULES.values():
-            yield (schedules.cost(curve, schedule(num_spins, passes)) - least) / scale
+        for schedule in SCHEDULES:
+            yield (schedules.cost(curve, schedules.sizes_of(schedule, num_spins, passes)) - least) / scale
 
 
 def _equal_sizes(rng: np.random.Generator, num_spins: int) -> Margins:

@@ -46,7 +46,7 @@ def _partitions(rng: np.random.Generator, num_spins: int) -> Margins:
 def posterior_gap(
     prob_S: Float[np.ndarray, " S"], prior_O: Float[np.ndarray, " O"], law_OS: Float[np.ndarray, "O S"]
 ) -> float:
-    """E KL(prior of the order ‖ its posterior given a true state): what a random order has below the average."""
+    """Mean KL between the prior of the order and its posterior given a true state."""
     posterior_OS = prior_O[:, None] * law_OS / (prior_O @ law_OS)
     return float(prob_S @ (prior_O @ np.log(prior_O[:, None] / posterior_OS)))
 

@@ -2,14 +2,21 @@
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.fakes import IDS, keys, moody
 
 from padir.errors import PadirError
 from padir.ising import model, passes, schedules, scheduling
 from padir.ising.cliques import Clique
 from padir.ising.decoders import Oracle
 from padir.ising.model import Ising
+from padir.refinement.corruption import Mask
+from padir.refinement.drafting import draft
+from padir.refinement.loop import refine
+from padir.refinement.strategies import MaskPredict
+from padir.refinement.strategies.schedules import SCHEDULES
 
 
 def enumerated(drawn):
@@ -34,31 +41,36 @@ def test_equal_spins_need_one_spin_first():
     assert schedules.total_correlation(curve) == pytest.approx(7 * math.log(2))
     assert schedules.dual_total_correlation(curve) == pytest.approx(math.log(2))
     assert schedules.best_schedules(curve)[1] == (pytest.approx(0.0), [1, 7])
-    assert schedules.cost(curve, schedules.uniform(8, 2)) == pytest.approx(3 * math.log(2))
+    assert schedules.cost(curve, schedules.sizes_of("linear", 8, 2)) == pytest.approx(3 * math.log(2))
     assert schedules.random_cost(curve, 2) == pytest.approx(
         3 * math.log(2)
     )  # the first pass draws 4 of them on average
 
 
-@pytest.mark.parametrize("make", schedules.SCHEDULES.values(), ids=schedules.SCHEDULES)
-def test_schedules_draw_every_spin_once(make):
-    for num_spins in (1, 5, 64):
-        for count in range(1, num_spins + 1):
-            sizes = make(num_spins, count)
-            assert len(sizes) == count and sum(sizes) == num_spins and min(sizes) >= 1
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_sizes_are_those_of_the_decoder(schedule):
+    """Mask-Predict with this schedule, run on the canvas."""
+    start = draft(keys(1), jnp.array([14]), 14, Mask(), IDS)
+    for count in (1, 2, 5, 13):
+        ran = refine(
+            keys(1), start, moody(start.segment_BL), MaskPredict(schedule=schedule), num_steps=count, trace=True
+        )
+        hidden_T = (np.asarray(ran.tokens_TBL)[:, 0] == IDS.mask).sum(-1)
+        drawn_T = -np.diff(hidden_T[: int(ran.passes_B[0]) + 1])
+        assert schedules.sizes_of(schedule, 13, count) == [size for size in drawn_T.tolist() if size]
 
 
 def test_doubling_beats_equal_sizes_on_a_clique_only():
     sizes = passes.ScheduleSizes(num_spins=32)
     found = {(row["model"], row["schedule"]): row for row in passes.schedule_costs(sizes) if row["passes"] == 8}
-    assert found["one clique", "doubling"]["kl"] < 1e-3 < 1 < found["one clique", "uniform"]["kl"]
-    assert found["chain", "doubling"]["kl"] > found["chain", "uniform"]["kl"] > found["chain", "best"]["kl"]
+    assert found["one clique", "doubling"]["kl"] < 1e-3 < 1 < found["one clique", "linear"]["kl"]
+    assert found["chain", "doubling"]["kl"] > found["chain", "linear"]["kl"] > found["chain", "best"]["kl"]
     assert sum(map(int, found["phrases", "best"]["sizes"].split())) == 32
 
 
 def test_bounds_hold_for_the_large_models():
     for row in passes.schedule_bounds(passes.ScheduleSizes(num_spins=32)):
-        assert row["uniform"] <= row["upper"] + 1e-9
+        assert row["linear"] <= row["upper"] + 1e-9
         assert row["doubling"] <= row["doubling_upper"]
         assert row["doubling_upper"] == pytest.approx(
             row["dual_total_correlation"] + row["between"]

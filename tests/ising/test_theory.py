@@ -100,7 +100,7 @@ def alone(query_NK, key_NK, value_NW):
 
 def equal_sizes(curve):
     num_spins = len(curve) - 1
-    found = [schedules.uniform(num_spins, passes) for passes in range(1, num_spins + 1)]
+    found = [schedules.sizes_of("linear", num_spins, passes) for passes in range(1, num_spins + 1)]
     return [(schedules.cost(curve, sizes), sizes) for sizes in found]
 
 

@@ -81,7 +81,7 @@ def test_costs_of_schedules():
     assert len(told) == 18
     for name, passes, sizes, *costs in told:
         assert sizes in ("", found[name, int(passes), "best"]["sizes"])
-        for schedule, cell in zip(("best", "uniform", "cosine", "doubling", "random"), costs, strict=True):
+        for schedule, cell in zip(("best", "linear", "cosine", "geometric", "doubling", "random"), costs, strict=True):
             assert number(cell) == pytest.approx(found[name, int(passes), schedule]["kl"], rel=0.03)
 
 
@@ -90,7 +90,7 @@ def test_bounds_of_schedules():
     found = {(row["model"], row["passes"]): row for row in bounds}
     for name, passes, *cells_of in table("| model | T | lower bound"):
         row = found[name, int(passes)]
-        assert list(map(number, cells_of)) == pytest.approx([row[k] for k in ("lower", "uniform", "upper")], rel=0.01)
+        assert list(map(number, cells_of)) == pytest.approx([row[k] for k in ("lower", "linear", "upper")], rel=0.01)
     for cost, bound, name in re.findall(r"([\d.e−]+) of at\s+most ([\d.]+) \((\w[\w ]*)\)", TEXT):
         row = found.pop((name, 1))
         assert [number(cost), number(bound)] == pytest.approx([row["doubling"], row["doubling_upper"]], rel=0.02)

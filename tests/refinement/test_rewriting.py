@@ -176,7 +176,7 @@ class TestPadir:
 
 
 def test_scores_of_a_finished_row_are_log_probabilities_given_its_tokens():
-    """So the best of several drafts by the model's own score is the best by pseudo-likelihood."""
+    """So the model's own score says how far it agrees with its own draft."""
     start = draft(keys(4), jnp.array([2, 5, 9, 12]), 12, Uniform(), IDS)
     logits_fn = moody(start.segment_BL)
     refined = refine(keys(4), start, logits_fn, Padir(remask="none"), num_steps=30)

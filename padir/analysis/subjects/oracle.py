@@ -1,4 +1,4 @@
-"""Oracle audit: the error of every strategy beside the exact conditionals, and how much more the model's is."""
+"""Oracle audit: the error of every strategy with the exact conditionals, and how much a model adds to it."""
 
 from __future__ import annotations
 

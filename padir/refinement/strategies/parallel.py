@@ -39,7 +39,7 @@ class Frechet:
     writes together are the most likely combination, whatever the dependence between their positions; this module's
     docstring derives the rule. A sentence's most confident position is always written, and the last step writes all
     hidden positions. A row is done when no position is hidden. The memory is hidden_BL, the positions that are not yet
-    written. arXiv 2606.02955 proposes this rule for diffusion language models (its abstract names the bound).
+    written. arXiv 2606.02955 proposes this rule for diffusion language models (its project page states it).
 
     Attributes:
       bound: above 0; a larger bound writes more positions in a step and guarantees nothing.
@@ -71,7 +71,7 @@ class Factor(Frechet):
     """Writes the k most confident hidden positions while k + 1 times the largest of their doubts is below a bound.
 
     This is `Frechet` with the largest doubt in place of every doubt, so that it never writes more in a step. It is the
-    rule of Fast-dLLM (arXiv 2505.22618), as the abstract of arXiv 2606.02955 describes it.
+    rule of Fast-dLLM (arXiv 2505.22618), as the project page of arXiv 2606.02955 quotes it.
     """
 
     def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
