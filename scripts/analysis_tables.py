@@ -179,18 +179,18 @@ def oracle_and_model(name: str, metric: str) -> str:
 
 
 def objectives(corpus: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
-    """Read a table of results/CORPUS_objectives.md by model, option --strategy and steps."""
+    """Read a table of results/CORPUS_objectives.md by model, strategy and steps: of one hypothesis."""
     page = (DOCS.parent / "results" / f"{corpus}_objectives.md").read_text()
     lines = page.partition(f"**{title}**")[2].partition("**")[0].strip().splitlines()
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     found: dict[str, dict[str, dict[str, str]]] = {}
-    for row in rows:
-        line = dict(zip(head, row, strict=True))
-        model = line["Model"] or next(reversed(found))
-        if line["1 step"] != "-" or line["Model"]:
+    model = ""
+    for line in (dict(zip(head, row, strict=True)) for row in rows):
+        model = line["Model"] or model
+        if line["# Hyp."] == "1" and line["1 step"] != "-":
             option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", line["Strategy"]).replace(", ", ",")
             found.setdefault(model, {})[option] = {k: v for k, v in line.items() if re.match(r"\d+ step", k)}
-    return {model: lines for model, lines in found.items() if "-" not in next(iter(lines.values())).values()}
+    return found
 
 
 def best_strategies(corpus: str, title: str) -> str:

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
-strategies=(padir mask_predict constant:share=0.2 sundae:share=0.5,temperature=0
+strategies=(padir mask_predict mask_predict:schedule=cosine mask_predict:schedule=geometric constant:share=0.2 sundae:share=0.5,temperature=0
     sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound renoise frechet factor p2 remdm:temperature=0
     gibbs_corrector:temperature=0 predictor_corrector block_gibbs:temperature=0,order=margin
     independent_parallel:temperature=0 easy_first)
@@ -40,7 +40,7 @@ compare() {
     read -ra metrics <<<"$3"
     padir evaluate --model "${models[@]}" --strategy "${strategies[@]}" --num_steps "${num_steps[@]}" --top_k 1 \
         --batch_size 256 --output "runs/$1_objectives/table" "${@:4}"
-    padir tables "runs/$1_objectives/table.json" --metrics "${metrics[@]}" --across steps --output "results/$1_objectives.md"
+    padir tables "runs/$1_objectives/table"*.json --metrics "${metrics[@]}" --across steps --output "results/$1_objectives.md"
 }
 
 toy() {
@@ -52,6 +52,10 @@ toy() {
     for name in padir self_conditioning one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive; do
         train_objective runs/toy_objectives "$name" configs/run/toy_cpu.gin --gin.ModelConfig.length_unit=1 # also for sundae
     done
+    # Sixteen hypotheses: 2 lengths with 8 drafts each, as SUNDAE decodes.
+    padir evaluate --model padir=runs/toy_objectives/padir sundae=runs/toy_objectives/sundae --data data/toy_de_en \
+        --strategy padir sundae:share=0.3,temperature=0,order=uncertain --num_steps 4 10 --top_k 2 --draws 8 \
+        --output runs/toy_objectives/table_drafts
     compare toy "1 2 4 10" "toy_right toy_mixed bleu passes" --data data/toy_de_en
 }
 

@@ -88,9 +88,10 @@ def objectives() -> str:
         if line.startswith("**"):
             metric = line.strip("*")
         elif line.startswith("| ") and "---" not in line:
-            name, strategy, _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+            name, strategy, hypotheses, *cells = [cell.strip() for cell in line.strip("|").split("|")]
             model = name or model
-            found[metric, model, strategy] = cells
+            if hypotheses == "1" or strategy == "beam":
+                found[metric, model, strategy] = cells
     lines = []
     for model, strategy, option in DECODED:
         right, mixed, passes = (found[metric, model, strategy] for metric in ("toy_right", "toy_mixed", "passes"))

@@ -8,10 +8,10 @@ computed: the model writes all positions at once, several times over. Instead, t
 where canvas_1 is pure noise of the target's length (the model's corruption at rate 1) and the model's own strategy
 computes canvas_{s+1} from canvas_s, as in decoding. log p_1 is the log-probability of the target under one-shot
 decoding, given one draw of the noise, and with special tokens, which decoding forbids, in the softmax. log p_2 to log
-p_S are pseudo-log-likelihoods: they measure how well the target is predicted from the model's own draft, which may not
-resemble the target. Except for EOS, log p_s is minus the training loss of stage s at rate 1. A refining model's EOS
-does not count, as the length determines its position, and the log-probability of the length is reported separately; an
-autoregressive model's EOS counts.
+p_S measure how well the target is predicted from the model's own draft, which may not resemble the target. Except for
+EOS, log p_s is minus the training loss of stage s at rate 1. A refining model's EOS does not count, as the length
+determines its position, and the log-probability of the length is reported separately; an autoregressive model's EOS
+counts.
 """
 
 from __future__ import annotations
