@@ -239,20 +239,32 @@ def draw_outcomes(
 
 
 def draw_errors(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, tuple[str, str]]) -> None:
-    """A panel for each column across and its (title, column upwards): a mark for each row, larger for more steps."""
-    strategies = dict.fromkeys(row["strategy"] for row in rows)
-    figure.set_size_inches(4.6 * len(labels), 4.2 + 0.17 * len(strategies))
-    panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    for axes, (across, (meaning, upwards)) in zip(panels, labels.items(), strict=True):
-        axes.axline((0, 0), slope=1, color="0.7", linewidth=0.8, linestyle=":")
-        for number, strategy in enumerate(strategies):
-            points = [(r[across], r.get(upwards, np.nan)) for r in rows if r["strategy"] == strategy]
-            sizes = 14 + 12 * np.arange(len(points))
-            axes.scatter(*zip(*points, strict=True), sizes, alpha=0.7, label=strategy, **_style(number))
-        axes.set(title=meaning, xlabel="beside exact conditionals", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("with the model")
-    _legend(figure, panels)
+    """A panel for each column and its (title, model's column): lines from the exact value to the model's, by strategy.
+
+    Lines of more passes are darker and lower. Rows without the model's column are left out.
+    """
+    columns = [model for _, model in labels.values()]
+    rows = [row for row in rows if all(column in row for column in columns)]
+    strategies = list(dict.fromkeys(row["strategy"] for row in rows))
+    counts = sorted({row["steps"] for row in rows})
+    figure.set_size_inches(4.6 * len(labels), 1.6 + 0.12 * len(strategies) * (len(counts) + 1))
+    panels = figure.subplots(1, len(labels), squeeze=False, sharey=True)[0]
+    for axes, (exact, (title, model)) in zip(panels, labels.items(), strict=True):
+        for number, count in enumerate(counts, 1):
+            mine = [row for row in rows if row["steps"] == count]
+            place = [strategies.index(row["strategy"]) + number / (len(counts) + 1) for row in mine]
+            low, high = ([row[column] for row in mine] for column in (exact, model))
+            style = {"color": COLOURS[0], "alpha": 0.2 + 0.8 * number / len(counts)}
+            axes.hlines(place, low, high, linewidth=1.2, **style)
+            axes.plot(low, place, "o", markerfacecolor="white", markersize=4, **style)
+            axes.plot(high, place, "o", markersize=4, label=f"{count} pass{'es' * (count > 1)}", **style)
+        axes.set(title=title, xlabel="hollow: exact conditionals, full: the model", xlim=(-0.02, 1.02))
+        axes.set_yticks([number + 0.5 for number in range(len(strategies))], strategies, fontsize=8)
+        axes.hlines(range(1, len(strategies)), -0.02, 1.02, color="0.85", linewidth=0.6)
+        axes.set_ylim(len(strategies), 0)
+        axes.grid(alpha=0.25, axis="x")
+    found = panels[0].get_legend_handles_labels()
+    figure.legend(*found, loc="outside lower center", ncols=len(counts), frameon=False, fontsize=8)
 
 
 def _style(number: int) -> dict[str, str]:

@@ -35,14 +35,15 @@ def test_axes_say_what_they_measure():
         assert figure.axes[0].get_xscale() == ("log" if "log" in label else "linear")
 
 
-def test_errors_are_drawn_against_each_other():
-    """Marks grow with the steps; a row that has no column of the model has no mark."""
+def test_errors_lead_from_the_exact_value_to_the_models():
+    """Lines of more passes are lower and darker; a strategy that the model does not have is left out."""
     figure = Figure()
-    rows = [{"strategy": "padir", "tv": n / 10, "model_tv": n / 5} for n in (1, 2)] + [{"strategy": "p2", "tv": 0.5}]
-    figures.draw_errors(figure, rows, {"tv": ("total variation", "model_tv")})
+    rows = [{"strategy": "padir", "steps": n, "tv": n / 10, "model_tv": n / 5} for n in (1, 2)]
+    figures.draw_errors(figure, [*rows, {"strategy": "p2", "steps": 1, "tv": 0.5}], {"tv": ("variation", "model_tv")})
     (axes,) = figure.axes
-    padir, missing = axes.collections
-    assert padir.get_offsets().tolist() == [[0.1, 0.2], [0.2, 0.4]] and missing.get_offsets().mask[0, 1]
-    few, many = padir.get_sizes()
-    assert few < many
-    assert [axes.get_xlabel(), axes.get_ylabel()] == ["beside exact conditionals", "with the model"]
+    one, two = (each.get_segments()[0].tolist() for each in axes.collections[:2])
+    assert [one[0][0], one[1][0], two[0][0], two[1][0]] == [0.1, 0.2, 0.2, 0.4]
+    assert one[0][1] < two[0][1] and axes.get_ylim() == (1, 0)
+    assert axes.collections[0].get_alpha() < axes.collections[1].get_alpha()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["padir"]
+    assert axes.get_title() == "variation" and axes.get_xlabel() == "hollow: exact conditionals, full: the model"

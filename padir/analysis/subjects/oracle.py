@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from padir.analysis import audit, figures, refinement
@@ -61,6 +62,18 @@ def study(
     return Findings(rows, about, _sections(rows))
 
 
+def _merged(rows: list[Row], columns: Iterable[str]) -> list[Row]:
+    """Rows in which strategies that agree in these columns to 0.01 are one, "padir and 2 others"."""
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(row["strategy"], []).append(row)
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for strategy, line in lines.items():
+        alike.setdefault(tuple(round(row[name], 2) for row in line for name in columns), []).append(strategy)
+    named = {each[0]: f"{each[0]} and {len(each) - 1} others" if len(each) > 1 else each[0] for each in alike.values()}
+    return [{**row, "strategy": named[row["strategy"]]} for row in rows if row["strategy"] in named]
+
+
 def _sections(rows: list[Row]) -> list[Section]:
     sections = []
     for truth in dict.fromkeys(row["truth"] for row in rows):
@@ -71,7 +84,7 @@ def _sections(rows: list[Row]) -> list[Section]:
         pictures = {}
         for canvas in dict.fromkeys(row["canvas"] for row in mine):
             here = [row for row in mine if row["canvas"] == canvas]
-            pictures[f"{truth} {canvas}"] = figures.png(figures.draw_outcomes, here, labels)
+            pictures[f"{truth} {canvas}"] = figures.png(figures.draw_outcomes, _merged(here, labels), labels)
             if any("model_tv" in row for row in here):
                 pictures[f"{truth} {canvas} model"] = figures.png(figures.draw_errors, here, _AGAINST)
         sections.append(
