@@ -29,7 +29,7 @@ from padir.data.sources import ParallelText
 from padir.decoding.drafters import load_draft
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, PseudoLikelihood
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
@@ -53,8 +53,8 @@ CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(ParallelText, Mixture, Batching, ModelConfig, Sharding),
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
     *(TrainConfig, Objective, Ctc, Dual, TeacherForcing, Adafactor, Adam, Cosine),
-    *(Averaging, Intervals, NotFinite, StartFrom),
-    *(Decoding, LengthSearch, OwnScore, CausalScore, MinimumBayesRisk, rescorer, *SEARCHES.values(), load_draft),
+    *(Averaging, Intervals, NotFinite, StartFrom, Decoding, LengthSearch, *SEARCHES.values(), load_draft),
+    *(OwnScore, CausalScore, PseudoLikelihood, MinimumBayesRisk, rescorer),
 )
 
 

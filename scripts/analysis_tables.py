@@ -178,9 +178,9 @@ def oracle_and_model(name: str, metric: str) -> str:
     return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
 
 
-def objectives(corpus: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
-    """Read a table of results/CORPUS_objectives.md by model, strategy and steps: of one hypothesis."""
-    page = (DOCS.parent / "results" / f"{corpus}_objectives.md").read_text()
+def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Read a table of results/NAME.md by model, strategy and number of steps, of one hypothesis alone."""
+    page = (DOCS.parent / "results" / f"{name}.md").read_text()
     lines = page.partition(f"**{title}**")[2].partition("**")[0].strip().splitlines()
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     found: dict[str, dict[str, dict[str, str]]] = {}
@@ -193,10 +193,10 @@ def objectives(corpus: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-def best_strategies(corpus: str, title: str) -> str:
+def best_strategies(name: str, title: str) -> str:
     """The best strategy for each model by the metric of this title, for each number of passes."""
     cells, columns = [], []
-    for model, tried in objectives(corpus, title).items():
+    for model, tried in objectives(name, title).items():
         columns = list(next(iter(tried.values())))
         best = [(max(tried, key=lambda each, name=name: float(tried[each][name])), name) for name in columns]
         cells.append([f"`{model}`", *(f"`{each}` {float(tried[each][name]):.1f}" for each, name in best)])
@@ -205,9 +205,9 @@ def best_strategies(corpus: str, title: str) -> str:
     )
 
 
-def every_strategy(corpus: str, title: str, column: str) -> str:
+def every_strategy(name: str, title: str, column: str) -> str:
     """Every strategy of every model by the metric of this title, after one number of passes."""
-    found = objectives(corpus, title)
+    found = objectives(name, title)
     strategies = dict.fromkeys(each for tried in found.values() for each in tried)
     cells = [
         [f"`{each}`", *(f"{float(tried[each][column]):.1f}" if each in tried else "-" for tried in found.values())]
@@ -244,10 +244,12 @@ TABLES = {
     "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
     "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
     "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
-    "best_strategies": lambda: best_strategies("toy", "toy_right"),
-    "every_strategy": lambda: every_strategy("toy", "toy_right", "4 steps"),
-    "best_strategies_multi30k": lambda: best_strategies("multi30k", "BLEU"),
-    "every_strategy_multi30k": lambda: every_strategy("multi30k", "BLEU", "4 steps"),
+    "best_strategies": lambda: best_strategies("toy_objectives", "toy_right"),
+    "best_strategies_now": lambda: best_strategies("toy_strategies", "toy_right"),
+    "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
+    "every_strategy": lambda: every_strategy("toy_strategies", "toy_right", "4 steps"),
+    "best_strategies_multi30k": lambda: best_strategies("multi30k_strategies", "BLEU"),
+    "every_strategy_multi30k": lambda: every_strategy("multi30k_strategies", "BLEU", "4 steps"),
     "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
 }
 

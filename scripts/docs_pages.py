@@ -186,18 +186,22 @@ MADE = {
 }
 
 
-OBJECTIVES = {"toy": "The built-in corpus", "multi30k": "Multi30k, validation split"}
+OBJECTIVES = {
+    "toy_strategies": "Every strategy on the built-in corpus",
+    "multi30k_strategies": "Every strategy on Multi30k, validation split",
+    "toy_objectives": "Every objective on the built-in corpus, with the first strategies",
+}
 
 
 def objectives() -> str:
     """The page of every objective and strategy, as `padir tables` wrote it."""
     text = "# Every objective and strategy\n\nWritten by [`scripts/objectives.sh`]"
+    text += f"({GITHUB}scripts/objectives.sh), which trains objectives with equal data, size and updates"
     text += (
-        f"({GITHUB}scripts/objectives.sh), which trains objectives with equal data, size and number of updates (1,500)"
+        " and decodes each model with every strategy that has a meaning for it. [Findings](findings.md) says more.\n"
     )
-    text += " and decodes each model with every strategy that has a meaning for it, at one length.\n"
     for name, heading in OBJECTIVES.items():
-        text += f"\n## {heading}\n\n{(ROOT / 'results' / f'{name}_objectives.md').read_text()}"
+        text += f"\n## {heading}\n\n{(ROOT / 'results' / f'{name}.md').read_text()}"
     return text
 
 

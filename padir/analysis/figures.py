@@ -68,8 +68,7 @@ def draw_heads(figure: Any, maps: Mapping[str, Float[np.ndarray, "J H L X"]]) ->
     for (row, (name, layer)), head in itertools.product(enumerate(rows), range(heads)):
         axes = panels[row][head]
         _heat(axes, maps[name][layer, head], "Blues", high=1.0, aspect="auto")
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
         if row == 0:
             axes.set_title(f"head {head + 1}", fontsize=9)
         if head == 0:
@@ -138,8 +137,8 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
     )
     axes.plot(limits, limits, color=COLOURS[1], linewidth=1, linestyle=":")
     figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
-    axes.set(xlim=limits, ylim=limits, aspect="equal")
-    axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
+    names = {"xlabel": "log odds ratio by the first position", "ylabel": "... by the second"}
+    axes.set(xlim=limits, ylim=limits, aspect="equal", **names)
     axes.grid(alpha=0.25)
 
 
@@ -159,10 +158,8 @@ def draw_refinement(
         _heat(axes, prob_TL, "YlGnBu_r", high=1.0, aspect="auto")
         axes.set_xlim(-0.5, widest - 0.5)
         for (t, line), at in itertools.product(enumerate(words), range(len(words[0]))):
-            prob = prob_TL[t, at]
-            dark = not np.isnan(prob) and prob < 0.5
-            weight = "bold" if changed_TL[t, at] else "normal"
-            colour = "0.55" if np.isnan(prob) else "white" if dark else "0.1"
+            prob, weight = prob_TL[t, at], "bold" if changed_TL[t, at] else "normal"
+            colour = "0.55" if np.isnan(prob) else "white" if prob < 0.5 else "0.1"
             axes.text(at, t, _short([line[at]])[0], ha="center", va="center", fontsize=7, color=colour, weight=weight)
         axes.set_xticks([])
         axes.set_yticks(range(len(words)), ["start", *(f"step {t}" for t in range(1, len(words)))], fontsize=7)
@@ -180,8 +177,7 @@ def draw_steps(figure: Any, changed_T: Sequence[float], settled_T: Sequence[floa
     left.set(xlabel="step", ylabel="per cent", ylim=(0, 103))
     left.legend(frameon=False, fontsize=8)
     right.plot(step_T, [100 * x for x in errors_T], "D-", color=COLOURS[2])
-    right.set(xlabel="step", ylabel="expected calibration error, points")
-    right.set_ylim(bottom=0)
+    right.set(xlabel="step", ylabel="expected calibration error, points", ylim=(0, None))
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.set_xticks(list(step_T))
@@ -239,12 +235,8 @@ def draw_outcomes(
 
 
 def draw_errors(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[str, tuple[str, str]]) -> None:
-    """A panel for each column and its (title, model's column): lines from the exact value to the model's, by strategy.
-
-    Lines of more passes are darker and lower. Rows without the model's column are left out.
-    """
-    columns = [model for _, model in labels.values()]
-    rows = [row for row in rows if all(column in row for column in columns)]
+    """Draws lines from the exact value to the model's (lower and darker with more passes), a panel for each column."""
+    rows = [row for row in rows if all(model in row for _, model in labels.values())]
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     counts = sorted({row["steps"] for row in rows})
     figure.set_size_inches(4.6 * len(labels), 1.6 + 0.12 * len(strategies) * (len(counts) + 1))
@@ -254,26 +246,23 @@ def draw_errors(figure: Any, rows: Sequence[Mapping[str, Any]], labels: Mapping[
             mine = [row for row in rows if row["steps"] == count]
             place = [strategies.index(row["strategy"]) + number / (len(counts) + 1) for row in mine]
             low, high = ([row[column] for row in mine] for column in (exact, model))
-            style = {"color": COLOURS[0], "alpha": 0.2 + 0.8 * number / len(counts)}
+            style = {"color": COLOURS[0], "alpha": (number + 1) / (len(counts) + 1)}
             axes.hlines(place, low, high, linewidth=1.2, **style)
             axes.plot(low, place, "o", markerfacecolor="white", markersize=4, **style)
             axes.plot(high, place, "o", markersize=4, label=f"{count} pass{'es' * (count > 1)}", **style)
-        axes.set(title=title, xlabel="hollow: exact conditionals, full: the model", xlim=(-0.02, 1.02))
+        axes.set(title=title, xlabel="hollow: exact conditionals, full: the model", ylim=(len(strategies), 0))
         axes.set_yticks([number + 0.5 for number in range(len(strategies))], strategies, fontsize=8)
-        axes.hlines(range(1, len(strategies)), -0.02, 1.02, color="0.85", linewidth=0.6)
-        axes.set_ylim(len(strategies), 0)
         axes.grid(alpha=0.25, axis="x")
-    found = panels[0].get_legend_handles_labels()
-    figure.legend(*found, loc="outside lower center", ncols=len(counts), frameon=False, fontsize=8)
+    _legend(figure, panels, len(counts))
 
 
 def _style(number: int) -> dict[str, str]:
     return {"color": COLOURS[number % 6], "marker": _MARKERS[number % 7]}
 
 
-def _legend(figure: Any, panels: Any) -> None:
+def _legend(figure: Any, panels: Any, columns: int = 2) -> None:
     found = panels[0].get_legend_handles_labels()
-    figure.legend(*found, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.legend(*found, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
 def _heat(axes: Any, value: Any, colours: str, high: float | None, low: float = 0.0, aspect: str = "equal") -> Any:

@@ -13,7 +13,7 @@ from padir.cli.options import given
 from padir.decoding.drafters import load_draft
 from padir.decoding.modes import in_mode
 from padir.decoding.options import Decoding, Prune, foreign_option
-from padir.decoding.rerank import RULES, CausalScore, OwnScore, Rerank
+from padir.decoding.rerank import RULES, OwnScore, Rerank
 from padir.decoding.rescoring import rescorer
 from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.shortlist import Shortlist
@@ -110,16 +110,18 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
         return dataclasses.replace(base if isinstance(base, OwnScore) else OwnScore(), **settings)
     if length_weight is not None:
         raise PadirError(f"--length_weight belongs to --rerank own, got {how or base}")
-    if how is None and isinstance(base, CausalScore):
-        how = "causal"
+    with_brevity = {name: rule for name, rule in RULES.items() if hasattr(rule, "brevity")}
+    belongs = f"--brevity belongs to --rerank {', '.join(with_brevity)} or MODEL_DIR"
     if how is None:
-        raise PadirError(f"--brevity belongs to --rerank own, causal or MODEL_DIR, got {base}: name one of them")
+        how = next((name for name, rule in with_brevity.items() if type(rule) is type(base)), None)
+    if how is None:
+        raise PadirError(f"{belongs}, got {base}: name one of them")
     if how not in RULES:
         return rescorer(how, **settings)
-    if how == "causal":
-        return CausalScore(**settings)
+    if how in with_brevity:
+        return dataclasses.replace(with_brevity[how], **settings)  # pyright: ignore
     if settings:
-        raise PadirError("--brevity belongs to --rerank own, causal or MODEL_DIR: minimum Bayes risk ignores lengths")
+        raise PadirError(f"{belongs}: minimum Bayes risk ignores lengths")
     return RULES[how]
 
 

@@ -209,9 +209,9 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         **many,
         metavar="HOW",
         help="choose among hypotheses by: own (the model's score) | causal (a dual model's score from left to right)"
-        " | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
+        " | pseudo (each token given all others) | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
     )
-    setting(group, OwnScore, "brevity", "own, causal and MODEL_DIR: divide the log-probability by tokens^BREVITY")
+    setting(group, OwnScore, "brevity", "not for mbr and mbr_bleu: divide the log-probability by tokens^BREVITY")
     setting(group, OwnScore, "length_weight", "own: weight of the length's log-probability")
     beam = "size of an autoregressive model's beam"
     setting(group, Beam, "size", beam, option="beam", metavar="N", **many)

@@ -10,7 +10,7 @@ from padir.decoding.drafters import load_draft
 from padir.decoding.lengths import LengthSearch
 from padir.decoding.modes import MODES, in_mode
 from padir.decoding.options import Decoding, Prune
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, PseudoLikelihood, Rerank, Rescore
 from padir.decoding.rescoring import rescorer
 from padir.decoding.scoring import PairScore, score_pairs
 from padir.decoding.search import Beam, Greedy, Sampling, Search
@@ -30,6 +30,7 @@ __all__ = [
     "OwnScore",
     "PairScore",
     "Prune",
+    "PseudoLikelihood",
     "Rerank",
     "Rescore",
     "Sampling",

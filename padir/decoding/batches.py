@@ -61,10 +61,15 @@ class CandidateBatch:
 
 @flax.struct.dataclass
 class RefinedBatch:
-    """Candidates with their refined drafts, on the host."""
+    """Candidates with their refined drafts, on the host.
+
+    Attributes:
+      pseudo_R: each row's sum of log p(token | all other tokens) if `PseudoLikelihood` chooses, else None.
+    """
 
     tried: CandidateBatch
     drafts: Drafts
+    pseudo_R: Any = None
 
 
 @flax.struct.dataclass

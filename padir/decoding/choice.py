@@ -10,7 +10,7 @@ from padir.decoding.batches import RefinedBatch
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Drafts
-from padir.decoding.rerank import CausalScore, Hypothesis
+from padir.decoding.rerank import CausalScore, Hypothesis, PseudoLikelihood
 from padir.decoding.text import collapsed, one_line, without_repeats
 from padir.decoding.translation import Translation
 from padir.distributed.sharding import on_host
@@ -30,6 +30,10 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
     hypotheses = _hypotheses(loaded, decoding, refined, rows)
     if isinstance(decoding.rerank, CausalScore):
         hypotheses = _read_causally(loaded, decoding, refined, rows, hypotheses)
+    elif isinstance(decoding.rerank, PseudoLikelihood):
+        pairs = [zip(own, numbers, strict=True) for own, numbers in zip(hypotheses, rows, strict=True)]
+        read = refined.pseudo_R.tolist()
+        hypotheses = [[each._replace(again=(read[row], each.tokens)) for each, row in own] for own in pairs]
     scores = decoding.rerank(source.texts, hypotheses, target_language=loaded.card.target_language)
     results = []
     for b, score_N in enumerate(scores):
@@ -90,7 +94,7 @@ def _read_causally(
     rows: list[list[int]],
     hypotheses: list[list[Hypothesis]],
 ) -> list[list[Hypothesis]]:
-    """Fills in `Hypothesis.causal`: a dual model's decoder reads all drafts in one teacher-forced pass."""
+    """Fills in `Hypothesis.again`: a dual model's decoder reads all drafts in one teacher-forced pass."""
     drafts, batch = refined.drafts, refined.tried.batch
     target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
     for row in (row for own in rows for row in own):
@@ -106,7 +110,7 @@ def _read_causally(
         )
     log_prob_R, count_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
     return [
-        [each._replace(causal=(log_prob_R[row], count_R[row])) for each, row in zip(own, numbers, strict=True)]
+        [each._replace(again=(log_prob_R[row], count_R[row])) for each, row in zip(own, numbers, strict=True)]
         for own, numbers in zip(hypotheses, rows, strict=True)
     ]
 

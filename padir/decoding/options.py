@@ -8,7 +8,7 @@ from typing import Any
 from padir import checks
 from padir.decoding.draft import Draft
 from padir.decoding.lengths import LengthSearch
-from padir.decoding.rerank import RULES, CausalScore, OwnScore, Rerank
+from padir.decoding.rerank import RULES, CausalScore, OwnScore, PseudoLikelihood, Rerank
 from padir.decoding.search import Beam, Greedy, Sampling, Search
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
@@ -118,8 +118,8 @@ class Decoding:
 
         Fields of `lengths`, and of a `rerank` rule or a `search` that has such a field, may be given, too. The strategy
         may be text, as for `padir.refinement.strategies.parse_strategy`, and the rule `rerank` one of the names "own",
-        "causal", "mbr" and "mbr_bleu". With a draft, greedy search replaces a
-        beam, unless the changes name a search or a field of it, too.
+        "causal", "pseudo", "mbr" and "mbr_bleu". With a draft, greedy search replaces a beam, unless the changes name a
+        search or a field of it, too.
 
         Raises:
           PadirError: no field has that name (the message has the nearest name), or a value is refused.
@@ -231,6 +231,11 @@ def resolve(
         raise PadirError(
             "the rerank rule 'causal' needs a dual model, and this one only refines drafts",
             remedy="name an autoregressive model that rescores, or take the rule 'own'",
+        )
+    if isinstance(decoding.rerank, PseudoLikelihood) and config.ctc:
+        raise PadirError(
+            "the rerank rule 'pseudo' needs a model whose tokens keep their places, and this is a CTC model",
+            remedy="take the rule 'own'",
         )
     decoding = decoding.filled(corruption, strategy)
     canvas = decoding.canvas

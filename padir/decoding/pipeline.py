@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.autoregressive import SearchInputs, length_limits, score_drafts, score_targets, write_targets
@@ -30,11 +31,14 @@ from padir.decoding.program_cache import ProgramCache, mappings
 from padir.decoding.refine_batch import (
     BUCKET,
     DraftInputs,
+    Drafts,
     RefineOptions,
     encode,
+    pseudo_likelihoods,
     refine_drafts,
     rows_together,
 )
+from padir.decoding.rerank import PseudoLikelihood
 from padir.decoding.text import one_line
 from padir.decoding.translation import TargetScore, Translation
 from padir.decoding.verified import VerifyOptions, write_verified
@@ -43,7 +47,9 @@ from padir.models.length import top_lengths
 from padir.text.batches import sorted_batches
 from padir.text.ids import round_up
 
-PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts), mappings)
+PROGRAMS = ProgramCache(
+    (encode, refine_drafts, pseudo_likelihoods, write_targets, write_verified, score_targets, score_drafts), mappings
+)
 
 Observer = Callable[[str, Any], None]
 """Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""
@@ -113,10 +119,18 @@ class RefiningPipeline:
 
     def refine(self, tried: CandidateBatch) -> RefinedBatch:
         """Makes a draft of every candidate and refines all drafts."""
-        inputs, options = self._refine_arguments(tried)
+        (inputs, options), decoding = self._refine_arguments(tried), self.decoding
         with self.loaded.on_devices():
             drafts = refine_drafts(self.loaded.model, self.loaded.converted, inputs, **options)
-            return RefinedBatch(tried, on_host(drafts))
+            pseudo_R = self._read_again(inputs, drafts) if isinstance(decoding.rerank, PseudoLikelihood) else None
+            return RefinedBatch(tried, *on_host((drafts, pseudo_R)))
+
+    def _read_again(self, inputs: DraftInputs, drafts: Drafts) -> Any:
+        """Pseudo-likelihood of every row of the drafts, each of which is the model's own candidate."""
+        kept = (jnp.take_along_axis(each, drafts.kept_BN, axis=1) for each in (inputs.length_BN, inputs.draw_BN))
+        inputs = inputs._replace(**dict(zip(("length_BN", "draw_BN"), kept, strict=True)))
+        noise = {"corruption": self.decoding.canvas, "seed": self.decoding.seed}
+        return pseudo_likelihoods(self.loaded.model, self.loaded.converted, inputs, drafts.tokens_RL, **noise)
 
     def refine_memory(self, tried: CandidateBatch) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""

@@ -26,6 +26,7 @@ from padir.refinement.drafting import draft
 from padir.refinement.draws import sentence_keys
 from padir.refinement.loop import LogitsFn, Part, refine
 from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import forbid, token_scores
 from padir.text.ids import pad_rows, round_up
 
 BUCKET = 8  # lengths are rounded up to a multiple of this
@@ -170,6 +171,30 @@ def refine_drafts(
         kept_BN,
     )  # NumPy arrays only on the host
     return Drafts(*arrays, trace_TRL=traced)
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames="corruption")
+def pseudo_likelihoods(
+    model: Transformer, params, inputs: DraftInputs, tokens_RL: Int[Array, "R L"], *, corruption: Corruption, seed
+) -> Float[Array, " R"]:
+    """Sum over the free positions of each row of the token's log-probability while this position alone is hidden.
+
+    A hidden position shows the noise of the row's first draft; a decontextualised decoder does not see it at all.
+    """
+    params = in_model_dtype(model.config, params)
+    length = tokens_RL.shape[1]
+    _, canvas, logits_fn = lay_out(model, params, inputs, max_target_length=length, corruption=corruption, seed=seed)
+    seen = {"belief_BLD": canvas.belief_BLD}
+    if model.config.decontextualised:
+        seen["visible_BLL"] = veil(canvas, jnp.zeros_like(canvas.free_BL)).visible_BLL
+
+    def add(sum_R, place):
+        hidden_RL = (jnp.arange(length) == place) & canvas.free_BL
+        output: Any = logits_fn(jnp.where(hidden_RL, canvas.start_BL, tokens_RL), **seen)
+        log_prob_RL = token_scores(forbid(output.logits_BLV, model.ids.special), tokens_RL)
+        return sum_R + jnp.where(hidden_RL, log_prob_RL, 0.0).sum(-1), None
+
+    return jax.lax.scan(add, jnp.zeros(tokens_RL.shape[0]), jnp.arange(length))[0]
 
 
 def rows_together(length: int) -> int | None:

@@ -1,9 +1,9 @@
 """Rules that choose one of a sentence's hypotheses, one frozen dataclass each; the first of equal scores wins.
 
 Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
-model that wrote them, `CausalScore` those of the same dual model as an autoregressive one, `Rescore` those of another
-model (an autoregressive one reads a finished sentence in one teacher-forced pass), and `MinimumBayesRisk` prefers the
-hypothesis that the others agree with.
+model that wrote them, `PseudoLikelihood` asks the model for each token again with this token hidden, `CausalScore` uses
+those of the same dual model as an autoregressive one, `Rescore` those of another model (an autoregressive one reads a
+finished sentence in one teacher-forced pass), and `MinimumBayesRisk` prefers the hypothesis that the others agree with.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Hypothesis(NamedTuple):
         as the length determines its position.
       tokens: number of tokens of that sum.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
-      causal: log-probability and number of tokens of the text as a dual model writes it from left to right, EOS
-        included; nan for rules that do not read it.
+      again: log-probability and number of tokens for a rule for which the model reads the finished draft again
+        (`CausalScore`, `PseudoLikelihood`); nan for other rules.
     """
 
     text: str
     log_prob: float
     tokens: int
     length_log_prob: float | None = None
-    causal: tuple[float, int] = (math.nan, 1)
+    again: tuple[float, int] = (math.nan, 1)
 
 
 @runtime_checkable
@@ -104,7 +104,22 @@ class OwnScore:
 
 
 @dataclasses.dataclass(frozen=True)
-class CausalScore:
+class _ReadAgain:
+    """Score log-probability / tokens ** brevity of hypotheses that the model has read again."""
+
+    brevity: float = 1.0
+    reads_text = False
+
+    def __post_init__(self):
+        _check_brevity(self.brevity)
+
+    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
+        scored = [[hypothesis.again for hypothesis in row] for row in hypotheses]
+        return [[_normalised(log_prob, tokens, self.brevity) for log_prob, tokens in row] for row in scored]
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalScore(_ReadAgain):
     """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
 
     One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens; the encoder does
@@ -117,15 +132,21 @@ class CausalScore:
       PadirError: the exponent is negative or not finite.
     """
 
-    brevity: float = 1.0
-    reads_text = False
 
-    def __post_init__(self):
-        _check_brevity(self.brevity)
+@dataclasses.dataclass(frozen=True)
+class PseudoLikelihood(_ReadAgain):
+    """Score by pseudo-likelihood: sum over positions of log p(token | all other tokens) / tokens ** brevity.
 
-    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        scored = [[hypothesis.causal for hypothesis in row] for row in hypotheses]
-        return [[_normalised(log_prob, tokens, self.brevity) for log_prob, tokens in row] for row in scored]
+    For each position the decoder makes one more pass over all hypotheses, in which this position alone shows the noise
+    of its first draft (Besag, 1975, for the conditionals of a Markov random field). So no token vouches for itself, as
+    it does in `OwnScore`. As many passes as a draft has positions make this slow. Repeated tokens still count.
+
+    Attributes:
+      brevity: exponent of the number of tokens; 1 is the mean.
+
+    Raises:
+      PadirError: the exponent is negative or not finite.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +241,7 @@ def _check_brevity(brevity: float) -> None:
 RULES: dict[str, Rerank] = {
     "own": OwnScore(),
     "causal": CausalScore(),
+    "pseudo": PseudoLikelihood(),
     "mbr": MinimumBayesRisk(),
     "mbr_bleu": MinimumBayesRisk("bleu"),
 }

@@ -114,7 +114,7 @@ def best_schedules(curve: Curve) -> list[tuple[float, list[int]]]:
 
 @functools.cache
 def sizes_of(schedule: str, num_spins: int, passes: int) -> list[int]:
-    """How many spins each pass of one of the decoder's schedules draws; passes that would draw none are left out.
+    """Sizes of the passes of one of the decoder's schedules; passes that would draw no spin are left out.
 
     >>> {name: sizes_of(name, 15, 4) for name in ("linear", "cosine", "geometric", "doubling")}
     {'linear': [4, 4, 4, 3], 'cosine': [2, 3, 5, 5], 'geometric': [1, 2, 4, 8], 'doubling': [2, 2, 4, 7]}

@@ -202,7 +202,7 @@ def test_masks_are_for_masked_canvases():
         (name, kind)
         for name in audit.STRATEGIES
         for kind in ("mask", "uniform")
-        if kind == "mask" or name not in masks_only
+        if (kind == "mask" or name not in masks_only) and (kind, name) != ("mask", "gibbs_corrector")
     }
     assert {name.partition(":")[0] for name in audit.STRATEGIES} == {*STRATEGIES}
     with pytest.raises(PadirError, match="no strategy is called 'paddir'"):

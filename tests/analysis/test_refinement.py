@@ -145,7 +145,7 @@ def test_every_strategy_that_a_model_can_run_is_found(numbers):
     assert set(refused) == {"easy_first", "rejecter", "block_gibbs", "independent_parallel"}
     assert "mask" in refused["block_gibbs"]
     names, refused = refinement.runnable(masks, Decoding())
-    assert set(refused) == {"easy_first", "rejecter"}
+    assert set(refused) == {"easy_first", "rejecter", "gibbs_corrector"}
     assert "independent_parallel:temperature=0.0" in names
 
 

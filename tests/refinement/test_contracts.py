@@ -16,7 +16,7 @@ from padir.refinement.drafting import draft
 from padir.refinement.loop import Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.scores import forbid
-from padir.refinement.strategies import STRATEGIES, get_strategy
+from padir.refinement.strategies import STRATEGIES, parse_strategy
 
 EOS, PADDING = IDS.eos, IDS.padding
 
@@ -24,6 +24,13 @@ EOS, PADDING = IDS.eos, IDS.padding
 @pytest.fixture(params=CORRUPTIONS)
 def corruption(request):
     return CORRUPTIONS[request.param]()
+
+
+# Beside every strategy as it comes: draws and schedules of those that come without.
+OTHERS = (
+    *(f"{name}:temperature=1.0" for name in ("p2", "renoise", "predictor_corrector")),
+    *("constant:schedule=cosine", "threshold:schedule=doubling"),
+)
 
 
 def kinds_of_canvas(name):
@@ -42,11 +49,10 @@ def kinds_of_canvas(name):
 
 def cases():
     """Every strategy on every kind of canvas; those on masks, where a strategy has another kind, are slow tests."""
-    for name in STRATEGIES:
-        for kind in kinds_of_canvas(name):
-            yield pytest.param(
-                (name, kind), marks=pytest.mark.slow if kind == "mask_range" else (), id=f"{name}-{kind}"
-            )
+    for text in (*STRATEGIES, *OTHERS):
+        for kind in kinds_of_canvas(text.partition(":")[0]):
+            slow = kind == "mask_range" or text in OTHERS
+            yield pytest.param((text, kind), marks=pytest.mark.slow if slow else (), id=f"{text}-{kind}")
 
 
 @pytest.fixture(params=cases())
@@ -56,7 +62,7 @@ def case(request):
 
 @pytest.fixture
 def strategy(case):
-    return get_strategy(case[0])
+    return parse_strategy(case[0])
 
 
 @pytest.fixture

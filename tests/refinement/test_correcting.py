@@ -136,11 +136,8 @@ class TestPredictorCorrector:
         start = draft(keys(1), jnp.array([4]), 4, Uniform(), IDS)
         answer = oracle(jnp.array([[20, 21, 22, EOS]]))
         assert refine(keys(1), start, answer, Padir(), num_steps=9).passes_B.tolist() == [2]
-        refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9, trace=True)
+        refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9)
         assert refined.passes_B.tolist() == [9] and refined.tokens_BL.tolist() == [[20, 21, 22, EOS]]
-        # padir's second and last step is pass 3. Each pass from then on hides positions for the next one to draw.
-        hidden_TL = np.asarray(refined.tokens_TBL)[3:9, 0, :3] != [20, 21, 22]
-        assert hidden_TL.any(-1).all()
 
     @pytest.mark.parametrize(("strategy", "oscillates"), [("padir", True), ("padir:end_cycles=False", False)])
     def test_tells_that_the_strategy_oscillated(self, strategy, oscillates):

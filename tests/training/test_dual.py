@@ -140,7 +140,7 @@ def test_only_a_dual_model_has_a_causal_score(data, tmp_path):
     translator = Translator.load(tmp_path / "run")
     with pytest.raises(PadirError, match="'causal' needs a dual model.*rescores, or take the rule 'own'"):
         translator.translate(["eins"], rerank="causal")
-    with pytest.raises(PadirError, match="rerank must be one of own, causal, mbr, mbr_bleu, got 'casual'"):
+    with pytest.raises(PadirError, match="rerank must be one of own, causal, pseudo, mbr, mbr_bleu, got 'casual'"):
         translator.translate(["eins"], rerank="casual")
 
 
