@@ -187,9 +187,10 @@ def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
     model = ""
     for line in (dict(zip(head, row, strict=True)) for row in rows):
         model = line["Model"] or model
-        if line["# Hyp."] == "1" and line["1 step"] != "-":
+        values = {head: value for head, value in line.items() if re.match(r"\d+ step", head)}
+        if line["# Hyp."] == "1" and "-" not in values.values():
             option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", line["Strategy"]).replace(", ", ",")
-            found.setdefault(model, {})[option] = {k: v for k, v in line.items() if re.match(r"\d+ step", k)}
+            found.setdefault(model, {})[option] = values
     return found
 
 
@@ -244,6 +245,8 @@ TABLES = {
     "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
     "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
     "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
+    "oracle_mdlm_not_right": lambda: oracle_and_model("oracle_mdlm", "not_right"),
+    "oracle_mdlm_tv": lambda: oracle_and_model("oracle_mdlm", "tv"),
     "best_strategies": lambda: best_strategies("toy_objectives", "toy_right"),
     "best_strategies_now": lambda: best_strategies("toy_strategies", "toy_right"),
     "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
