@@ -16,7 +16,7 @@ from padir.refinement.drafting import draft
 from padir.refinement.loop import Part, refine
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.scores import forbid
-from padir.refinement.strategies import STRATEGIES, parse_strategy
+from padir.refinement.strategies import STRATEGIES, get_strategy, parse_strategy
 
 EOS, PADDING = IDS.eos, IDS.padding
 
