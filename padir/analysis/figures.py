@@ -137,8 +137,8 @@ def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
     )
     axes.plot(limits, limits, color=COLOURS[1], linewidth=1, linestyle=":")
     figure.colorbar(cells, ax=axes, label="pairs", shrink=0.8)
-    names = {"xlabel": "log odds ratio by the first position", "ylabel": "... by the second"}
-    axes.set(xlim=limits, ylim=limits, aspect="equal", **names)
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
+    axes.set(xlabel="log odds ratio by the first position", ylabel="... by the second")
     axes.grid(alpha=0.25)
 
 

@@ -28,12 +28,9 @@ def choose(loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch) -> li
     drafts, source = refined.drafts, refined.tried.batch.source
     rows = _own_rows(refined)
     hypotheses = _hypotheses(loaded, decoding, refined, rows)
-    if isinstance(decoding.rerank, CausalScore):
-        hypotheses = _read_causally(loaded, decoding, refined, rows, hypotheses)
-    elif isinstance(decoding.rerank, PseudoLikelihood):
+    if (again_R := _read_again(loaded, decoding, refined, rows)) is not None:
         pairs = [zip(own, numbers, strict=True) for own, numbers in zip(hypotheses, rows, strict=True)]
-        read = refined.pseudo_R.tolist()
-        hypotheses = [[each._replace(again=(read[row], each.tokens)) for each, row in own] for own in pairs]
+        hypotheses = [[each._replace(again=again_R[row]) for each, row in own] for own in pairs]
     scores = decoding.rerank(source.texts, hypotheses, target_language=loaded.card.target_language)
     results = []
     for b, score_N in enumerate(scores):
@@ -87,15 +84,18 @@ def _hypotheses(
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
 
-def _read_causally(
-    loaded: LoadedModel,
-    decoding: Decoding,
-    refined: RefinedBatch,
-    rows: list[list[int]],
-    hypotheses: list[list[Hypothesis]],
-) -> list[list[Hypothesis]]:
-    """Fills in `Hypothesis.again`: a dual model's decoder reads all drafts in one teacher-forced pass."""
+def _read_again(
+    loaded: LoadedModel, decoding: Decoding, refined: RefinedBatch, rows: list[list[int]]
+) -> list[tuple[float, int]] | None:
+    """`Hypothesis.again` of every row of the drafts; None for rules that do not read them again.
+
+    For `CausalScore`, a dual model's decoder reads all drafts in one teacher-forced pass.
+    """
     drafts, batch = refined.drafts, refined.tried.batch
+    if isinstance(decoding.rerank, PseudoLikelihood):
+        return list(zip(refined.pseudo_R.tolist(), drafts.free_RL.sum(-1).tolist(), strict=True))
+    if not isinstance(decoding.rerank, CausalScore):
+        return None
     target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
     for row in (row for own in rows for row in own):
         tokens = _tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row])
@@ -108,11 +108,7 @@ def _read_causally(
             batch.encoded.segment_BS,
             loaded.place(target_RL),
         )
-    log_prob_R, count_R = on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist()
-    return [
-        [each._replace(again=(log_prob_R[row], count_R[row])) for each, row in zip(own, numbers, strict=True)]
-        for own, numbers in zip(hypotheses, rows, strict=True)
-    ]
+    return list(zip(on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist(), strict=True))
 
 
 def draft_text(

@@ -122,11 +122,11 @@ class RefiningPipeline:
         (inputs, options), decoding = self._refine_arguments(tried), self.decoding
         with self.loaded.on_devices():
             drafts = refine_drafts(self.loaded.model, self.loaded.converted, inputs, **options)
-            pseudo_R = self._read_again(inputs, drafts) if isinstance(decoding.rerank, PseudoLikelihood) else None
+            pseudo_R = self._pseudo(inputs, drafts) if isinstance(decoding.rerank, PseudoLikelihood) else None
             return RefinedBatch(tried, *on_host((drafts, pseudo_R)))
 
-    def _read_again(self, inputs: DraftInputs, drafts: Drafts) -> Any:
-        """Pseudo-likelihood of every row of the drafts, each of which is the model's own candidate."""
+    def _pseudo(self, inputs: DraftInputs, drafts: Drafts) -> Any:
+        """Pseudo-likelihood of every row of the drafts (`pseudo_likelihoods`)."""
         kept = (jnp.take_along_axis(each, drafts.kept_BN, axis=1) for each in (inputs.length_BN, inputs.draw_BN))
         inputs = inputs._replace(**dict(zip(("length_BN", "draw_BN"), kept, strict=True)))
         noise = {"corruption": self.decoding.canvas, "seed": self.decoding.seed}

@@ -119,8 +119,8 @@ def sizes_of(schedule: str, num_spins: int, passes: int) -> list[int]:
     >>> {name: sizes_of(name, 15, 4) for name in ("linear", "cosine", "geometric", "doubling")}
     {'linear': [4, 4, 4, 3], 'cosine': [2, 3, 5, 5], 'geometric': [1, 2, 4, 8], 'doubling': [2, 2, 4, 7]}
     """
-    length_11 = jnp.array([[num_spins]])
-    hidden = [num_spins, *(int(still_hidden(schedule, length_11, t, passes)[0, 0]) for t in range(1, passes + 1))]
+    length_1T = jnp.full((1, passes), num_spins)
+    hidden = [num_spins, *still_hidden(schedule, length_1T, jnp.arange(1, passes + 1), passes)[0].tolist()]
     return [before - after for before, after in itertools.pairwise(hidden) if before > after]
 
 
