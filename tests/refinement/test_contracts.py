@@ -227,7 +227,9 @@ class TestStrategy:
         np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL[:3])
         np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
         if getattr(strategy, "temperature", 0):
-            assert (refined_by(strategy, keys(4, seed=1), canvas, 2).tokens_BL != plain.tokens_BL).any()
+            # The trace is compared, as the last pass of some writes the argmax, which may hide what was drawn before.
+            one, other = (refined_by(strategy, keys(4, seed=seed), canvas, 7).tokens_TBL for seed in (0, 1))
+            assert (one != other).any()
 
     def test_a_row_does_not_depend_on_its_neighbours_or_its_bucket(self, strategy, canvas_of, five_steps):
         together = five_steps
