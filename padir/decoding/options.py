@@ -173,13 +173,13 @@ class Decoding:
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """The options that a model is decoded with if nothing else is said: those of its card, else the defaults.
+    """A model's own options: those of its card, else the defaults, with all lengths of a class (`length_unit`).
 
     Raises:
       PadirError: the card names an unknown option, or a value is refused.
     """
     try:
-        return Decoding().changed(**card.decoding)
+        return Decoding().changed(**{"top_k": card.config.length_unit} | card.decoding)
     except (PadirError, TypeError) as error:
         raise PadirError(f"the model's card has wrong decoding options ({error})", remedy="mend model.json") from None
 

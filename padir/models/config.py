@@ -36,7 +36,7 @@ class ModelConfig:
         repetitions and is collapsed to the translation (`padir.training.ctc.Ctc`).
       length_unit: for the head "token" only, the number of neighbouring lengths that share a class: with 2, the classes
         stand for the lengths 1 and 2, 3 and 4, ... (target lengths downsampled by 2, as in SUNDAE, Savinov et al., ICLR
-        2022). The lengths of a class are equally likely: decode with `LengthSearch.top_k` at a multiple of this number.
+        2022). The lengths of a class are equally likely; decoding tries this many unless `LengthSearch.top_k` is given.
       max_fertility: for the fertility head only, which predicts 1 + c target tokens for each source token, with c in
         -(max_fertility + 1) .. max_fertility.
       decontextualised: use DisCo's decoder (Kasai et al., ICML 2020), in which no output depends on its own input

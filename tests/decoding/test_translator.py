@@ -231,6 +231,8 @@ class TestLengths:
         translator = random_translator(tokenizer, length_unit=2, max_length=16)
         (result,) = translator.translate(["drei vier fünf eins"], lengths=LengthSearch(top_k=2, draws=8), n_best=16)
         shorter, longer = sorted(set(result.candidate_lengths))
+        (unasked,) = translator.translate(["drei vier fünf eins"], n_best=16)
+        assert sorted(unasked.candidate_lengths) == [shorter, longer]
         assert longer == shorter + 1 and longer % 2 == 0
         assert sorted(result.candidate_lengths) == [shorter] * 8 + [longer] * 8 and result.hypotheses == 16
         assert result.score == max(score for _, score in result.candidates)
