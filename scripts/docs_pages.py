@@ -181,6 +181,7 @@ MADE = {
     "evaluation": TABLES["evaluation"],
     "by_steps": TABLES["by_steps"],
     "objectives": TABLES["objectives"],
+    "ablations": TABLES["ablations"],
     "speed": SPEED["table"],
     "speed_shapes": SPEED["shapes"],
 }

@@ -102,6 +102,24 @@ def objectives() -> str:
     )
 
 
+def ablations() -> str:
+    """The tries of results/speedrun.json that change one thing of the paper's recipe, best first."""
+    tries = json.loads((RESULTS / "speedrun.json").read_text())
+    start = tries["baseline"]
+    scored = [
+        (each["what"], {(row["steps"], row["lengths"]): row for row in each["rows"]})
+        for each in tries.values()
+        if each["minutes"] == start["minutes"] and each["from_teacher"]
+    ]
+    ways = [(1, 1), (4, 1), (4, 5)]
+    lines = []
+    for what, rows in sorted(scored, key=lambda each: -each[1][ways[-1]]["bleu"]):
+        others = [rows[ways[-1]][name] for name in ("non_words", "stutter_before", "length_ratio")]
+        lines.append([what, *(f"{rows[way]['bleu']:.1f}" for way in ways), *(f"{each:.2f}" for each in others)])
+    head = ["what changed", "1 pass, 1 length", "4 passes, 1 length", "4 passes, 5 lengths"]
+    return table([*head, "non-words, %", "stutter before clean-up", "length ratio"], lines, text=True)
+
+
 def readme() -> str:
     """The README's table: SacreBLEU after at most 1 and 4 passes, and that of the autoregressive model."""
 

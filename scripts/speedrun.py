@@ -5,9 +5,10 @@ python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_wor
 
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
 non-words. Some tries need other folders beside DISTILLED. `raw` needs the folder that was distilled, by the name
-multi30k_de_en. The tries vocabulary_4k need multi30k_distilled_4k, the same corpus prepared with 4,000 pieces and
-distilled by the same MODEL. The tries of 60 minutes need DISTILLED_greedy, from the same MODEL without a beam, and
-`drafter` needs it by the name multi30k_de_en_distilled_greedy.
+multi30k_de_en. The tries vocabulary_4k need multi30k_distilled_4k, the same corpus prepared with 4,000 pieces of its
+own and distilled by the same MODEL, and vocabulary_8k the same with 8,000 (`--max_source_tokens 96 --max_target_tokens
+96`); the other tries have MODEL's pieces. The tries of 60 minutes need DISTILLED_greedy, from the same MODEL without a
+beam, and `drafter` needs it by the name multi30k_de_en_distilled_greedy.
 
 Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`; 15 CPU
 minutes are 30 minutes of process time, as budgets count both of two cores. The number of steps of a try is fixed in
@@ -95,6 +96,7 @@ _ABLATIONS = {
     "stages_3": Try("three stages", 8, 750, ("configs/ablation/stages_3.gin",)),
     "raw": Try("the corpus, not distilled", 8, 1_050, data="multi30k_de_en"),
     "vocabulary_4k": Try("4,000 pieces of the corpus", 8, 1_200, data="multi30k_distilled_4k"),
+    "vocabulary_8k": Try("8,000 pieces of the corpus", 8, 1_050, data="multi30k_distilled_8k"),
 }
 TRIES = {
     "padir": Try("the paper's objective", 15, 2_100),

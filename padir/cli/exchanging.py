@@ -19,7 +19,7 @@ from padir.cli.options import (
     setting,
     steps_options,
 )
-from padir.decoding.rerank import CausalScore, OwnScore
+from padir.decoding.rerank import OwnScore
 from padir.errors import PadirError
 from padir.interop.huggingface import write_weights
 from padir.interop.stablehlo import PLATFORMS, Lengths, export_model
@@ -75,8 +75,8 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
         return written
-    if args.rerank is None and isinstance(decoding.rerank, CausalScore):  # the model's card says so
-        tell("--rerank causal, which the model's card names, cannot be exported: the programs choose by --rerank own")
+    if args.rerank is None and not isinstance(decoding.rerank, OwnScore):  # the model's card says so
+        tell(f"the card's {decoding.rerank} cannot be exported: programs choose by --rerank own")
         decoding = dataclasses.replace(decoding, rerank=OwnScore())
     lengths = {"source": args.source_lengths, "target": args.target_lengths}
     lengths = {name: tuple(values) for name, values in lengths.items() if values}

@@ -514,14 +514,15 @@ def test_the_command(translator, tmp_path, capsys):
     assert "holds an earlier export" in capsys.readouterr().err
 
 
-def test_the_command_exports_a_dual_model_without_its_causal_choice(tokenizer, tmp_path, capsys):
+@pytest.mark.parametrize("rule", ["causal", "pseudo"])
+def test_the_command_exports_a_model_without_the_choice_of_its_card(tokenizer, tmp_path, capsys, rule):
     model, folder = tmp_path / "model", tmp_path / "export"
     made = random_translator(tokenizer, dual=True)
-    card = dataclasses.replace(made.card, decoding={"top_k": 2, "rerank": "causal"})
+    card = dataclasses.replace(made.card, decoding={"top_k": 2, "rerank": rule})
     save_model(model, made.params, card, tokenizer, "")
     lengths = ["--source_lengths", "8", "--target_lengths", "8"]
     assert main(["export", "--model", str(model), "--output", str(folder), *lengths]) == 0
-    assert "cannot be exported: the programs choose by --rerank own" in capsys.readouterr().err
+    assert "cannot be exported: programs choose by --rerank own" in capsys.readouterr().err
     (result,) = Exported.load(folder).translate(["eins zwei"])
     (expected,) = Translator.load(model).translate(["eins zwei"], rerank="own")
     assert result.score == pytest.approx(expected.score, abs=1e-5)

@@ -30,7 +30,8 @@ class Renoise:
 
     Attributes:
       gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0.
-        With a bound near 0 every step accepts one and the same position.
+        With a bound near 0 every step accepts one and the same position. A model trained with label smoothing needs a
+        larger bound, as does `EntropyBound`.
       temperature: temperature of the draws of the accepted tokens; 0 for the argmax.
     """
 
