@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from result_tables import strategies
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = (DOCS / "analysis.md", DOCS / "findings.md")
 MARK = re.compile(r"(<!-- analysis_tables\.py (\w+) -->\n\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
@@ -180,16 +182,11 @@ def oracle_and_model(name: str, metric: str) -> str:
 
 def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
     """Read a table of results/NAME.md by model, strategy and number of steps, of one hypothesis alone."""
-    page = (DOCS.parent / "results" / f"{name}.md").read_text()
-    lines = page.partition(f"**{title}**")[2].partition("**")[0].strip().splitlines()
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     found: dict[str, dict[str, dict[str, str]]] = {}
-    model = ""
-    for line in (dict(zip(head, row, strict=True)) for row in rows):
-        model = line["Model"] or model
-        values = {head: value for head, value in line.items() if re.match(r"\d+ step", head)}
+    for (model, strategy), line in strategies(name)[title].items():
+        values = {column: value for column, value in line.items() if re.match(r"\d+ step", column)}
         if line["# Hyp."] == "1" and "-" not in values.values():
-            option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", line["Strategy"]).replace(", ", ",")
+            option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", strategy).replace(", ", ",")
             found.setdefault(model, {})[option] = values
     return found
 

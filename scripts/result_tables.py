@@ -79,18 +79,11 @@ DECODED = (
 
 def objectives() -> str:
     """Every objective of results/toy_objectives.md, decoded as its paper does: per cent right by steps."""
-    found: dict[tuple[str, str, str], list[str]] = {}
-    metric = model = ""
-    for line in (RESULTS / "toy_objectives.md").read_text().splitlines():
-        if line.startswith("**"):
-            metric = line.strip("*")
-        elif line.startswith("| ") and "---" not in line:
-            name, strategy, _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
-            model = name or model
-            found[metric, model, strategy] = cells
-    lines = []
+    found, lines = strategies("toy_objectives"), []
     for model, strategy, option in DECODED:
-        right, mixed, passes = (found[metric, model, strategy] for metric in ("toy_right", "toy_mixed", "passes"))
+        right, mixed, passes = (
+            list(found[metric][model, strategy].values())[1:] for metric in ("toy_right", "toy_mixed", "passes")
+        )
         last = 4 if right[3] == "-" else 3  # a search's column is that of N steps
         cells = [f"{float(cell):.1f}" if cell != "-" else "" for cell in right[:4]]
         cells[3] = f"{float(right[last]):.1f}"
@@ -100,6 +93,22 @@ def objectives() -> str:
     return table(
         ["objective", "decoded by", REPEATS, "1", "2", "4", "10", "mixed at 10", "passes at 10"], lines, text=True
     )
+
+
+def strategies(name: str) -> dict[str, dict[tuple[str, str], dict[str, str]]]:
+    """The tables of results/NAME.md, which `padir tables` wrote: columns by metric, then by model and strategy."""
+    found: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
+    metric, model, head = "", "", []
+    for line in (RESULTS / f"{name}.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("**"):
+            metric, head = line.strip("*"), []
+        elif line.startswith("| ") and not head:
+            head = cells
+        elif line.startswith("| ") and "---" not in line:
+            model = cells[0] or model
+            found.setdefault(metric, {})[model, cells[1]] = dict(zip(head[2:], cells[2:], strict=True))
+    return found
 
 
 def ablations() -> str:

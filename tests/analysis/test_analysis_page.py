@@ -15,7 +15,9 @@ def script():
     path = ROOT / "scripts" / "analysis_tables.py"
     if not path.exists() or not all(page.exists() for page in PAGES):
         pytest.skip("needs a checkout with scripts/ and docs/")
-    return runpy.run_path(str(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)  # it imports another script
+        return runpy.run_path(str(path))
 
 
 def test_the_tables_are_those_of_the_committed_figures(script):
