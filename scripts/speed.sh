@@ -44,8 +44,8 @@ padir benchmark "${paper[@]}" --num_steps 3 4 --tokens 30 --beam 1 --shortlist n
 
 # The models that come with padir: quality beside speed, on short sentences and on long ones.
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
-    padir benchmark --data data/tatoeba_de_en --num_steps 1 2 4 --top_k 1 5 --beam 1 5 --precision float32 int8 \
-        --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
+    padir benchmark --data data/tatoeba_de_en --mode refine causal verify --num_steps 1 4 --top_k 1 5 --beam 1 5 \
+        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
     padir benchmark --data data/bible_de_en --top_k 1 --beam 1 --precision float32 int8 "${peers[@]}" \

@@ -18,6 +18,7 @@ and, as a table, results/speedrun.md. A stopped try goes on where it stopped.
 
 import argparse
 import dataclasses
+import fcntl
 import json
 import os
 import resource
@@ -27,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from result_tables import table
+
+from padir.storage.files import write_json, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 BOARD = ROOT / "results" / "speedrun.json"
@@ -84,24 +87,8 @@ CTC_LONG = (*CTC_SHAPE, "ModelConfig.dropout_rate=0.1", "Batching.rows=16")
 DUAL_LONG = (*LONG, "TeacherForcing.label_smoothing=0.1")
 CAUSAL = ("configs/objective/autoregressive.gin",)
 DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
-# The paper's recommendations, one left out of each try. Names with `_nothing` begin with nothing, with
-# `_other` they have another seed.
-_ABLATIONS = {
-    "baseline": Try("the paper's objective", 8, 1_050),
-    "unmasking_01": Try("unmasking rate 0.1", 8, 1_050, ("configs/ablation/unmasking_01.gin",)),
-    "unmasking_05": Try("unmasking rate 0.5", 8, 1_050, ("configs/ablation/unmasking_05.gin",)),
-    "unmasking_09": Try("unmasking rate 0.9", 8, 1_050, ("configs/ablation/unmasking_09.gin",)),
-    "no_positions": Try("no positional attention", 8, 1_175, ("configs/ablation/no_positional_attention.gin",)),
-    "stages_1": Try("one stage", 8, 1_600, ("configs/ablation/stages_1.gin",)),
-    "stages_3": Try("three stages", 8, 750, ("configs/ablation/stages_3.gin",)),
-    "raw": Try("the corpus, not distilled", 8, 1_050, data="multi30k_de_en"),
-    "vocabulary_4k": Try("4,000 pieces of the corpus", 8, 1_200, data="multi30k_distilled_4k"),
-    "vocabulary_8k": Try("8,000 pieces of the corpus", 8, 1_050, data="multi30k_distilled_8k"),
-}
 TRIES = {
     "padir": Try("the paper's objective", 15, 2_100),
-    "padir_small": Try("batches of half the size", 15, 4_000, bindings=("Batching.rows=5",)),
-    "padir_nothing": Try("the paper's objective", 15, 2_100, from_teacher=False),
     "padir_60": Try("the paper's objective, dropout 0.1, also greedy text", 60, 6_500, (), LONG, more="_greedy"),
     "ctc_60": Try("CTC with glancing, dropout 0.1, also greedy text", 60, 3_000, CTC, CTC_LONG, more="_greedy"),
     "dual_60": Try(
@@ -127,15 +114,17 @@ TRIES = {
         (*CTC_SHAPE, "ModelConfig.decoder_layers=1", "train.freeze=('encoder', 'token_embedder')"),
         data="multi30k_de_en_distilled_greedy",
     ),
-    "ctc_one_stage": Try("CTC, one stage", 15, 1_800, CTC, (*CTC_SHAPE, "Ctc.stage_weights=('all',)")),
-    **_ABLATIONS,
-    **{f"{name}_nothing": dataclasses.replace(each, from_teacher=False) for name, each in _ABLATIONS.items()},
-    **{
-        f"{name}_other": dataclasses.replace(
-            each, what=f"{each.what}, seed 1", bindings=(*each.bindings, "train.seed=1")
-        )
-        for name, each in _ABLATIONS.items()
-    },
+    # The paper's recommendations, one left out of each try.
+    "baseline": Try("the paper's objective", 8, 1_050),
+    "unmasking_01": Try("unmasking rate 0.1", 8, 1_050, ("configs/ablation/unmasking_01.gin",)),
+    "unmasking_05": Try("unmasking rate 0.5", 8, 1_050, ("configs/ablation/unmasking_05.gin",)),
+    "unmasking_09": Try("unmasking rate 0.9", 8, 1_050, ("configs/ablation/unmasking_09.gin",)),
+    "no_positions": Try("no positional attention", 8, 1_175, ("configs/ablation/no_positional_attention.gin",)),
+    "stages_1": Try("one stage", 8, 1_600, ("configs/ablation/stages_1.gin",)),
+    "stages_3": Try("three stages", 8, 750, ("configs/ablation/stages_3.gin",)),
+    "raw": Try("the corpus, not distilled", 8, 1_050, data="multi30k_de_en"),
+    "vocabulary_4k": Try("4,000 pieces of the corpus", 8, 1_200, data="multi30k_distilled_4k"),
+    "vocabulary_8k": Try("8,000 pieces of the corpus", 8, 1_050, data="multi30k_distilled_8k"),
 }
 
 
@@ -148,8 +137,9 @@ def main() -> None:
     args = parser.parse_args()
     if not args.names:
         print("\n".join(f"{name}: {each.what}, {each.minutes} minutes" for name, each in TRIES.items()))
-    if unknown := set(args.names) - set(TRIES):
-        parser.error(f"there is no try {unknown.pop()!r}: known are {', '.join(TRIES)}")
+        print("With _nothing behind its name a try begins with nothing, with _other it has another seed.")
+    if unknown := [name for name in args.names if not tried(name)]:
+        parser.error(f"there is no try {unknown[0]!r}: known are {', '.join(TRIES)}")
     needed = {each for name in args.names for each in folders(name, args.data)}
     missing = {str(each) for each in needed if not each.is_dir()}
     if missing:
@@ -158,22 +148,38 @@ def main() -> None:
         data = [str(each) for each in folders(name, args.data)]
         train(name, data, args.teacher)
         found = score(name, data[0], args.known_words)
-        rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
-        rows[name] = found
-        BOARD.write_text(json.dumps(rows, indent=1) + "\n")
-        BOARD.with_suffix(".md").write_text(page(rows))
+        with open(RUNS / "lock", "w") as lock:  # the board may get two tries at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
+            rows[name] = found
+            write_json(BOARD, rows)
+            write_text(BOARD.with_suffix(".md"), page(rows))
+
+
+def tried(name: str) -> Try | None:
+    """The try of a name, which may end in `_nothing` or `_other`; None if there is none."""
+    if name in TRIES:
+        return TRIES[name]
+    base, _, change = name.rpartition("_")
+    if base not in TRIES or change not in ("nothing", "other"):
+        return None
+    each = TRIES[base]
+    if change == "nothing":
+        return dataclasses.replace(each, from_teacher=False)
+    return dataclasses.replace(each, what=f"{each.what}, seed 1", bindings=(*each.bindings, "train.seed=1"))
 
 
 def folders(name: str, distilled: str) -> list[Path]:
     """The prepared folders of a try."""
-    first = TRIES[name].data or Path(distilled).name
-    names = [first, first + TRIES[name].more] if TRIES[name].more else [first]
+    each = _known(name)
+    first = each.data or Path(distilled).name
+    names = [first, first + each.more] if each.more else [first]
     return [ROOT / Path(distilled).parent / each for each in names]
 
 
 def train(name: str, data: list[str], teacher: str) -> None:
     """Train a try to its end, unless it is there, and add the process time of this call to that of earlier ones."""
-    each, run = TRIES[name], RUNS / name
+    each, run = _known(name), RUNS / name
     recipe, asked = run.with_suffix(".recipe"), json.dumps([dataclasses.asdict(each), SHARED, data, teacher])
     if recipe.exists() and recipe.read_text() != asked:
         raise SystemExit(f"{run} was begun as another try or from other data: remove it and {recipe}")
@@ -191,29 +197,35 @@ def train(name: str, data: list[str], teacher: str) -> None:
     before = _process_time()
     done = padir("train", *words)
     total = (float(spent.read_text()) if spent.exists() else 0.0) + _process_time() - before
-    spent.write_text(f"{total}\n")
+    write_text(spent, f"{total}\n")
     if done:
         raise SystemExit(f"{name} stopped after {total / 120:.1f} CPU minutes; the same command goes on with it")
 
 
 def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
     """Scores of a trained try on the validation split, and what it cost."""
-    run = RUNS / name
+    each, run = _known(name), RUNS / name
     results = run.with_suffix(".json")
-    tried = ["--beam", "1", "5"] if TRIES[name].files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
+    tried = ["--beam", "1", "5"] if each.files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
     ways = ["--split", "validation", *tried, "--json", str(results)]
     words = ["--known_words", *known_words] if known_words else []
-    words += ["--rerank", "causal"] if TRIES[name].files == DUAL else []
+    words += ["--rerank", "causal"] if each.files == DUAL else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
         raise SystemExit(f"{name} could not be scored")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     logged = [json.loads(line) for line in lines]
     return {
-        **dataclasses.asdict(TRIES[name]),
+        **dataclasses.asdict(each),
         "cpu_minutes": float(run.with_suffix(".seconds").read_text()) / 120,
         "loss": next(row["loss"] for row in reversed(logged) if "loss" in row),
         "rows": [_scores(row) for row in json.loads(results.read_text())],
     }
+
+
+def _known(name: str) -> Try:
+    each = tried(name)
+    assert each is not None
+    return each
 
 
 def _scores(row: dict[str, Any]) -> dict[str, Any]:
@@ -261,8 +273,13 @@ def _process_time() -> float:
 
 
 def padir(*words: str) -> int:
-    """Run a command of padir in the root of the checkout; returns its exit status."""
-    return subprocess.run([sys.executable, "-m", "padir", *words], cwd=ROOT, env={**os.environ, **VARIABLES}).returncode
+    """Run a command of padir in the root of the checkout; returns its exit status. After Ctrl-C it may still save."""
+    command = subprocess.Popen([sys.executable, "-m", "padir", *words], cwd=ROOT, env={**os.environ, **VARIABLES})
+    while True:
+        try:
+            return command.wait()
+        except KeyboardInterrupt:
+            print("waiting for padir to save its step", file=sys.stderr)
 
 
 if __name__ == "__main__":

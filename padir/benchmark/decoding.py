@@ -20,7 +20,7 @@ from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.evaluation import Evaluation
-from padir.evaluation.systems import Decodings, Row, decodings_for, ways
+from padir.evaluation.systems import Decodings, Row, alike, decodings_for, ways
 from padir.metrics.scores import Score, bleu, chrf
 from padir.models.params import count_parameters
 
@@ -91,28 +91,39 @@ def systems(
     decodings: Decodings,
     *,
     given_lengths: bool = False,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> list[System]:
     """Combines every model with all decoding options that are valid for the model, without duplicates.
+
+    As in `padir.evaluation.evaluate_all`, repeated tokens are dropped from the drafts of all systems or of none, if the
+    options leave this open.
 
     Args:
       decodings: sets of decoding options, for all models or as a function of a model's own options.
       given_lengths: True if the batches have target lengths; then several drafts of the given length replace several
         lengths.
+      warn: called with a message for each reason why a model refuses some of the options.
 
     Raises:
       PadirError: no combination is valid.
     """
-    found, problem = [], PadirError("a benchmark needs at least one model")
-    for name, translator in translators:
+    found: list[System] = []
+    refused: dict[str, PadirError] = {}
+    tried = []
+    for _, translator in translators:
         own = decodings_for(translator, decodings)
         own = [_drafts_of_one_length(decoding) for decoding in own] if given_lengths else own
-        for decoding, _ in ways(translator, own, oracle_lengths=False):
+        tried.append(list(ways(translator, own, oracle_lengths=False)))
+    for (name, translator), own in zip(translators, alike(translators, tried), strict=True):
+        for decoding, _ in own:
             try:
                 found.append(System(name, translator, translator.resolved(decoding)))
             except PadirError as error:
-                problem = error
+                refused.setdefault(f"some options make no row of {name}: {error}", error)
     if not found:
-        raise problem
+        raise next(reversed(refused.values()), PadirError("a benchmark needs at least one model"))
+    for message in refused:
+        warn(message)
     return found
 
 

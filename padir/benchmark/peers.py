@@ -85,7 +85,7 @@ class Peer(System):
         else:
             limits = length_limits([len(source) for source in sources], self.translator.card.config.max_length)
             longest, shortest = max(limits), 2
-        results = self.searcher.write(sources, search, longest=longest, shortest=shortest)
+        results = self.searcher.write(sources, search, longest=longest, shortest=shortest, scores=False)
         observe("encode and write", results)
         translations = [self.searcher.translation(result, search, longest) for result in results]
         observe("detokenise", translations)

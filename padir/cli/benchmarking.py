@@ -90,7 +90,7 @@ def _benchmark(args: argparse.Namespace) -> dict[str, Any]:
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
     every = [decoding for _, translator in translators for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
-    systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random))
+    systems = benchmark.systems(translators, decodings, given_lengths=bool(args.random), warn=warn)
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
     for size in args.batch_size:

@@ -147,7 +147,8 @@ class RefiningDrafter:
         if model.config.length_token:
             source_BS = jnp.pad(source_BS, ((0, 0), (1, 0)), constant_values=model.ids.length)
         encoded, cross_kv = encode(model, params, source_BS, memory_BSD)
-        length_B1, _ = top_lengths(encoded.length, 1)
+        # Lengths that share a class are equally likely: the longest of them cuts nothing off.
+        length_B1 = top_lengths(encoded.length, model.config.length_unit)[0].max(-1, keepdims=True)
         limit_B = jnp.minimum(limit_B, model.config.max_length)
         length_B1 = jnp.clip(length_B1, 2, limit_B[:, None])
         drafts = DraftInputs(cross_kv, encoded.segment_BS, source_BS, length_B1, jnp.zeros_like(length_B1))

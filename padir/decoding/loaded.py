@@ -94,6 +94,12 @@ class LoadedModel:
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
 
+    @property
+    def longest_source(self) -> int:
+        """Largest number of source tokens, without EOS; a CTC model's canvas has two positions for each of them."""
+        config = self.card.config
+        return config.max_length // 2 - 1 if config.ctc else config.max_length - 1
+
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
         """Token lists with EOS, and the indices of the texts that were cut.
 
@@ -103,9 +109,7 @@ class LoadedModel:
         Raises:
           PadirError: a text has more tokens than the model takes, and `truncate` is False.
         """
-        limit = self.card.config.max_length - 1
-        if self.card.config.ctc and name == "text":
-            limit = self.card.config.max_length // 2 - 1  # the canvas has two positions for each token and for EOS
+        limit = self.longest_source if name == "text" else self.card.config.max_length - 1
         every, truncated = self.tokenizer.encode_batch(texts), set()
         for i, tokens in enumerate(every):
             if len(tokens) > limit:

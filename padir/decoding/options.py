@@ -232,11 +232,10 @@ def resolve(
             "the rerank rule 'causal' needs a dual model, and this one only refines drafts",
             remedy="name an autoregressive model that rescores, or take the rule 'own'",
         )
-    if isinstance(decoding.rerank, PseudoLikelihood) and config.ctc:
-        raise PadirError(
-            "the rerank rule 'pseudo' needs a model whose tokens keep their places, and this is a CTC model",
-            remedy="take the rule 'own'",
-        )
+    if isinstance(decoding.rerank, PseudoLikelihood) and (config.ctc or decoding.shortlist is not None):
+        tokens = "a model whose tokens keep their places, and this is a CTC model"
+        needed = tokens if config.ctc else "the whole vocabulary: leave the shortlist out"
+        raise PadirError(f"the rerank rule 'pseudo' needs {needed}", remedy="take the rule 'own'")
     decoding = decoding.filled(corruption, strategy)
     canvas = decoding.canvas
     assert canvas is not None

@@ -164,8 +164,9 @@ class Translator:
             raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
-        if wrong := [length for length in target_lengths if not 1 <= length <= longest]:
-            raise PadirError("target_lengths", f"in 1 .. {longest}", wrong[0])
+        least = [2 if text.strip() else 1 for text in texts]
+        if wrong := [got for got, low in zip(target_lengths, least, strict=True) if not low <= got <= longest]:
+            raise PadirError("target_lengths", f"in 2 .. {longest}, EOS included, or 1 for an empty text", wrong[0])
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 32, truncate: bool = False

@@ -70,7 +70,7 @@ def evaluate_all(
     _check(models, test_set)
     rows: list[Row] = []
     tried = [list(ways(translator, decodings_for(translator, decodings), oracle_lengths)) for _, translator in models]
-    for (name, translator), own_ways in zip(models, _alike(models, tried), strict=True):
+    for (name, translator), own_ways in zip(models, alike(models, tried), strict=True):
         model = _Model(name, translator, test_set, metrics)
         own: list[Row] = []
         for decoding, oracle in own_ways:
@@ -126,10 +126,10 @@ def ways(
         yield from dict.fromkeys((_one_length(decoding), True) for decoding in decodings)
 
 
-def _alike(
+def alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Drops repeated tokens from all or from none of the drafts whose options leave this open.
+    """Drops repeated tokens from all or from none of the drafts of several models whose options leave this open.
 
     They are dropped if the options of any draft drop them, so that rows can be compared. A CTC model's tokens are
     collapsed in any case.

@@ -90,6 +90,7 @@ class Searcher:
         longest: int,
         shortest: int = 2,
         batch_size: int = 0,
+        scores: bool = True,
     ) -> Any:
         """Searches for the best translation of each source; returns CTranslate2's results.
 
@@ -97,6 +98,7 @@ class Searcher:
           sources: token lists with EOS.
           longest, shortest: limits of the number of tokens, with EOS, for all sources.
           batch_size: sources in a batch, sorted by length; 0: all of them, in their order.
+          scores: compute log-probabilities, which greedy search does not need.
         """
         return self.engine.translate_batch(
             [list(map(str, tokens)) for tokens in sources],
@@ -107,7 +109,7 @@ class Searcher:
             max_decoding_length=longest - 1,  # EOS does not count
             min_decoding_length=shortest - 1,
             suppress_sequences=[[str(i)] for i in self.banned],
-            return_scores=True,
+            return_scores=scores,
             use_vmap=self.listed,
         )
 
@@ -119,7 +121,8 @@ class Searcher:
         """
         ids = [int(word) for word in result.hypotheses[0]][: limit - 1]
         length = len(ids) + 1
-        score = result.scores[0] / length if isinstance(search, Greedy) else result.scores[0]
+        score = result.scores[0] if result.scores else float("nan")
+        score = score / length if isinstance(search, Greedy) else score
         return Translation(one_line(self.tokenizer.decode(ids)), score, length, length, search.size)
 
 

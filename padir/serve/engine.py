@@ -145,7 +145,7 @@ class Engine:
         if truncated:
             raise Refused(
                 422,
-                f"sentence {min(truncated) + 1} has more than the {self.translator.card.config.max_length - 1} tokens"
+                f"sentence {min(truncated) + 1} has more than the {self.translator.loaded.longest_source} tokens"
                 " that the model takes: split it",
             )
         full = [number for number, text in enumerate(request.texts) if text.strip()]

@@ -25,7 +25,7 @@ from padir.models.transformer import Transformer
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import Uniform
 from padir.refinement.drafting import draft
-from padir.refinement.protocols import Between, Corruption
+from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
@@ -65,6 +65,11 @@ class Ctc(Objective):
             raise PadirError("Ctc.normaliser", '"tokens" or "positions"', self.normaliser, "CTC sums over alignments")
         if self.visibility is not None:
             raise PadirError("Ctc.visibility", "None, as CTC models are not decontextualised", self.visibility)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The default decoding strategy; on a canvas with blanks equal neighbours are no stutter to take back."""
+        return getattr(self.between, "strategy", Padir(remask="none"))
 
     def __call__(
         self,

@@ -26,15 +26,15 @@ VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel":
 class StartFrom:
     """The model from which a training run takes the parameters that fit.
 
-    A parameter is taken if the new model has a parameter of the same name and shape, with two exceptions: the decoder's
-    position bias is not taken if only one of the models is causal, and attention is not taken if the numbers of heads
-    differ. Embeddings of another vocabulary are taken piece by piece, where the pieces have the same text. All other
-    parameters are initialised.
+    A parameter is taken if the new model has a parameter of the same name and shape, with three exceptions: the
+    decoder's position bias is not taken if only one of the models is causal, attention is not taken if the numbers of
+    heads differ, and an MLP is not taken if the activations differ. Embeddings of another vocabulary are taken piece by
+    piece, where the pieces have the same text. All other parameters are initialised.
 
     Attributes:
       model: a model directory, or the name of a model that comes with padir.
-      parts: "encoder" (with the length head), "decoder" (with the output projection and the rejecter) or both. The
-        token embedding is taken in either case.
+      parts: "encoder" (with the length head), "decoder" (with the output projection, the rejecter and the projection
+        for self-conditioning) or both. The token embedding is taken in either case.
 
     Raises:
       PadirError: `parts` is empty or names something else.
@@ -91,7 +91,7 @@ class StartFrom:
 
     def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
         """The reason, other than its shape, why a parameter cannot be taken; "" if it can."""
-        part = "decoder" if name.startswith(("decoder/", "rejecter/")) else "encoder"
+        part = "decoder" if name.startswith(("decoder/", "rejecter/", "belief_projection/")) else "encoder"
         if part not in self.parts and name != "token_embedder/embedding":
             return f"StartFrom.parts leaves the {part} out"
         if name not in found:
@@ -100,6 +100,8 @@ class StartFrom:
             return "the distances of a causal decoder are not those of a bidirectional one"
         if "attention/" in name and (theirs.heads, theirs.head_dim) != (ours.heads, ours.head_dim):
             return f"it has {ours.heads} heads of {ours.head_dim}, in that model {theirs.heads} of {theirs.head_dim}"
+        if "/mlp/" in name and theirs.mlp_activations != ours.mlp_activations:
+            return f"its activations are {ours.mlp_activations}, in that model {theirs.mlp_activations}"
         return ""
 
     def _report(

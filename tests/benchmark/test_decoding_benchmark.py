@@ -18,7 +18,7 @@ from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.metrics.scores import bleu
-from padir.refinement.strategies import Rejecter
+from padir.refinement.strategies import MaskPredict, Rejecter
 from padir.text.ids import Ids
 
 IDS = Ids(vocab_size=400)
@@ -82,6 +82,18 @@ class TestSystem:
         assert len(benchmark.systems(translators[:1], strategies)) == 1
         with pytest.raises(PadirError, match="rejecter"):
             benchmark.systems(translators[:1], strategies[1:])
+
+    def test_what_is_refused_is_said_once(self, translators):
+        said = []
+        strategies = [Decoding(), *(Decoding(strategy=Rejecter(), num_steps=steps) for steps in (1, 2))]
+        (system,) = benchmark.systems(translators[:1], strategies, warn=said.append)
+        assert len(said) == 1 and said[0].startswith(f"some options make no row of {system.model}: ")
+
+    def test_repeats_are_dropped_from_all_rows_or_from_none(self, translators):
+        strategies = [Decoding(strategy=MaskPredict()), Decoding()]  # by themselves only the second one drops them
+        for tried, dropped in ((strategies, [True, True]), (strategies[:1], [False])):
+            systems = benchmark.systems(translators[:1], tried)
+            assert [system.decoding.drops_repeats for system in systems] == dropped
 
 
 class TestBatches:

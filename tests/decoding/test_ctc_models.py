@@ -64,3 +64,11 @@ def test_what_reads_tokens_as_those_of_a_target_refuses(translator, tmp_path):
     with pytest.raises(PadirError, match="CTC model cannot be exported"):
         export_model(translator, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_source_has_half_the_positions_of_the_canvas(translator):
+    """The limit that the server states is that of the tokens that are read: two positions for each, and for EOS."""
+    loaded = translator.loaded
+    assert loaded.longest_source == loaded.card.config.max_length // 2 - 1
+    tokens, cut = loaded.source_tokens(["eins " * 60], truncate=True)
+    assert len(tokens[0]) == loaded.longest_source + 1 and cut == {0}

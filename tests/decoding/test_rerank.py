@@ -13,6 +13,7 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding, Prune
 from padir.decoding.refine_batch import DraftInputs, encode, pseudo_likelihoods
 from padir.decoding.rerank import RULES, CausalScore, Hypothesis, MinimumBayesRisk, OwnScore, Rerank, Rescore
+from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.scores import forbid
@@ -131,6 +132,13 @@ class TestPseudoLikelihood:
         translator = random_translator(tokenizer, length_head="ctc")
         with pytest.raises(PadirError, match="'pseudo' needs a model whose tokens keep their places"):
             translator.translate(["eins"], rerank="pseudo")
+
+    def test_a_shortlist_has_none(self, tokenizer):
+        translator = random_translator(tokenizer)
+        order = np.arange(tokenizer.ids.first_regular, tokenizer.ids.end_regular, dtype=np.int32)
+        shortlist = Shortlist(tokenizer.sha256, np.zeros((tokenizer.ids.end_regular, 1), np.int32), order, frequent=9)
+        with pytest.raises(PadirError, match="'pseudo' needs the whole vocabulary: leave the shortlist out"):
+            translator.translate(["eins"], rerank="pseudo", shortlist=shortlist)
 
 
 class TestRescore:

@@ -382,6 +382,12 @@ class TestProposals:
         assert ends.tolist() == [1, 1, 1, 1]
         assert not ((draft_BL[:, 1:] == draft_BL[:, :-1]) & (draft_BL[:, 1:] > 0)).any()  # no stutter
 
+    def test_of_a_refiner_have_the_longest_length_of_a_class(self):
+        model, params = tiny_model(length_unit=4)
+        drafter = RefiningDrafter(model, Padir(), Mask(1.0), num_steps=1, block=4)
+        memory = drafter.begin(params, SearchInputs(SOURCES.source_BS, LONG_LIMITS), max_length=32, seed=0)
+        assert (memory.inputs.length_BN % 4 == 0).all() and (memory.inputs.length_BN >= 4).all()
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):

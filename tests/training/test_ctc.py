@@ -176,12 +176,13 @@ def test_glancing_shows_the_alignment_itself():
     class Watched(Glat):
         def __call__(self, key_B, canvas, output, target_BL, chosen_BL, *, progress=0.0):
             found = super().__call__(key_B, canvas, output, target_BL, chosen_BL, progress=progress)
-            jax.debug.callback(lambda *arrays: seen.append(arrays), canvas, target_BL, found[0].tokens_BL)
+            jax.debug.callback(lambda *arrays: seen.append(arrays), canvas, target_BL, found[0].tokens_BL, progress)
             return found
 
-    _, sums = loss_of(Ctc(between=Watched(1.0, 1.0), stage_weights=("none", "all")), batch)
+    _, sums = loss_of(Ctc(between=Watched(1.0, 1.0), stage_weights=("none", "all")), batch, progress=0.25)
     jax.effects_barrier()
-    ((canvas, aligned_BL, shown_BL),) = seen
+    ((canvas, aligned_BL, shown_BL, progress),) = seen
+    assert progress == 0.25
     for row, (_, target) in enumerate(pairs([(4, 3), (6, 5)], length_token=False)):
         free_L = np.asarray(canvas.free_BL[row])
         assert collapsed(np.asarray(aligned_BL[row]), free_L, CTC_IDS.blank) == [t for t in target if t != CTC_IDS.eos]

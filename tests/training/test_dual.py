@@ -20,6 +20,8 @@ from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
+from padir.refinement.corruption import Mask
+from padir.refinement.transitions import Glat
 from padir.text.ids import EOS
 from padir.training.config import TrainConfig
 from padir.training.ctc import Ctc
@@ -59,6 +61,33 @@ def test_the_loss_is_the_sum_of_both(dual):
     metrics = step_metrics(sums, DUAL, seconds=1.0)
     np.testing.assert_allclose(metrics["loss"], loss / sums.tokens, rtol=1e-5)
     assert "stage_3_accuracy" in metrics
+
+
+def test_packed_rows_have_the_loss_of_rows_of_their_own(dual):
+    model, params = dual
+    objective = Dual(Objective(Mask(1.0)), TeacherForcing())
+    packed = rows_of([pairs([(4, 5), (6, 3), (3, 7)])], 24, 24)
+    options = {"model": model, "dropout": False}
+    alone, _ = objective(jax.random.key(0), params, BATCH, **options)
+    together, sums = objective(jax.random.key(0), params, packed, num_segments=3, **options)
+    assert sums.segments == 3
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_a_transition_hears_how_far_the_run_is(dual):
+    """Glancing, for example, shows less of the target as training goes on."""
+    model, params = dual
+    heard = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Glat):
+        def __call__(self, *args, progress=0.0):
+            heard.append(progress)
+            return super().__call__(*args, progress=progress)
+
+    objective = Dual(Objective(between=Watched()), TeacherForcing())
+    objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25)
+    assert heard == [0.25]
 
 
 def test_both_ways_train_encoder_and_decoder(dual):

@@ -16,7 +16,7 @@ from padir.data.plan import Batching
 from padir.models.config import ModelConfig
 from padir.models.params import init_params
 from padir.models.transformer import Transformer
-from padir.refinement.strategies import MaskPredict
+from padir.refinement.strategies import MaskPredict, Padir
 from padir.refinement.transitions import Glat
 from padir.training.config import TrainConfig
 from padir.training.ctc import Ctc
@@ -66,6 +66,7 @@ def test_ctc_trains_with_glancing(name):
     assert config.configured(Ctc)() == expected and config.configured(Batching)().mode == "bucket"
     assert config.gin.query_parameter("train.objective").configurable.wrapped is Ctc
     assert config.configured(ModelConfig)().ctc
+    assert expected.strategy == Ctc().strategy == Padir(remask="none")  # a canvas may hold equal neighbours
 
 
 def training_step(objective, model_config):

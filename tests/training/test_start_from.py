@@ -82,11 +82,27 @@ def test_parameters_of_another_shape_are_new(tokenizer, causal, capsys):
     assert "as it has 4 heads of 4, in that model 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
 
 
-@pytest.mark.parametrize("part", ["encoder", "decoder"])
-def test_one_part_alone(tokenizer, causal, part):
-    params, fresh = started(tokenizer, StartFrom(str(causal), parts=(part,)))
+def test_an_mlp_of_other_activations_is_new(tokenizer, causal, capsys):
+    params, fresh = started(tokenizer, StartFrom(str(causal)), mlp_activations=("gelu",))
+    kernels = [name for name in params if name.startswith("encoder/") and name.endswith("kernel")]
+    assert all(same(params[name], fresh[name]) == ("/mlp/" in name) for name in kernels)
+    assert (
+        "as its activations are ('gelu',), in that model ('relu',): decoder/layers_{0}/mlp" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "roots"),
+    [
+        ("encoder", {"encoder", "length_predictor", "token_embedder"}),
+        ("decoder", {"decoder", "belief_projection", "token_embedder"}),
+    ],
+)
+def test_one_part_alone(tokenizer, tmp_path, part, roots):
+    teacher = random_model_dir(tmp_path / "teacher", self_conditioning=True)
+    params, fresh = started(tokenizer, StartFrom(str(teacher), parts=(part,)), self_conditioning=True)
     changed = {name.partition("/")[0] for name in params if not same(params[name], fresh[name])}
-    assert changed == {part, "token_embedder"}
+    assert changed == roots
 
 
 def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_path, capsys):
