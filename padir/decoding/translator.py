@@ -164,8 +164,8 @@ class Translator:
             raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
-        least = [2 if text.strip() else 1 for text in texts]
-        if wrong := [got for got, low in zip(target_lengths, least, strict=True) if not low <= got <= longest]:
+        given = zip(texts, target_lengths, strict=True)
+        if wrong := [length for text, length in given if not 1 + bool(text.strip()) <= length <= longest]:
             raise PadirError("target_lengths", f"in 2 .. {longest}, EOS included, or 1 for an empty text", wrong[0])
 
     def score(
