@@ -184,6 +184,7 @@ MADE = {
     "ablations": TABLES["ablations"],
     "speed": SPEED["table"],
     "speed_shapes": SPEED["shapes"],
+    "verified": SPEED["verified"],
 }
 
 

@@ -39,12 +39,12 @@ def searching(beam: int, precision: str = "float32", shortlist: bool = False) ->
     return is_one
 
 
-def peer(beam: int) -> Callable[[Row], bool]:
-    """Test for rows of CTranslate2 with a beam size and the whole vocabulary."""
-    return lambda row: _is_peer(row) and row["search"]["size"] == beam and not row["shortlist"]
+def peer(beam: int, shortlist: bool = False) -> Callable[[Row], bool]:
+    """Test for rows of CTranslate2 with a beam size, and with a shortlist or the whole vocabulary."""
+    return lambda row: _is_peer(row) and row["search"]["size"] == beam and bool(row["shortlist"]) == shortlist
 
 
-GREEDY, GREEDY_8, PEER, PEER_5 = searching(1), searching(1, "int8"), peer(1), peer(5)
+GREEDY, GREEDY_8, PEER, PEER_5, PEER_LISTED = searching(1), searching(1, "int8"), peer(1), peer(5), peer(1, True)
 LISTED, LISTED_8 = searching(1, shortlist=True), searching(1, "int8", shortlist=True)
 COMPARISONS = (  # file, what, which row, against what, which rows (the fastest of them counts), target
     ("30_tokens", "30 tokens", refining(1), "own AR, greedy", GREEDY, 1.9),
@@ -53,8 +53,15 @@ COMPARISONS = (  # file, what, which row, against what, which rows (the fastest 
     ("30_tokens", "30 tokens, int8", refining(1, "int8"), "own AR int8, greedy", GREEDY_8, None),
     ("30_tokens_shortlist", "... and 4,096 words", refining(1, "int8", True), "AR with them", LISTED_8, None),
     ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "AR with them", LISTED_8, None),
-    ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "CTranslate2 int8, greedy", PEER, None),
-    ("de_en_long", "`de_en`, int8, shortlist", refining(1, "int8", True), "CTranslate2 int8, greedy", PEER, 3.0),
+    (
+        "30_tokens_shortlist",
+        "... and 3 passes",
+        refining(1, "int8", True, 3),
+        "CTranslate2 with them",
+        PEER_LISTED,
+        None,
+    ),
+    ("de_en_long", "`de_en`, int8, shortlist", refining(1, "int8", True), "CTranslate2, too", PEER_LISTED, 3.0),
     ("30_tokens", "30 tokens, 5 hypotheses", refining(5), "CTranslate2 int8, beam 5", PEER_5, 1.0),
     ("30_tokens", "30 tokens, 5 hypotheses, int8", refining(5, "int8"), "CTranslate2 int8, beam 5", PEER_5, 1.0),
     ("100_tokens", "100 tokens", refining(1), "own AR, greedy", GREEDY, 2.5),
@@ -79,10 +86,23 @@ def table(results: Path = RESULTS) -> str:
         rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
         (ours,) = filter(first, rows)
         theirs = min(filter(second, rows), key=_p50)
+        what, against = (f"{text}{_bleu(row)}" for text, row in ((what, ours), (against, theirs)))
         measured = _times_as_fast(ours, theirs)
         goal = "-" if target is None else f"{target:.1f}"
         lines.append(f"| {what} | {_ms(ours)} | {against} | {_ms(theirs)} | {measured} | {goal} |")
     return "\n".join([*lines, "", *_memory(results), *_training(results)]) + "\n"
+
+
+def verified(name: str, results: Path = RESULTS) -> str:
+    """Format the table of drafts of results/speed_NAME.json, in whose first row nothing is drafted, in Markdown."""
+    rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+    lines = ["| draft | tokens a pass | passes of the drafter | speed (range) |", "|---|---:|---:|---:|"]
+    for row in rows:
+        scores = {each: score["value"] for each, score in row["scores"].items()}
+        draft = f"`{row['draft']['name']}`" if row["draft"] else "none"
+        tokens = f"{scores['tokens'] / scores['passes']:.2f} | {scores.get('draft_passes', 0):.2f}"
+        lines.append(f"| {draft} | {tokens} | {_times_as_fast(row, rows[0])} |")
+    return "\n".join(lines) + "\n"
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:
@@ -159,6 +179,11 @@ def _rates(row: Row) -> list[float]:
 
 def _p50(row: Row) -> float:
     return row["scores"]["p50_ms"]["value"]
+
+
+def _bleu(row: Row) -> str:
+    """The BLEU of a model that was trained; "" for random weights."""
+    return f" ({row['scores']['bleu']['value']:.1f} BLEU)" if "bleu" in row["scores"] else ""
 
 
 def _ms(row: Row) -> str:

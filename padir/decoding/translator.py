@@ -159,12 +159,11 @@ class Translator:
             yield from self.translate(some, decoding, truncate=truncate)
 
     def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int]) -> None:
-        longest = self.card.config.max_length
         if self.card.config.causal:
             raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
-        given = zip(texts, target_lengths, strict=True)
+        longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
         if wrong := [length for text, length in given if not 1 + bool(text.strip()) <= length <= longest]:
             raise PadirError("target_lengths", f"in 2 .. {longest}, EOS included, or 1 for an empty text", wrong[0])
 

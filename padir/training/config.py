@@ -98,7 +98,7 @@ class TrainConfig:
                 "train.objective = @Dual() and ModelConfig.dual = True belong together", remedy="set both, or neither"
             )
         if causal != isinstance(self.objective, TeacherForcing):
-            expected, got = ("TeacherForcing", "Objective") if causal else ("Objective", "TeacherForcing")
+            expected, got = "TeacherForcing" if causal else "Objective", type(self.objective).__name__
             raise PadirError(
                 f"a model with causal = {causal} is trained with {expected}, got {got}: bind train.objective ="
                 f" @{expected}(), or ModelConfig.causal = {not causal}"
