@@ -185,6 +185,7 @@ MADE = {
     "speed": SPEED["table"],
     "speed_shapes": SPEED["shapes"],
     "verified": SPEED["verified"],
+    "models": SPEED["models"],
 }
 
 

@@ -47,8 +47,9 @@ if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     padir benchmark --data data/tatoeba_de_en --mode refine causal verify --num_steps 1 4 --top_k 1 5 --beam 1 5 \
         --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
     # Drafts that an autoregressive model verifies, on short sentences and on long ones.
-    padir benchmark --model de_en_ar --draft none de_en de_en:block=7 jacobi copy --beam 1 --data data/tatoeba_de_en \
-        --split validation --batch_size 1 --sentences 200 --repeats 5 --output results/speed_verified
+    padir benchmark --model de_en_ar --draft none de_en de_en:num_steps=2 de_en:num_steps=4 de_en:follow=place \
+        de_en:follow=refine de_en:block=7 jacobi copy --beam 1 --data data/tatoeba_de_en --split validation --batch_size 1 \
+        --sentences 200 --repeats 5 --output results/speed_verified
     padir benchmark --model de_en_ar --draft none de_en de_en:block=7 jacobi --beam 1 --data data/bible_de_en \
         --split validation --batch_size 1 --sentences 60 --repeats 5 --output results/speed_verified_long
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \

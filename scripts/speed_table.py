@@ -53,14 +53,7 @@ COMPARISONS = (  # file, what, which row, against what, which rows (the fastest 
     ("30_tokens", "30 tokens, int8", refining(1, "int8"), "own AR int8, greedy", GREEDY_8, None),
     ("30_tokens_shortlist", "... and 4,096 words", refining(1, "int8", True), "AR with them", LISTED_8, None),
     ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "AR with them", LISTED_8, None),
-    (
-        "30_tokens_shortlist",
-        "... and 3 passes",
-        refining(1, "int8", True, 3),
-        "CTranslate2 with them",
-        PEER_LISTED,
-        None,
-    ),
+    ("30_tokens_shortlist", "... and 3 passes", refining(1, "int8", True, 3), "CTranslate2, too", PEER_LISTED, None),
     ("de_en_long", "`de_en`, int8, shortlist", refining(1, "int8", True), "CTranslate2, too", PEER_LISTED, 3.0),
     ("30_tokens", "30 tokens, 5 hypotheses", refining(5), "CTranslate2 int8, beam 5", PEER_5, 1.0),
     ("30_tokens", "30 tokens, 5 hypotheses, int8", refining(5, "int8"), "CTranslate2 int8, beam 5", PEER_5, 1.0),
@@ -102,6 +95,30 @@ def verified(name: str, results: Path = RESULTS) -> str:
         draft = f"`{row['draft']['name']}`" if row["draft"] else "none"
         tokens = f"{scores['tokens'] / scores['passes']:.2f} | {scores.get('draft_passes', 0):.2f}"
         lines.append(f"| {draft} | {tokens} | {_times_as_fast(row, rows[0])} |")
+    return "\n".join(lines) + "\n"
+
+
+def models(name: str, results: Path = RESULTS) -> str:
+    """Format the quality and speed of trained models, of results/speed_NAME.json, in Markdown.
+
+    The columns "against" compare with the fastest greedy search of CTranslate2.
+    """
+    rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+    sizes = sorted({row["batch_size"] for row in rows})
+    peers = {size: min((r for r in rows if peer(1)(r) and r["batch_size"] == size), key=_p50) for size in sizes}
+    ways: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for row in rows:
+        hypotheses = row["search"]["size"] if row["causal"] else row["top_k"]
+        key = row["model"], str(row["num_steps"] or ("verified" if row.get("draft") else "N")), str(hypotheses)
+        ways.setdefault(key, {})[row["batch_size"]] = row
+    head = ["model", "steps", "hypotheses", "BLEU"]
+    head += [cell for size in sizes for cell in (f"p50, batch of {size}", "against CTranslate2")]
+    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for key, by_size in sorted(ways.items(), key=lambda way: -way[1][sizes[0]]["scores"]["bleu"]["value"]):
+        cells = [*key, f"{by_size[sizes[0]]['scores']['bleu']['value']:.1f}"]
+        for size in sizes:
+            cells += [f"{_p50(by_size[size]):.1f} ms", _times_as_fast(by_size[size], peers[size])]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -191,7 +191,9 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
       batch_size: add --batch_size, too.
     """
     many: dict[str, Any] = {"nargs": "+"} if several else {}
-    group = parser.add_argument_group("decoding (defaults come from gin's Decoding and LengthSearch, else as shown)")
+    group = parser.add_argument_group(
+        "decoding (by default as gin's Decoding and LengthSearch say, else the model's card, else as shown)"
+    )
     group.add_argument(
         "--strategy",
         **many,
