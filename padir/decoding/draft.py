@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import flax.struct
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from padir import checks
 from padir.decoding.autoregressive import SearchInputs
@@ -36,6 +36,19 @@ class Verified:
     done_B: Bool[Array, " B"]
 
 
+class Proposal(NamedTuple):
+    """The next K tokens of each row, as a drafter proposes them.
+
+    Attributes:
+      tokens_BK: the tokens. Any integer may be proposed; one that is no token is never accepted.
+      prob_BKV: the distributions that the tokens were drawn from, independently of each other and of all earlier
+        draws, given what the drafter knew; None for tokens that were not drawn.
+    """
+
+    tokens_BK: Int[Array, "B K"]
+    prob_BKV: Float[Array, "B K V"] | None = None
+
+
 @runtime_checkable
 class Drafter(Protocol):
     """Protocol of drafters: a frozen dataclass that proposes tokens, with its hyperparameters as fields.
@@ -43,8 +56,8 @@ class Drafter(Protocol):
     - `block` is K, the number of tokens of a proposal.
     - `begin` gets the parameters of the drafter's own model (None if it has none), the inputs of the search, a width
       that is at least every limit, and the seed. It returns the memory, a pytree whose leaves all begin with axis B.
-    - `propose` returns tokens for positions length_B .. length_B + K - 1 of each row, without random draws (`begin` and
-      `learn` may draw). Any integer may be proposed; one that is no token is never accepted.
+    - `propose` returns a proposal for positions length_B .. length_B + K - 1 of each row, without random draws (`begin`
+      and `learn` may draw).
     - `learn` gets the rows with the accepted tokens, the J = K + 1 choices of the autoregressive model (at the
       proposal's positions and one more), and the number of choices that were accepted, at the end of each row. The
       other choices are guesses: the model made them beside proposed tokens that it refused.
@@ -57,7 +70,7 @@ class Drafter(Protocol):
 
     def begin(self, params: PyTree, inputs: SearchInputs, *, max_length: int, seed: Any) -> PyTree: ...
 
-    def propose(self, memory: PyTree, rows: Verified) -> Int[Array, "B K"]: ...
+    def propose(self, memory: PyTree, rows: Verified) -> Proposal: ...
 
     def learn(
         self,
@@ -129,13 +142,14 @@ def encoder_sum(config: ModelConfig, params: Any) -> str:
     return f"{sizes} {params_sum((params['encoder'], params['token_embedder']))}"
 
 
-def window(tokens_BL: Int[Array, "B L"], begin_B: Int[Array, " B"], size: int) -> Int[Array, "B K"]:
-    """The tokens at places begin_B .. begin_B + size - 1 of each row; 0 outside the row.
+def window(tokens_BL: Shaped[Array, "B L *V"], begin_B: Int[Array, " B"], size: int) -> Shaped[Array, "B K *V"]:
+    """The tokens, or numbers, at places begin_B .. begin_B + size - 1 of each row; 0 outside the row.
 
     >>> window(jnp.array([[7, 8, 9]]), jnp.array([-1]), 3).tolist()
     [[0, 7, 8]]
     """
     place_BK = begin_B[:, None] + jnp.arange(size)
+    place_BK = place_BK.reshape(*place_BK.shape, *[1] * (tokens_BL.ndim - 2))
     inside_BK = (place_BK >= 0) & (place_BK < tokens_BL.shape[1])
     return jnp.where(inside_BK, jnp.take_along_axis(tokens_BL, place_BK, axis=1, mode="clip"), 0)
 

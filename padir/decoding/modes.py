@@ -6,8 +6,8 @@ import dataclasses
 
 from padir import checks
 from padir.decoding.draft import Draft
-from padir.decoding.drafters import RefiningDrafter
 from padir.decoding.options import Decoding
+from padir.decoding.refining_drafter import RefiningDrafter
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 

@@ -8,9 +8,9 @@ Each round
 4. the drafter learns what was accepted.
 
 Sentences advance on their own. Greedy search gives the tokens of plain greedy search, but for ties in the last bits,
-which 8-bit and bfloat16 weights make more frequent. Samples have the distribution of plain sampling: a proposed token
-is accepted with its probability under the model, else a token is drawn from the model's distribution without the
-proposed one (Leviathan et al., ICML 2023, for a drafter that draws no tokens at random).
+which 8-bit and bfloat16 weights make more frequent. Samples have the distribution of plain sampling (Leviathan et al.,
+ICML 2023): a token that the drafter drew from q is accepted with probability min(1, p / q), where p is the model's
+distribution, else a token is drawn from max(p - q, 0), normalised. A token that was not drawn has q = 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir.decoding.autoregressive import SearchInputs, allowed
-from padir.decoding.draft import Drafter, Verified, window
+from padir.decoding.draft import Drafter, Proposal, Verified, window
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
@@ -95,14 +95,14 @@ def write_verified(
 
     def body(state):
         rows, memory, cache, rounds_B = state
-        proposal_BK = drafter.propose(memory, rows)
-        known_BK = jnp.clip(proposal_BK, 0, model.ids.num_embeddings - 1)
+        proposal = drafter.propose(memory, rows)
+        known_BK = jnp.clip(proposal.tokens_BK, 0, model.ids.num_embeddings - 1)
         read_BJ = jnp.concatenate([window(rows.tokens_BL, rows.length_B - 1, 1), known_BK], axis=1)
         logits_BJV, cache = bound.block_logits(read_BJ, rows.length_B, cache, cross_kv, encoded.segment_BS)
         log_z_BJ = jax.nn.logsumexp(logits_BJV, axis=-1)
         position_BJ = rows.length_B[:, None] + jnp.arange(read_BJ.shape[1])
         logits_BJV = allowed(forbid(logits_BJV, banned), position_BJ, limit_B, model.ids.eos)
-        choice_BJ, agrees_BK = _judge(_fold(key_B, rounds_B), logits_BJV, proposal_BK, search, options.tolerance)
+        choice_BJ, agrees_BK = _judge(_fold(key_B, rounds_B), logits_BJV, proposal, search, options.tolerance)
         value_BJ = jnp.take_along_axis(logits_BJV, choice_BJ[..., None], axis=-1)[..., 0] - log_z_BJ
         accepted_B = _accepted(agrees_BK, choice_BJ == model.ids.eos) * ~rows.done_B
         rounds_B = rounds_B + ~rows.done_B
@@ -132,30 +132,39 @@ def write_verified(
 def _judge(
     key_B: Key[Array, " B"],
     logits_BJV: Float[Array, "B J V"],
-    proposal_BK: Int[Array, "B K"],
+    proposal: Proposal,
     search: Greedy | Beam | Sampling,
     tolerance: float,
 ) -> tuple[Int[Array, "B J"], Bool[Array, "B K"]]:
     """The model's choice at each position, given the proposal to its left, and whether it is the proposed token."""
+    proposal_BK = proposal.tokens_BK
+    here_BKV = proposal_BK[..., None] == jnp.arange(logits_BJV.shape[-1])
     if not isinstance(search, Sampling):
         best_BJ, choice_BJ = best_logit(logits_BJV)
         agrees_BK = choice_BJ[:, :-1] == proposal_BK
         if tolerance:
-            here_BKV = proposal_BK[..., None] == jnp.arange(logits_BJV.shape[-1])
             value_BK = jnp.where(here_BKV, logits_BJV[:, :-1], -jnp.inf).max(-1)
             agrees_BK |= value_BK >= best_BJ[:, :-1] - tolerance
         return choice_BJ.at[:, :-1].set(jnp.where(agrees_BK, proposal_BK, choice_BJ[:, :-1])), agrees_BK
-    logits_BJV = likely(logits_BJV / search.temperature, search.top_k, search.top_p)
-    log_p_BKV = jax.nn.log_softmax(logits_BJV[:, :-1], axis=-1)
-    here_BKV = proposal_BK[..., None] == jnp.arange(log_p_BKV.shape[-1])
-    log_p_BK = jnp.where(here_BKV, log_p_BKV, -jnp.inf).max(-1)
+    p_BJV = jax.nn.softmax(likely(logits_BJV / search.temperature, search.top_k, search.top_p), axis=-1)
+    p_BKV = p_BJV[:, :-1]
+    q_BKV = here_BKV.astype(p_BKV.dtype) if proposal.prob_BKV is None else _of_width(proposal.prob_BKV, p_BKV.shape[-1])
+    p_BK, q_BK = ((here_BKV * each_BKV).sum(-1) for each_BKV in (p_BKV, q_BKV))
     coin_B, draw_B = _fold(key_B, 0), _fold(key_B, 1)
     coin_BK = jax.vmap(lambda key: jax.random.uniform(key, proposal_BK.shape[1:]))(coin_B)
-    agrees_BK = coin_BK < jnp.exp(log_p_BK)
-    without_BJV = logits_BJV.at[:, :-1].set(jnp.where(here_BKV, -jnp.inf, logits_BJV[:, :-1]))
-    drawn_BJ = jax.vmap(lambda key, logits: jax.random.categorical(key, logits, axis=-1))(draw_B, without_BJV)
+    agrees_BK = coin_BK * q_BK < p_BK
+    rest_BKV = jnp.maximum(p_BKV - q_BKV, 0)
+    rest_BKV = jnp.where(rest_BKV.any(-1, keepdims=True), rest_BKV, p_BKV)  # p = q but for rounding
+    log_BJV = jnp.log(p_BJV.at[:, :-1].set(rest_BKV))
+    drawn_BJ = jax.vmap(lambda key, logits: jax.random.categorical(key, logits, axis=-1))(draw_B, log_BJV)
     choice_BJ = drawn_BJ.astype(jnp.int32)
     return choice_BJ.at[:, :-1].set(jnp.where(agrees_BK, proposal_BK, choice_BJ[:, :-1])), agrees_BK
+
+
+def _of_width(prob_BKV: Float[Array, "B K W"], width: int) -> Float[Array, "B K V"]:
+    """Distributions over as many ids as another model's table has rows; rows that only pad a table have none."""
+    prob_BKV = prob_BKV[..., :width]
+    return jnp.pad(prob_BKV, ((0, 0), (0, 0), (0, width - prob_BKV.shape[-1])))
 
 
 def _accepted(agrees_BK: Bool[Array, "B K"], ends_BJ: Bool[Array, "B J"]) -> Int[Array, " B"]:

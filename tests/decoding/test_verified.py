@@ -13,16 +13,17 @@ from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_model_dir
 
 from padir.decoding.autoregressive import SearchInputs, write_targets
-from padir.decoding.draft import Drafter, Verified, encoder_sum
-from padir.decoding.drafters import DRAFTERS, Copy, Jacobi, RefiningDrafter, RefiningMemory, load_draft
+from padir.decoding.draft import Drafter, Proposal, Verified, encoder_sum, window
+from padir.decoding.drafters import DRAFTERS, Copy, Jacobi, load_draft
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts
+from padir.decoding.refining_drafter import RefiningDrafter, RefiningMemory
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.text import collapsed
 from padir.decoding.translator import Translator
-from padir.decoding.verified import VerifyOptions, write_verified
+from padir.decoding.verified import VerifyOptions, _judge, write_verified
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.scores import likely
@@ -48,7 +49,7 @@ class Wild:
 
     def propose(self, memory, rows):
         number_BK = rows.length_B[:, None] * 7919 + jnp.arange(self.block) * 104729 + memory[:, :1]
-        return jnp.where(number_BK % 3 == 0, number_BK, number_BK % 13 - 2)
+        return Proposal(jnp.where(number_BK % 3 == 0, number_BK, number_BK % 13 - 2))
 
     def learn(self, params, memory, rows, choice_BJ, accepted_B, *, seed):
         return memory
@@ -66,7 +67,25 @@ class Fixed:
 
     def propose(self, memory, rows):
         padded = jnp.pad(memory, ((0, 0), (0, self.block)))
-        return jax.vmap(lambda row, n: jax.lax.dynamic_slice(row, (n,), (self.block,)))(padded, rows.length_B)
+        return Proposal(jax.vmap(lambda row, n: jax.lax.dynamic_slice(row, (n,), (self.block,)))(padded, rows.length_B))
+
+    def learn(self, params, memory, rows, choice_BJ, accepted_B, *, seed):
+        return memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Proposes tokens that it drew at each position from a distribution of its own, EOS and special ids among them."""
+
+    block: int
+
+    def begin(self, params, inputs, *, max_length, seed):
+        logits_LV = 2.0 * jax.random.normal(jax.random.key(5), (max_length, IDS.num_embeddings - 1))
+        drawn_BL = jax.random.categorical(jax.random.key(seed), logits_LV, shape=(len(inputs.source_BS), max_length))
+        return drawn_BL, jnp.broadcast_to(jax.nn.softmax(logits_LV), (*drawn_BL.shape, logits_LV.shape[-1]))
+
+    def propose(self, memory, rows):
+        return Proposal(*(window(each, rows.length_B, self.block) for each in memory))
 
     def learn(self, params, memory, rows, choice_BJ, accepted_B, *, seed):
         return memory
@@ -162,8 +181,10 @@ class TestGreedy:
 class TestContract:
     """Holds every drafter to the Protocol `Drafter`."""
 
-    @pytest.fixture(params=[*DRAFTERS, "token", "refine", "ctc"])
+    @pytest.fixture(params=[*DRAFTERS, "token", "refine", "ctc", "drawn"])
     def drafter(self, request, refiner, ctc):
+        if request.param == "drawn":
+            return refiner(block=3, follow="place", temperature=1.0)
         if request.param in DRAFTERS:
             return DRAFTERS[request.param](block=3), None
         if request.param == "ctc":
@@ -176,7 +197,7 @@ class TestContract:
         memory = drafter.begin(params, SearchInputs(SOURCES.source_BS, LIMITS), max_length=16, seed=0)
         assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} <= {4}
         rows = rows_with([[], [7], [7, 8, 9], [8] * 11], width=16)
-        assert drafter.propose(memory, rows).shape == (4, 3)
+        assert drafter.propose(memory, rows).tokens_BK.shape == (4, 3)
         learned = drafter.learn(params, memory, rows, jnp.full((4, 4), 7), jnp.array([0, 1, 3, 2]), seed=0)
         assert jax.tree.map(jnp.shape, learned) == jax.tree.map(jnp.shape, memory)
 
@@ -226,20 +247,23 @@ def test_a_model_that_never_ends_a_sentence_is_stopped(causal):
 def drafted_samples():
     """Every way to sample with every drafter; all but one drafter for each way are slow tests."""
     ways = Sampling(), Sampling(temperature=0.7, top_k=3), Sampling(top_p=0.8)
-    drafters = "greedy", Jacobi(2), Wild(2)
+    drafters = "greedy", Jacobi(2), Wild(2), Drawn(2), "refiner"
     for (i, way), (j, drafter) in itertools.product(enumerate(ways), enumerate(drafters)):
-        yield pytest.param(way, drafter, marks=pytest.mark.slow if i != j else (), id=f"{way}-{drafter}")
+        yield pytest.param(way, drafter, marks=pytest.mark.slow if i != j % 3 else (), id=f"{way}-{drafter}")
 
 
 @pytest.mark.parametrize(("search", "drafter"), [*drafted_samples()])
-def test_samples_have_the_models_distribution(search, drafter, causal, greedy):
+def test_samples_have_the_models_distribution(search, drafter, causal, greedy, refiner):
     """The first two tokens of 3,000 samples of a sentence against their exact probabilities."""
     model, params = causal
     source_BS, limit_B = SOURCES.source_BS[:1], LIMITS[:1]
     if drafter == "greedy":
         drafter = Fixed((tuple(np.asarray(greedy[0].tokens_BNL[0, 0]).tolist()),), 3)
+    drafter_params = None
+    if drafter == "refiner":
+        drafter, drafter_params = refiner(num_steps=2, block=2, follow="place", temperature=0.9)
     sample = jax.vmap(
-        lambda seed: verified(causal, drafter, None, search, source_BS, limit_B, seed).rows.tokens_BL[0, :2]
+        lambda seed: verified(causal, drafter, drafter_params, search, source_BS, limit_B, seed).rows.tokens_BL[0, :2]
     )
     found, count = np.unique(np.asarray(sample(jnp.arange(3_000))), axis=0, return_counts=True)
     share = {tuple(pair): n / 3_000 for pair, n in zip(found.tolist(), count.tolist(), strict=True)}
@@ -262,6 +286,34 @@ def test_samples_have_the_models_distribution(search, drafter, causal, greedy):
         assert abs(share.get(tuple(pair), 0) - p) < 5 * (p * (1 - p) / 3_000) ** 0.5 + 1e-3, pair
 
 
+@pytest.mark.parametrize("proposed", [None, 3, 99], ids=["drawn", "token", "no-token"])
+def test_a_judged_token_has_the_models_distribution(proposed):
+    """20,000 judgements of one position, whose proposal was drawn from another distribution or is always the same."""
+    count, search = 20_000, Sampling(temperature=0.7, top_p=0.9)
+    logits_2V, other_V = (1.5 * jax.random.normal(jax.random.key(i), shape) for i, shape in ((0, (2, 8)), (1, (8,))))
+    drawn_B1 = jax.random.categorical(jax.random.key(2), other_V, shape=(count, 1))
+    prob_B1V = jnp.broadcast_to(jax.nn.softmax(other_V), (count, 1, 8))
+    proposal = Proposal(drawn_B1, prob_B1V) if proposed is None else Proposal(jnp.full((count, 1), proposed))
+    logits_B2V = jnp.broadcast_to(logits_2V, (count, 2, 8))
+    choice_BJ, agrees_B1 = _judge(jax.random.split(jax.random.key(3), count), logits_B2V, proposal, search, 0.0)
+    for j in range(2):
+        p_V = np.asarray(jax.nn.softmax(likely(logits_2V[j] / search.temperature, 0, search.top_p)))
+        share_V = np.bincount(choice_BJ[:, j], minlength=8) / count
+        assert (np.abs(share_V - p_V) <= 5 * np.sqrt(p_V * (1 - p_V) / count)).all()
+    assert 0.1 < agrees_B1.mean() < 0.9 if proposed is None else agrees_B1.any() == (proposed == 3)
+
+
+def test_what_the_model_itself_would_draw_is_always_accepted():
+    logits_BJV = 2.0 * jax.random.normal(jax.random.key(0), (50, 4, IDS.num_embeddings))
+    prob_BKV = jax.nn.softmax(logits_BJV[:, :-1] / 0.7)
+    drawn_BK = jax.random.categorical(jax.random.key(1), logits_BJV[:, :-1] / 0.7)
+    keys = jax.random.split(jax.random.key(2), 50)
+    for prob, all_agree in ((prob_BKV, True), (None, False)):
+        choice_BJ, agrees_BK = _judge(keys, logits_BJV, Proposal(drawn_BK, prob), Sampling(temperature=0.7), 0.0)
+        assert bool(agrees_BK.all()) == all_agree
+        assert (choice_BJ[:, :-1] == drawn_BK)[agrees_BK].all()
+
+
 def rows_with(tokens, width=12):
     """Rows in the middle of verification that have these tokens."""
     return Verified(
@@ -278,7 +330,7 @@ class TestProposals:
         memory = drafter.begin(None, SearchInputs(SOURCES.source_BS[:1], LIMITS[:1]), max_length=12, seed=0)
         rows = rows_with([[7, 8, 5, 6]])
         memory = drafter.learn(None, memory, rows, jnp.array([[5, 6, 9, 10]]), jnp.array([2]), seed=0)
-        assert drafter.propose(memory, rows_with([[7, 8, 5, 6]])).tolist() == [[9, 10, 0]]
+        assert drafter.propose(memory, rows_with([[7, 8, 5, 6]])).tokens_BK.tolist() == [[9, 10, 0]]
 
     @pytest.mark.parametrize(
         ("written", "expected"),
@@ -294,7 +346,7 @@ class TestProposals:
         source_BS = jnp.array([[5, 6, 7, 5, 6, 8, 1, 0]])
         drafter = Copy(3)
         memory = drafter.begin(None, SearchInputs(source_BS, LIMITS[:1]), max_length=12, seed=0)
-        assert drafter.propose(memory, rows_with([written])).tolist() == [expected]
+        assert drafter.propose(memory, rows_with([written])).tokens_BK.tolist() == [expected]
 
     @pytest.mark.parametrize(
         ("choices", "accepted", "expected"),
@@ -316,7 +368,7 @@ class TestProposals:
         )
         rows = rows_with([choices[:accepted]])
         memory = drafter.learn(None, memory, rows, jnp.array([choices]), jnp.array([accepted]), seed=0)
-        assert drafter.propose(memory, rows_with([choices[:accepted]])).tolist() == [expected]
+        assert drafter.propose(memory, rows_with([choices[:accepted]])).tokens_BK.tolist() == [expected]
 
     @pytest.mark.parametrize("decontextualised", [False, True])
     def test_a_draft_is_rewritten_behind_the_accepted_tokens(self, decontextualised):
@@ -355,6 +407,11 @@ class TestProposals:
     def test_a_ctc_model_cannot_refine_behind_given_tokens(self, ctc):
         with pytest.raises(PadirError, match="CTC model cannot refine behind given tokens.*follow=token"):
             ctc(follow="refine")
+
+    def test_a_draft_that_is_drawn_stays_in_its_places(self, refiner, ctc):
+        for make, follow in ((refiner, "token"), (refiner, "refine"), (ctc, "place")):
+            with pytest.raises(PadirError, match="a draft that is drawn stays in its places.*take follow=place"):
+                make(temperature=1.0, follow=follow)
 
     def test_of_a_model_with_the_same_encoder_take_its_output(self, causal, ctc, greedy):
         """The drafter's own encoder is not read then: here it is not a number."""
