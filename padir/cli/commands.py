@@ -62,7 +62,7 @@ EXAMPLES = {
     "train": "--gin_file=configs/run/toy_cpu.gin --data data/toy --model_dir runs/toy",
     "average": "--checkpoints runs/toy --last 3 --output runs/toy_average",
     "distill": "--model runs/teacher --data data/toy --output data/toy_distilled",
-    "translate": '--top_k 5 "Wo ist der Bahnhof?"',
+    "translate": '--trace "Wo ist der Bahnhof?"',
     "score": "--model runs/toy --source de.txt --target en.txt",
     "list": "strategies",
     "serve": "--port 8000",

@@ -17,6 +17,7 @@ from padir.cli.options import (
     precision_option,
     sentinels_option,
     setting,
+    step_option,
     steps_options,
 )
 from padir.decoding.rerank import OwnScore
@@ -27,7 +28,7 @@ from padir.interop.t5x import exchange
 from padir.models.card import ModelCard
 from padir.text.tokenizer import Tokenizer
 
-_OF_PROGRAMS = ("num_steps", "platforms", "source_lengths", "step", "strategy", "target_lengths", "top_k")
+_OF_PROGRAMS = ("num_steps", "platforms", "source_lengths", "multiple", "strategy", "target_lengths", "top_k")
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
@@ -38,21 +39,24 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         " part of the programs; the numbers of steps, lengths and other decoding options are the loader's defaults."
     )
     model_option(parser)
+    step_option(parser)
     precision_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     steps_options(parser)
-    setting(parser, Lengths, "step", "write programs for lengths that are multiples of this number")
+    setting(
+        parser, Lengths, "step", option="multiple", about="write programs for lengths that are multiples of this number"
+    )
     parser.add_argument(
         "--source_lengths",
         type=int,
         nargs="+",
-        help="source lengths, in place of --step's; longer sources are refused",
+        help="source lengths, in place of --multiple's; longer sources are refused",
     )
     parser.add_argument(
         "--target_lengths",
         type=int,
         nargs="+",
-        help="target lengths, in place of --step's; the model's maximum is added",
+        help="target lengths, in place of --multiple's; the model's maximum is added",
     )
     parser.add_argument("--platforms", nargs="+", help=f"platforms of every program ({' '.join(PLATFORMS)})")
     parser.add_argument(
@@ -66,7 +70,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 
 def _export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
-    translator = load_model(args)
+    translator = load_model(args, step=args.step)
     decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config)
     if args.weights:
@@ -84,7 +88,7 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         translator,
         args.output,
         decoding,
-        lengths=Lengths(**lengths, **given(args, "step")),
+        lengths=Lengths(**lengths, **({} if args.multiple is None else {"step": args.multiple})),
         platforms=args.platforms or PLATFORMS,
         overwrite=args.overwrite,
         progress=tell,

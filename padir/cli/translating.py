@@ -110,6 +110,11 @@ def _check_streams(args: argparse.Namespace) -> None:
         raise PadirError(f"give one of {' and '.join(given)}: sentences come from one place")
     if (sys.stdin is None and not args.input and not args.texts) or (sys.stdout is None and not args.output):
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
+    if "" in (args.input, args.output):
+        raise PadirError('--input and --output take the name of a file, got ""')
+    if args.input and args.output and os.path.isfile(args.output) and os.path.isfile(args.input):
+        if os.path.samefile(args.input, args.output):
+            raise PadirError(f"--output {args.output} would replace the file of --input: give another file")
     if args.n_best and not (args.json or args.jsonl):
         raise PadirError("--n_best lists candidates in JSON: give --jsonl, or --json FILE")
 
@@ -139,9 +144,14 @@ def _typed(language: str) -> Iterator[str]:
     with contextlib.suppress(ImportError):  # not on every system
         import readline  # noqa: F401
     sys.stdin.reconfigure(errors="replace")  # pyright: ignore
-    with contextlib.suppress(EOFError):
+    prompt = f"{language}> "
+    try:
         while True:
-            yield input(f"{language}> ")
+            if sys.stdout is None or not sys.stdout.isatty():  # translations go elsewhere, and without the prompt
+                print(prompt, end="", file=sys.stderr, flush=True)
+            yield input(prompt if sys.stdout is not None and sys.stdout.isatty() else "")
+    except EOFError:
+        print(file=sys.stderr)  # what follows begins a line
 
 
 def _standard_output() -> Any:

@@ -120,7 +120,7 @@ def _check_output(
         return manifest
     raise PadirError(
         f"{output_dir} was prepared from other text, vocabulary or limits",
-        remedy="give another folder, or set overwrite",
+        remedy="give another folder, or set overwrite (--overwrite)",
     )
 
 

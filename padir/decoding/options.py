@@ -191,15 +191,13 @@ OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "re
 
 def foreign_option(name: str, config: ModelConfig) -> PadirError:
     """The error for an option that applies only to the other kind of model (causal or refining)."""
+    about, remedy = "autoregressive models; this model refines drafts", "choose num_steps, strategy and lengths instead"
     if config.causal:
-        return PadirError(
-            f"{name} applies only to models that refine drafts; this model is autoregressive",
-            remedy="choose a search instead (beam size and length penalty, or sampling)",
-        )
-    return PadirError(
-        f"{name} applies only to autoregressive models; this model refines drafts",
-        remedy="choose the mode causal or verify" if config.dual else "choose num_steps, strategy and lengths instead",
-    )
+        about = "models that refine drafts; this model, or its mode, writes from left to right"
+        remedy = "choose a search instead (beam size and length penalty, or sampling)"
+    elif config.dual:
+        remedy = "choose the mode causal or verify" if name.endswith("draft") else "choose the mode causal"
+    return PadirError(f"{name} applies only to {about}", remedy=remedy)
 
 
 def resolve(
@@ -265,7 +263,7 @@ def _check_draft(decoding: Decoding, draft: Draft, max_length: int) -> None:
     search = decoding.search
     if not isinstance(search, Greedy | Beam | Sampling) or search.size > 1:
         remedy = "take one sample" if isinstance(search, Sampling) else "take a beam of 1, or leave the draft out"
-        raise PadirError("the search beside a draft", "greedy, or one sample", search, remedy)
+        raise PadirError("the search beside a draft, as of the mode verify,", "greedy, or one sample", search, remedy)
     if draft.tolerance and isinstance(search, Sampling):
         raise PadirError("a draft's tolerance is for greedy search: leave the tolerance out, or the sampling")
     if decoding.shortlist is not None:

@@ -74,11 +74,11 @@ class RefiningDrafter:
     def __post_init__(self):
         checks.at_least(1, num_steps=self.num_steps, block=self.block)
         checks.below(0, math.inf, temperature=self.temperature)
-        if self.temperature and (self.follow != "place" or self.model.config.ctc):
-            raise PadirError(
-                "a draft that is drawn stays in its places, as those of each token's distribution: take follow=place, a"
-                " model that is no CTC model, or temperature=0"
-            )
+        if self.temperature and self.model.config.ctc:
+            raise PadirError("a CTC model's draft cannot be drawn: leave the temperature out")
+        if self.temperature and self.follow != "place":
+            remedy = "so that each token keeps its distribution, or leave the temperature out"
+            raise PadirError("follow", '"place" beside a temperature', self.follow, remedy)
         checks.one_of(("token", "place", "refine"), follow=self.follow)
         if self.follow == "refine" and self.model.config.ctc:
             raise PadirError(

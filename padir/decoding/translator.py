@@ -164,8 +164,8 @@ class Translator:
         if len(target_lengths) != len(texts):
             raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
         longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
-        if wrong := [length for text, length in given if not 1 + bool(text.strip()) <= length <= longest]:
-            raise PadirError("target_lengths", f"in 2 .. {longest}, EOS included, or 1 for an empty text", wrong[0])
+        if wrong := [n for text, n in given if n != int(n) or not 1 + bool(text.strip()) <= n <= longest]:
+            raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", wrong[0])
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 32, truncate: bool = False

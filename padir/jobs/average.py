@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from padir import checks
-from padir.decoding.options import default_decoding, resolve
+from padir.decoding.options import Decoding, default_decoding, resolve
 from padir.errors import PadirError
 from padir.models.card import ModelCard
 from padir.models.config import DTYPES
@@ -59,6 +59,7 @@ def average_run(
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
+    Decoding().changed(**(decoding or {}))  # so that the error does not blame a file
     card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
     resolve(default_decoding(card), card.config, card.corruption, card.strategy)
 

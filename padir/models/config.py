@@ -141,7 +141,11 @@ class ModelConfig:
           PadirError: the model is not dual.
         """
         if not self.dual:
-            raise PadirError("only a dual model writes in two ways: train one with ModelConfig.dual = True")
+            own = "this one always writes from left to right" if self.causal else "this one refines drafts"
+            raise PadirError(
+                f"only a dual model writes in two ways, and {own}",
+                remedy="leave the mode out, or train a model with ModelConfig.dual = True",
+            )
         return dataclasses.replace(self, causal=True)
 
     @property

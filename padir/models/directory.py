@@ -100,6 +100,12 @@ def load_model(
             else "it is incomplete, or no model directory"
         )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
+    if not os.path.isfile(folder / "model.json") and '"model.json"' not in (folder / MANIFEST).read_text(
+        "utf-8", "replace"
+    ):
+        raise PadirError(
+            f"{folder} is no model directory but another of padir's folders, such as prepared text or an export"
+        )
     check_manifest(folder, MODEL_FILES)
     card, tokenizer = read_card(folder, corruption=corruption, strategy=strategy)
     flat = _read_weights(folder / "weights.safetensors", card)

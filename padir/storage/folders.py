@@ -109,7 +109,9 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if not (final / kind).is_file():
         raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
-        raise PadirError(f"{folder} holds an earlier export", remedy="give another folder, or set overwrite")
+        raise PadirError(
+            f"{folder} holds an earlier export", remedy="give another folder, or set overwrite (--overwrite)"
+        )
     own = {MANIFEST, *Manifest.read(final).files}
     for path in final.rglob("*"):
         name = str(path.relative_to(final))

@@ -71,11 +71,16 @@ def test_a_terminal_is_told_what_to_type_and_answers(short, capfd, monkeypatch):
     assert out.count("\n") == 1 and "Ctrl-D ends" in errors
 
 
-def test_interactive_prompts_for_each_sentence(short, capsys, monkeypatch):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_interactive_prompts_for_each_sentence(terminal, short, capsys, monkeypatch):
+    """On the terminal; where the translations go elsewhere, the prompt does not go with them."""
     prompts, typed = [], iter(["eins", "zwei drei"])
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
 
     def answer(prompt):
-        prompts.append((prompt, capsys.readouterr().out.count("\n")))
+        written = capsys.readouterr()
+        assert written.err.endswith("de> ") != terminal and "de>" not in written.out
+        prompts.append((prompt, written.out.count("\n")))
         try:
             return next(typed)
         except StopIteration:
@@ -84,7 +89,9 @@ def test_interactive_prompts_for_each_sentence(short, capsys, monkeypatch):
     monkeypatch.setattr("builtins.input", answer)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
     assert main(["translate", "--model", str(short), "--num_steps", "1", "--interactive"]) == 0
-    assert prompts == [("de> ", 0), ("de> ", 1), ("de> ", 1)]  # each translation comes before the next prompt
+    prompt = "de> " if terminal else ""
+    assert prompts == [(prompt, 0), (prompt, 1), (prompt, 1)]  # each translation comes before the next prompt
+    assert capsys.readouterr().err.endswith("\n")  # what follows the last prompt begins a line
 
 
 @pytest.mark.parametrize(("terminals", "shown"), [(("stderr",), True), (("stdout", "stderr"), False), ((), False)])

@@ -123,6 +123,16 @@ class TestTranslate:
             assert f"give one of TEXT and {other[0]}" in refused(capsys, *command, "eins", *other)
         assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, *command, "eins", "--n_best", 1)
 
+    def test_the_input_is_not_replaced(self, built, tmp_path, capsys):
+        (tmp_path / "in.txt").write_text("eins\n")
+        (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
+        command = ["translate", "--model", built / "model", "--input", tmp_path / "in.txt"]
+        for output in ("in.txt", "link.txt"):
+            assert "would replace the file of --input" in refused(capsys, *command, "--output", tmp_path / output)
+        assert (tmp_path / "in.txt").read_text() == "eins\n"
+        for option in ("--input", "--output"):
+            assert 'take the name of a file, got ""' in refused(capsys, *command, option, "")
+
     def test_json_lines_with_candidates(self, built, tmp_path, capsys):
         figures, options = tmp_path / "figures.json", ["--draws", 2, "--top_k", 2, "--n_best", 3]
         content = b"eins zwei\n\ndrei\n"

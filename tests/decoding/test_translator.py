@@ -196,8 +196,8 @@ class TestLengths:
     def test_there_must_be_one_for_each_text(self, translator):
         with pytest.raises(PadirError, match="2 texts need as many target_lengths, got 1"):
             translator.translate(["eins", "zwei"], target_lengths=[3])
-        for wrong in (1, TINY.max_length + 1):
-            with pytest.raises(PadirError, match="target_lengths must be in 2 .. .*, or 1 for an empty text"):
+        for wrong in (1, 2.5, TINY.max_length + 1):
+            with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .*, or 1 for an empty text"):
                 translator.translate(["", "eins"], target_lengths=[1, wrong])
 
     def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):

@@ -409,9 +409,11 @@ class TestProposals:
             ctc(follow="refine")
 
     def test_a_draft_that_is_drawn_stays_in_its_places(self, refiner, ctc):
-        for make, follow in ((refiner, "token"), (refiner, "refine"), (ctc, "place")):
-            with pytest.raises(PadirError, match="a draft that is drawn stays in its places.*take follow=place"):
-                make(temperature=1.0, follow=follow)
+        for follow in ("token", "refine"):
+            with pytest.raises(PadirError, match=f'follow must be "place" beside a temperature, got .*{follow}'):
+                refiner(temperature=1.0, follow=follow)
+        with pytest.raises(PadirError, match="a CTC model's draft cannot be drawn"):
+            ctc(temperature=1.0, follow="place")
 
     def test_of_a_model_with_the_same_encoder_take_its_output(self, causal, ctc, greedy):
         """The drafter's own encoder is not read then: here it is not a number."""
@@ -501,7 +503,8 @@ class TestTranslator:
         translator = Translator.load(causal)
         draft = load_draft("jacobi")
         with pytest.raises(
-            PadirError, match="the search beside a draft must be greedy, or one sample, got Beam.*take a beam of 1"
+            PadirError,
+            match="the search beside a draft, as of the mode verify, must be greedy.*, got Beam.*take a beam of 1",
         ):
             translator.translate(self.TEXTS, draft=draft, search=Beam(3))
         with pytest.raises(PadirError, match="greedy, or one sample, got Sampling.*take one sample"):

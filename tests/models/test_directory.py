@@ -162,6 +162,12 @@ class TestModelDirectory:
         with pytest.raises(PadirError, match="has no manifest.json"):
             load_model(model_dir)
 
+    def test_another_folder_of_padir_is_called_so(self, model_dir):
+        (model_dir / "model.json").unlink()
+        write_manifest(model_dir)
+        with pytest.raises(PadirError, match="is no model directory but another of padir's folders"):
+            load_model(model_dir)
+
     def rewrite(self, model_dir, name, content):
         """Replaces a file, and lets the manifest agree: what anyone can do who makes a folder."""
         (model_dir / name).write_bytes(content)

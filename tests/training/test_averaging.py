@@ -346,6 +346,8 @@ class TestAverageRun:
             average_run(run, tmp_path / "out", kind="last", count=1, dtype="int8")
         with pytest.raises(PadirError, match="is not an empty folder"):
             average_run(run, run, kind="last", count=1)
+        with pytest.raises(PadirError, match="^there is no decoding option 'brevty': did you mean 'brevity'"):
+            average_run(run, tmp_path / "out", kind="last", count=1, decoding={"brevty": 1.5})
         (run / "manifest.json").unlink()
         with pytest.raises(PadirError, match="checkpoints/30 does not describe its model, because an earlier version"):
             average_run(run, tmp_path / "out", kind="last", count=1)
