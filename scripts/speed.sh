@@ -44,8 +44,9 @@ padir benchmark "${paper[@]}" --num_steps 3 4 --tokens 30 --beam 1 --shortlist n
 
 # The models that come with padir: quality beside speed, on short sentences and on long ones.
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
+    # Its programs need more memory mappings than Linux allows by default: sysctl -w vm.max_map_count=262144
     padir benchmark --data data/tatoeba_de_en --mode refine causal verify --num_steps 1 4 --top_k 1 5 --beam 1 5 \
-        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 320 --repeats 2 --output results/speed_de_en
+        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 160 --repeats 2 --output results/speed_de_en
     # Drafts that an autoregressive model verifies, on short sentences and on long ones.
     padir benchmark --model de_en_ar --draft none de_en de_en:num_steps=2 de_en:num_steps=4 de_en:follow=place \
         de_en:follow=refine de_en:block=7 jacobi copy --beam 1 --data data/tatoeba_de_en --split validation --batch_size 1 \
@@ -54,9 +55,21 @@ if [[ -f data/tatoeba_de_en/manifest.json ]]; then
         --split validation --batch_size 1 --sentences 60 --repeats 5 --output results/speed_verified_long
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
-    padir benchmark --data data/bible_de_en --top_k 1 --beam 1 --precision float32 int8 "${peers[@]}" \
+    padir benchmark --data data/bible_de_en --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
         --shortlist none runs/general.shortlist.npz --batch_size 1 --sentences 60 --repeats 3 \
         --output results/speed_de_en_long
+fi
+
+# A pass of a model of the paper's size over several positions, by drafts that are never right.
+for tokens in 30 100; do
+    padir benchmark "${paper[@]}" --draft none jacobi jacobi:block=7 --num_steps 1 --tokens "$tokens" --beam 1 --batch_size 1 \
+        --sentences 10 --repeats 3 --output "results/speed_verified_${tokens}_tokens"
+done
+# Shallow decoders that were trained (scripts/speedrun.py baseline deep deep_causal, and their teacher).
+if [[ -d runs/speedrun/deep_causal ]]; then
+    padir benchmark --data data/multi30k_de_en --split validation --model padir_3_2=runs/speedrun/baseline \
+        padir_5_1=runs/speedrun/deep ar_3_2=runs/teacher ar_5_1=runs/speedrun/deep_causal --num_steps 2 4 --top_k 1 --beam 1 \
+        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 96 --repeats 3 --output results/speed_multi30k
 fi
 
 # Training at the published size, on real lengths: captions, and news of some 32 tokens.
