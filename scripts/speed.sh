@@ -60,18 +60,6 @@ if [[ -f data/tatoeba_de_en/manifest.json ]]; then
         --output results/speed_de_en_long
 fi
 
-# A pass of a model of the paper's size over several positions, by drafts that are never right.
-for tokens in 30 100; do
-    padir benchmark "${paper[@]}" --draft none jacobi jacobi:block=7 --num_steps 1 --tokens "$tokens" --beam 1 --batch_size 1 \
-        --sentences 10 --repeats 3 --output "results/speed_verified_${tokens}_tokens"
-done
-# Shallow decoders that were trained (scripts/speedrun.py baseline deep deep_causal, and their teacher).
-if [[ -d runs/speedrun/deep_causal ]]; then
-    padir benchmark --data data/multi30k_de_en --split validation --model padir_3_2=runs/speedrun/baseline \
-        padir_5_1=runs/speedrun/deep ar_3_2=runs/teacher ar_5_1=runs/speedrun/deep_causal --num_steps 2 4 --top_k 1 --beam 1 \
-        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 96 --repeats 3 --output results/speed_multi30k
-fi
-
 # Training at the published size, on real lengths: captions, and news of some 32 tokens.
 for data in multi30k_de_en wmt_dev_de_en; do
     if [[ -f "data/$data/manifest.json" ]]; then
