@@ -76,7 +76,7 @@ def table(results: Path = RESULTS) -> str:
     """Format the table in Markdown."""
     lines = ["| what | p50 | against | p50 | times as fast (range) | target |", "|---|---:|---|---:|---:|---:|"]
     for name, what, first, against, second, target in COMPARISONS:
-        rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+        rows = _rows(results, name)
         (ours,) = filter(first, rows)
         theirs = min(filter(second, rows), key=_p50)
         what, against = (f"{text}{_bleu(row)}" for text, row in ((what, ours), (against, theirs)))
@@ -88,7 +88,7 @@ def table(results: Path = RESULTS) -> str:
 
 def verified(name: str, results: Path = RESULTS) -> str:
     """Format the table of drafts of results/speed_NAME.json, in whose first row nothing is drafted, in Markdown."""
-    rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+    rows = _rows(results, name)
     lines = ["| draft | tokens a pass | passes of the drafter | speed (range) |", "|---|---:|---:|---:|"]
     for row in rows:
         scores = {each: score["value"] for each, score in row["scores"].items()}
@@ -103,7 +103,7 @@ def models(name: str, results: Path = RESULTS) -> str:
 
     The columns "against" compare with the fastest greedy search of CTranslate2.
     """
-    rows = json.loads((results / f"speed_{name}.json").read_text())["rows"]
+    rows = _rows(results, name)
     sizes = sorted({row["batch_size"] for row in rows})
     peers = {size: min((r for r in rows if peer(1)(r) and r["batch_size"] == size), key=_p50) for size in sizes}
     ways: dict[tuple[str, str, str], dict[int, Row]] = {}
@@ -124,7 +124,7 @@ def models(name: str, results: Path = RESULTS) -> str:
 
 def shapes(name: str, results: Path = RESULTS) -> str:
     """Format the table of deep encoders and shallow decoders of results/speed_shapes_NAME.json in Markdown."""
-    rows = json.loads((results / f"speed_shapes_{name}.json").read_text())["rows"]
+    rows = _rows(results, f"shapes_{name}")
     own = {(row["model"].split(",")[0], _precision(row)): row for row in filter(_searches, rows)}
     peers = sorted(filter(_is_peer, rows), key=_p50)
     best: dict[str, Row] = {}
@@ -142,8 +142,12 @@ def shapes(name: str, results: Path = RESULTS) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _rows(results: Path, name: str) -> list[Row]:
+    return json.loads((results / f"speed_{name}.json").read_text())["rows"]
+
+
 def _memory(results: Path) -> list[str]:
-    (row,) = json.loads((results / "speed_128_tokens_batch_16.json").read_text())["rows"]
+    (row,) = _rows(results, "128_tokens_batch_16")
     needed = row["scores"]["temporaries_mb"]["value"]
     return [
         f"Refining 16 sentences of 128 tokens with 5 hypotheses needs {needed:.0f} MB of XLA temporaries (target: at"

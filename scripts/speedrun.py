@@ -138,16 +138,19 @@ def main() -> None:
     if not args.names:
         print("\n".join(f"{name}: {each.what}, {each.minutes} minutes" for name, each in TRIES.items()))
         print("With _nothing behind its name a try begins with nothing, with _other it has another seed.")
-    if unknown := [name for name in args.names if not tried(name)]:
-        parser.error(f"there is no try {unknown[0]!r}: known are {', '.join(TRIES)}")
-    needed = {each for name in args.names for each in folders(name, args.data)}
+    chosen: dict[str, Try] = {}
+    for name in args.names:
+        if (each := tried(name)) is None:
+            parser.error(f"there is no try {name!r}: known are {', '.join(TRIES)}")
+        chosen[name] = each
+    needed = {folder for each in chosen.values() for folder in folders(each, args.data)}
     missing = {str(each) for each in needed if not each.is_dir()}
     if missing:
         parser.error(f"there is no folder {', '.join(sorted(missing))}: see --help")
-    for name in args.names:
-        data = [str(each) for each in folders(name, args.data)]
-        train(name, data, args.teacher)
-        found = score(name, data[0], args.known_words)
+    for name, each in chosen.items():
+        data = [str(folder) for folder in folders(each, args.data)]
+        train(name, each, data, args.teacher)
+        found = score(name, each, data[0], args.known_words)
         with open(RUNS / "lock", "w") as lock:  # the board may get two tries at once
             fcntl.flock(lock, fcntl.LOCK_EX)
             rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
@@ -169,17 +172,16 @@ def tried(name: str) -> Try | None:
     return dataclasses.replace(each, what=f"{each.what}, seed 1", bindings=(*each.bindings, "train.seed=1"))
 
 
-def folders(name: str, distilled: str) -> list[Path]:
+def folders(each: Try, distilled: str) -> list[Path]:
     """The prepared folders of a try."""
-    each = _known(name)
     first = each.data or Path(distilled).name
     names = [first, first + each.more] if each.more else [first]
-    return [ROOT / Path(distilled).parent / each for each in names]
+    return [ROOT / Path(distilled).parent / name for name in names]
 
 
-def train(name: str, data: list[str], teacher: str) -> None:
+def train(name: str, each: Try, data: list[str], teacher: str) -> None:
     """Train a try to its end, unless it is there, and add the process time of this call to that of earlier ones."""
-    each, run = _known(name), RUNS / name
+    run = RUNS / name
     recipe, asked = run.with_suffix(".recipe"), json.dumps([dataclasses.asdict(each), SHARED, data, teacher])
     if recipe.exists() and recipe.read_text() != asked:
         raise SystemExit(f"{run} was begun as another try or from other data: remove it and {recipe}")
@@ -202,12 +204,12 @@ def train(name: str, data: list[str], teacher: str) -> None:
         raise SystemExit(f"{name} stopped after {total / 120:.1f} CPU minutes; the same command goes on with it")
 
 
-def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
+def score(name: str, each: Try, data: str, known_words: list[str]) -> dict[str, Any]:
     """Scores of a trained try on the validation split, and what it cost."""
-    each, run = _known(name), RUNS / name
+    run = RUNS / name
     results = run.with_suffix(".json")
-    tried = ["--beam", "1", "5"] if each.files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
-    ways = ["--split", "validation", *tried, "--json", str(results)]
+    searched = ["--beam", "1", "5"] if each.files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
+    ways = ["--split", "validation", *searched, "--json", str(results)]
     words = ["--known_words", *known_words] if known_words else []
     words += ["--rerank", "causal"] if each.files == DUAL else []
     if padir("evaluate", "--model", str(run), "--data", data, *ways, *words):
@@ -220,12 +222,6 @@ def score(name: str, data: str, known_words: list[str]) -> dict[str, Any]:
         "loss": next(row["loss"] for row in reversed(logged) if "loss" in row),
         "rows": [_scores(row) for row in json.loads(results.read_text())],
     }
-
-
-def _known(name: str) -> Try:
-    each = tried(name)
-    assert each is not None
-    return each
 
 
 def _scores(row: dict[str, Any]) -> dict[str, Any]:

@@ -83,12 +83,14 @@ def _export(args: argparse.Namespace) -> dict[str, Any]:
         tell(f"the card's {decoding.rerank} cannot be exported: programs choose by --rerank own")
         decoding = dataclasses.replace(decoding, rerank=OwnScore())
     lengths = {"source": args.source_lengths, "target": args.target_lengths}
-    lengths = {name: tuple(values) for name, values in lengths.items() if values}
+    lengths: dict[str, Any] = {name: tuple(values) for name, values in lengths.items() if values}
+    if args.multiple is not None:
+        lengths["step"] = args.multiple
     written = export_model(
         translator,
         args.output,
         decoding,
-        lengths=Lengths(**lengths, **({} if args.multiple is None else {"step": args.multiple})),
+        lengths=Lengths(**lengths),
         platforms=args.platforms or PLATFORMS,
         overwrite=args.overwrite,
         progress=tell,

@@ -165,12 +165,10 @@ def precision_option(parser: argparse.ArgumentParser, **several: Any) -> None:
     )
 
 
-def steps_options(options: Options, when: str = "") -> None:
+def steps_options(options: Options) -> None:
     """Add --num_steps and --top_k with one value each."""
-    setting(options, Decoding, "num_steps", f"decoder passes{when}; default: the model's card, else")
-    setting(
-        options, LengthSearch, "top_k", f"number of most likely lengths to try{when}; default: the model's card, else"
-    )
+    setting(options, Decoding, "num_steps", "decoder passes; default: the model's card, else")
+    setting(options, LengthSearch, "top_k", "number of most likely lengths to try; default: the model's card, else")
 
 
 def several_steps_options(options: Options) -> None:

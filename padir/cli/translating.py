@@ -112,9 +112,9 @@ def _check_streams(args: argparse.Namespace) -> None:
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     if "" in (args.input, args.output):
         raise PadirError('--input and --output take the name of a file, got ""')
-    if args.input and args.output and os.path.isfile(args.output) and os.path.isfile(args.input):
-        if os.path.samefile(args.input, args.output):
-            raise PadirError(f"--output {args.output} would replace the file of --input: give another file")
+    files = [path for path in (args.input, args.output) if path and os.path.isfile(path)]
+    if len(files) == 2 and os.path.samefile(*files):
+        raise PadirError(f"--output {args.output} would replace the file of --input: give another file")
     if args.n_best and not (args.json or args.jsonl):
         raise PadirError("--n_best lists candidates in JSON: give --jsonl, or --json FILE")
 
@@ -144,12 +144,12 @@ def _typed(language: str) -> Iterator[str]:
     with contextlib.suppress(ImportError):  # not on every system
         import readline  # noqa: F401
     sys.stdin.reconfigure(errors="replace")  # pyright: ignore
-    prompt = f"{language}> "
+    prompt, on_terminal = f"{language}> ", sys.stdout is not None and sys.stdout.isatty()
     try:
         while True:
-            if sys.stdout is None or not sys.stdout.isatty():  # translations go elsewhere, and without the prompt
+            if not on_terminal:  # translations go elsewhere, and without the prompt
                 print(prompt, end="", file=sys.stderr, flush=True)
-            yield input(prompt if sys.stdout is not None and sys.stdout.isatty() else "")
+            yield input(prompt if on_terminal else "")
     except EOFError:
         print(file=sys.stderr)  # what follows begins a line
 

@@ -135,16 +135,15 @@ class RefiningDrafter:
         widths = sorted({min(width, full) for width in (near, near + BUCKET, full)})
 
         def written(width: int):
-            found = self._refined_within(width, params, memory, known_BL[:, :width], known_B, seed)
-            passes_B, *arrays = found
+            passes_B, *arrays = self._refined_within(width, params, memory, known_BL[:, :width], known_B, seed)
             wide = ((0, 0), (0, full - width))
             return passes_B, *jax.tree.map(lambda x: jnp.pad(x, (*wide, *[(0, 0)] * (x.ndim - 2))), arrays)
 
         enough = jnp.array(widths[:-1], jnp.int32) < length_B.max()
-        found = jax.lax.switch(enough.sum(), [functools.partial(written, width) for width in widths])
-        passes_B, draft_BL, prob_BLV = found
-        found = {"draft_BL": draft_BL, "prob_BLV": prob_BLV, "passes_B": memory.passes_B + passes_B}
-        return memory._replace(shift_B=jnp.zeros_like(memory.shift_B), **found)
+        branches = [functools.partial(written, width) for width in widths]
+        passes_B, draft_BL, prob_BLV = jax.lax.switch(enough.sum(), branches)
+        shift_B, passes_B = jnp.zeros_like(memory.shift_B), memory.passes_B + passes_B
+        return memory._replace(draft_BL=draft_BL, prob_BLV=prob_BLV, shift_B=shift_B, passes_B=passes_B)
 
     def _refined_within(self, width: int, params, memory: RefiningMemory, known_BL, known_B, seed):
         """Refines the draft, as `_refined` does, on a canvas of a width.
@@ -176,7 +175,7 @@ class RefiningDrafter:
         return refined.passes_B, tokens_BL, None
 
     def _drawn(self, key_B, canvas: Canvas, logits_fn):
-        """As `_refined_within`, with a last pass that draws all tokens."""
+        """Refines a canvas with a last pass that draws all tokens; returns what `_refined_within` returns."""
         passes_B = jnp.ones_like(canvas.done_B, jnp.int32)
         if self.num_steps > 1:
             refined = refine(key_B, canvas, logits_fn, self.strategy, num_steps=self.num_steps - 1)

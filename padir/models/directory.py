@@ -100,9 +100,7 @@ def load_model(
             else "it is incomplete, or no model directory"
         )
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
-    if not os.path.isfile(folder / "model.json") and '"model.json"' not in (folder / MANIFEST).read_text(
-        "utf-8", "replace"
-    ):
+    if not os.path.isfile(folder / "model.json") and "model.json" not in str(read_json(folder / MANIFEST)):
         raise PadirError(
             f"{folder} is no model directory but another of padir's folders, such as prepared text or an export"
         )
