@@ -16,7 +16,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import os
+import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -174,26 +176,14 @@ def train(
     checks.above(100, max_lines=max_lines)
     checks.within(0, 2**31 - 1, max_lines=max_lines)
     checks.within(0.98, 1, character_coverage=character_coverage)
-    problems: list[PadirError] = []
-
-    def lines() -> Iterator[str]:
-        """Yields the texts and keeps their errors, because SentencePiece replaces every error by its own."""
-        empty = blank = True
-        try:
-            for text in texts:
-                empty, blank = False, blank and not text.strip()
-                yield text
-            if blank and not empty:
-                raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
-        except PadirError as error:
-            problems.append(error)
-            raise
-
+    lines = _sample(iter(texts), max_lines)
+    if lines and not any(line.strip() for line in lines):
+        raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(0)  # seed of the sample of `max_lines` lines
+    sentencepiece.set_random_generator_seed(0)  # of the order in which it takes the lines
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(),
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
@@ -212,12 +202,23 @@ def train(
             minloglevel=2,
         )
     except RuntimeError as error:
-        if problems:
-            raise problems[0] from None
         raise _training_problem(str(error), size) from None
     tokenizer = Tokenizer(with_sum(model.getvalue()), num_sentinels)
     tokenizer.save(path)
     return tokenizer
+
+
+def _sample(lines: Iterator[str], number: int) -> list[str]:
+    """A uniform sample of at most `number` lines, the same in every process (reservoir sampling, Vitter 1985).
+
+    SentencePiece draws a sample of its own otherwise, which differs from process to process whatever its seed.
+    """
+    generator = random.Random(0)
+    sample = list(itertools.islice(lines, number))
+    for read, line in enumerate(lines, len(sample) + 1):
+        if (place := generator.randrange(read)) < number:
+            sample[place] = line
+    return sample
 
 
 def _training_problem(message: str, size: int) -> PadirError:

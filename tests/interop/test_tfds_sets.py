@@ -146,7 +146,7 @@ def test_wrong_names(built):
 def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
     vocab, output = tmp_path / "wmt14.model", tmp_path / "data"
     task = ["--task", "wmt14_en_de", "--data_dir", str(built)]
-    assert main(["vocab", *task, "--size", "310", "--max_lines", "500", "--output", str(vocab)]) == 0
+    assert main(["vocab", *task, "--size", "300", "--max_lines", "500", "--output", str(vocab)]) == 0
     command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--records_per_shard", "100"]
     assert main(command) == 0
     manifest = load_manifest(output, verify=True)

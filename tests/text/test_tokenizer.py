@@ -1,4 +1,7 @@
+import collections
 import re
+import subprocess
+import sys
 
 import pytest
 import sentencepiece
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 from support.small_corpus import ENGLISH, GERMAN, number_lines, small_tokenizer
 
 from padir.errors import PadirError
-from padir.text.tokenizer import Tokenizer, train
+from padir.text.tokenizer import Tokenizer, _sample, train
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +109,24 @@ def test_training_is_deterministic_and_saved_whole(tmp_path, tokenizer, capfd):
 
 
 def test_a_sample_of_a_larger_corpus(tmp_path):
-    sampled = [train(number_lines(), tmp_path / f"{i}.model", size=290, max_lines=500).sha256 for i in range(2)]
-    assert sampled[0] == sampled[1]
-    assert sampled[0] != train(number_lines(), tmp_path / "all.model", size=290).sha256
+    options = {"size": 290, "max_lines": 500}
+    sampled = train(number_lines(), tmp_path / "sampled.model", **options).sha256
+    assert sampled != train(number_lines(), tmp_path / "all.model", size=290).sha256
+    (tmp_path / "lines.txt").write_text("\n".join(number_lines()))
+    program = (  # SentencePiece's own sample differs from process to process
+        "import pathlib, sys; from padir.text.tokenizer import train; folder = pathlib.Path(sys.argv[1]);"
+        f"lines = (folder / 'lines.txt').read_text().splitlines(); train(lines, folder / 'again.model', **{options})"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    assert Tokenizer.load(tmp_path / "again.model").sha256 == sampled
+
+
+def test_a_sample_is_uniform():
+    sample = _sample(map(str, range(40_000)), 10_000)
+    assert len(set(sample)) == 10_000
+    quarters = collections.Counter(int(line) // 10_000 for line in sample)
+    assert all(abs(quarters[quarter] - 2_500) < 190 for quarter in range(4))  # 5 standard deviations
+    assert _sample(iter("abc"), 10) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
