@@ -26,9 +26,9 @@ from padir.storage.files import is_address
 
 _SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist", "draft")
 # Options whose values `Decoding.changed` takes as they are.
-_PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "offsets", "draws", "n_best")
+_PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "adjacent", "offsets", "draws", "n_best")
 _OF_REFINING = (
-    *("num_steps", "strategy", "top_k", "offsets", "draws"),
+    *("num_steps", "strategy", "top_k", "adjacent", "offsets", "draws"),
     *("keep", "rerank", "brevity", "length_weight", "n_best"),
 )
 _OF_CAUSAL = ("beam", "length_penalty", "sample", "draft")

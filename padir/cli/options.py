@@ -200,6 +200,11 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         metavar="NAME[:FIELD=VALUE,...]",
         help="refinement strategy, such as threshold:tau=0.9; default: the model's own",
     )
+    group.add_argument(
+        "--adjacent",
+        action=argparse.BooleanOptionalAction,
+        help="--top_k takes neighbours of the most likely length in place of the most likely lengths (no)",
+    )
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
     setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")

@@ -32,14 +32,18 @@ class LengthSearch:
       top_k: number of most likely lengths to try; must be 1 for a length head that gives a single number.
       offsets: numbers that are added to each of these lengths; (-1, 0, 1) tries the neighbouring lengths, too.
       draws: number of drafts of each length; a number above 1 needs a random canvas.
+      adjacent: the top_k lengths are neighbours around the most likely one (`padir.models.length.top_lengths`). Without
+        it, they are the most likely ones, of which some may be far from all others.
 
     Raises:
-      PadirError: top_k or draws is below 1, offsets is empty, or a sentence would have more than 4,096 drafts.
+      PadirError: top_k or draws is below 1, offsets is empty, adjacent is no bool, or a sentence would have more than
+        4,096 drafts.
     """
 
     top_k: int = 1
     offsets: tuple[int, ...] = (0,)
     draws: int = 1
+    adjacent: bool = False
 
     def __post_init__(self):
         offsets = tuple(self.offsets) if isinstance(self.offsets, Collection) else (self.offsets,)
@@ -47,6 +51,8 @@ class LengthSearch:
         checks.whole_numbers(top_k=self.top_k, draws=self.draws)
         for offset in offsets:
             checks.whole_numbers(offsets=offset)
+        if not isinstance(self.adjacent, bool):
+            raise PadirError("adjacent", "True or False", self.adjacent)
         checks.at_least(1, top_k=self.top_k, draws=self.draws)
         if not self.offsets:
             raise PadirError("offsets must name at least one offset: (0,) tries the predicted lengths alone")

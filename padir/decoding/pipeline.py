@@ -112,7 +112,7 @@ class RefiningPipeline:
         if given is not None:
             lengths = [[length] for length in given]
         else:
-            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.lengths.top_k))
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.lengths.top_k, decoding.lengths.adjacent))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
         longest = self.loaded.card.config.max_length
         return CandidateBatch(batch, [candidates(each, decoding.lengths, longest) for each in lengths])

@@ -62,6 +62,8 @@ def _lengths(row: RowDict) -> str:
     if row.get("causal"):
         return "-"
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]
+    if row.get("adjacent"):
+        words.append("adjacent")
     if row["offsets"] != [0]:
         words.append("offsets " + " ".join(map(str, row["offsets"])))
     if row["draws"] > 1:

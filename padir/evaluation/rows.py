@@ -49,7 +49,18 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
-    names = ("strategy", "canvas", "num_steps", "top_k", "offsets", "draws", "prune", "rerank", "oracle_lengths")
+    names = (
+        "strategy",
+        "canvas",
+        "num_steps",
+        "top_k",
+        "adjacent",
+        "offsets",
+        "draws",
+        "prune",
+        "rerank",
+        "oracle_lengths",
+    )
     if row.causal:
         return {**dict.fromkeys(names), "drop_repeats": False}
     decoding, lengths = row.decoding, row.decoding.lengths
@@ -59,6 +70,7 @@ def _refinement(row: Row) -> dict[str, Any]:
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "num_steps": decoding.num_steps,
         "top_k": lengths.top_k,
+        "adjacent": lengths.adjacent,
         "offsets": list(lengths.offsets),
         "draws": lengths.draws,
         "prune": decoding.prune and dataclasses.asdict(decoding.prune),

@@ -214,8 +214,11 @@ def _describe(
         search = name_and_fields(decoding.search, SEARCHES)
         return described | {"drop_repeats": False, "length_limit": limit, "search": search}
     assert decoding.canvas is not None and decoding.strategy is not None and isinstance(decoding.rerank, OwnScore)
-    described["options"] |= {"num_steps": decoding.num_steps, **dataclasses.asdict(decoding.lengths)}
+    lengths = dataclasses.asdict(decoding.lengths)
+    adjacent = lengths.pop("adjacent")
+    described["options"] |= {"num_steps": decoding.num_steps, **lengths}
     return described | {
+        "adjacent_lengths": adjacent,
         "drop_repeats": decoding.drops_repeats,
         "length_head": card.config.length_head,
         "brevity": decoding.rerank.brevity,

@@ -269,7 +269,10 @@ class Exported:
                 raise ExportError(
                     f"the model knows {length_BM.shape[1]} lengths, got top_k={chosen['top_k']}: try fewer"
                 )
-            best_BK = np.argsort(-length_BM, axis=1, kind="stable")[:, : chosen["top_k"]] + 1
+            if self.description.get("adjacent_lengths"):
+                best_BK = np.array([_neighbours(length_M, chosen["top_k"]) for length_M in length_BM]) + 1
+            else:
+                best_BK = np.argsort(-length_BM, axis=1, kind="stable")[:, : chosen["top_k"]] + 1
         else:
             if chosen["top_k"] > 1:
                 raise ExportError("this model predicts a single length: use top_k=1 with offsets")
@@ -318,6 +321,13 @@ class Exported:
             Translated(tuple(tokens_BNL[b, n, : length_BN[b, n] - 1].tolist()), float(score_BN[b, n]), int(passes_B[b]))
             for b, n in enumerate(best_B)
         ]
+
+
+def _neighbours(log_prob_M: np.ndarray, k: int) -> np.ndarray:
+    """The k indices that a window around the most likely one takes as it grows to its likelier side."""
+    most = int(log_prob_M.argmax())
+    lower, higher = np.minimum.accumulate(log_prob_M[most::-1])[:0:-1], np.minimum.accumulate(log_prob_M[most:])
+    return np.lexsort((np.abs(np.arange(len(log_prob_M)) - most), -np.concatenate([lower, higher])))[:k]
 
 
 def _is_whole(value: Any, least: int = 0, most: int = 2**31 - 1) -> bool:

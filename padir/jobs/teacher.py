@@ -89,7 +89,7 @@ def to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         for field in dataclasses.fields(value):
-            if field.name in ("draft", "schedule") and fields[field.name] == field.default:
+            if field.name in ("draft", "schedule", "adjacent") and fields[field.name] == field.default:
                 del fields[field.name]  # older folders have no such options
         return {"class": type(value).__name__, **fields}
     return [to_json(each) for each in value] if isinstance(value, tuple) else value

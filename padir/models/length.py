@@ -144,9 +144,13 @@ def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
     return None if output.logits_BGM is None else jax.nn.log_softmax(output.logits_BGM[:, 0])
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
+
+    With `adjacent`, the lengths are neighbours: the most likely one first, then again and again the likelier of the two
+    next to those taken. A classifier that is sure of a length spreads the rest of its probability over all others, so
+    that a length far from every plausible one is often among the k most likely.
 
     Raises:
       PadirError: the head predicts nothing, or k is above 1 and the head predicts one number, or the head has fewer
@@ -160,11 +164,27 @@ def top_lengths(output: LengthOutput, k: int) -> tuple[Int[Array, "B K"], Float[
         log_prob_BM = jax.nn.log_softmax(output.logits_BGM[:, 0])
         if k > log_prob_BM.shape[-1]:
             raise PadirError("top_k", f"at most the {log_prob_BM.shape[-1]} lengths that the model knows", k)
-        score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
-        return index_BK + 1, score_BK
+        if not adjacent:
+            score_BK, index_BK = jax.lax.top_k(log_prob_BM, k)
+            return index_BK + 1, score_BK
+        index_BK = _outwards(log_prob_BM)[:, :k]
+        return index_BK + 1, jnp.take_along_axis(log_prob_BM, index_BK, axis=1)
     if output.mean_BG is None:
         raise PadirError("the model's length head is 'oracle': give the target lengths")
     if k > 1:
         raise PadirError("top_k", "1 for a length head that predicts a single length", k, "use top_k=1 with offsets")
     length_B1 = jnp.rint(output.mean_BG[:, :1]).astype(jnp.int32)
     return length_B1, jnp.zeros(length_B1.shape, jnp.float32)
+
+
+def _outwards(log_prob_BM: Float[Array, "B M"]) -> Int[Array, "B M"]:
+    """All indices of each row in the order in which a window around the most likely one grows to its likelier side.
+
+    An index is taken no sooner than all between it and the most likely one, so the order is that of the smallest
+    probability on the way there.
+    """
+    index_M, most_B1 = jnp.arange(log_prob_BM.shape[1]), log_prob_BM.argmax(-1, keepdims=True)
+    lower = jax.lax.cummin(jnp.where(index_M > most_B1, jnp.inf, log_prob_BM), axis=1, reverse=True)
+    higher = jax.lax.cummin(jnp.where(index_M < most_B1, jnp.inf, log_prob_BM), axis=1)
+    least_BM = jnp.where(index_M < most_B1, lower, higher)
+    return jnp.lexsort((jnp.abs(index_M - most_B1), -least_BM))

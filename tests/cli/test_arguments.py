@@ -33,6 +33,7 @@ def arguments(command, options, bindings=()):
         (["--num_steps", 2, "--batch_size", 1, "--seed", 5], [], Decoding(num_steps=2, batch_size=1, seed=5)),
         (["--strategy", "threshold:tau=1"], [], Decoding(strategy=Threshold(tau=1.0))),
         (["--top_k", 2, "--offsets", 0, 1, "--draws", 2], [], Decoding(lengths=LengthSearch(2, (0, 1), 2))),
+        (["--top_k", 5, "--adjacent"], [], Decoding(lengths=LengthSearch(5, adjacent=True))),
         (["--keep", 3], [], Decoding(prune=Prune(3))),
         (["--rerank", "mbr_bleu"], [], Decoding(rerank=MinimumBayesRisk("bleu"))),
         (["--brevity", 0.5, "--length_weight", 2], [], Decoding(rerank=OwnScore(0.5, 2.0))),

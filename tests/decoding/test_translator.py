@@ -152,6 +152,7 @@ class TestWrongCalls:
         [
             ({"num_steps": "4"}, "num_steps must be a whole number, got '4'"),
             ({"batch_size": 2.0}, "batch_size must be a whole number, got 2.0"),
+            ({"adjacent": "no"}, "adjacent must be True or False, got 'no'"),
             ({"seed": True}, "seed must be a whole number, got True"),
             ({"top_k": "5"}, "top_k must be a whole number, got '5'"),
             ({"offsets": "01"}, "offsets must be a whole number, got '0'"),
@@ -203,6 +204,14 @@ class TestLengths:
         for wrong in (1, TINY.max_length + 1):
             with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .*, or 1 for an empty text"):
                 translator.translate(["", "eins"], target_lengths=[1, wrong])
+
+    def test_adjacent_lengths_surround_the_most_likely(self, translator):
+        options = {"top_k": 4, "n_best": 4, "num_steps": 1}
+        likely, around = (translator.translate(TEXTS[:4], adjacent=each, **options) for each in (False, True))
+        for best, near in zip(translator.translate(TEXTS[:4], num_steps=1), around, strict=True):
+            lengths = sorted(near.candidate_lengths)
+            assert best.length in lengths and lengths == list(range(lengths[0], lengths[-1] + 1))  # 1 becomes 2
+        assert any(np.ptp(each.candidate_lengths) > 3 for each in likely)
 
     def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
         lengths = LengthSearch(offsets=(-1, 0, 1), draws=2)

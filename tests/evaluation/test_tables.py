@@ -34,12 +34,12 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 
 
 def test_json_says_how_it_was_decoded():
-    described = row(lengths=LengthSearch(top_k=5, offsets=(0, 1)), rerank=MinimumBayesRisk(), seed=3)
+    described = row(lengths=LengthSearch(5, (0, 1), adjacent=True), rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
     expected = {"top_k": 5, "offsets": [0, 1], "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
-    assert expected.items() <= described.items()
+    assert (expected | {"adjacent": True}).items() <= described.items()
     assert described["scores"]["bleu"] == {"value": 30.0, "signature": "tok:13a"}
     assert row(causal=True)["num_steps"] is None and row(causal=True)["strategy"] is None
 
@@ -49,6 +49,7 @@ def test_only_columns_that_differ_are_shown():
     assert system_columns(rows) == ["model", "hypotheses", "steps"]
     assert system_columns([*rows, row(strategy=MaskPredict())])[1] == "strategy"
     assert system_columns([*rows, row(oracle=True)])[1] == "lengths"
+    assert system_columns([*rows, row(lengths=LengthSearch(adjacent=True))])[1] == "lengths"
     assert system_columns([*rows, row(rerank=MinimumBayesRisk())])[1] == "rerank"
     columns, lines = cells(rows)
     assert columns == ["model", "hypotheses", "steps", "bleu", "stutter"]

@@ -178,7 +178,7 @@ class TestModels:
             ({"decontextualised": True, "corruption": Mask()}, Decoding(strategy=STRATEGIES["easy_first"]())),
             ({"rejecter": True}, Decoding(strategy=STRATEGIES["rejecter"](), rerank=OwnScore(0.5))),
             ({"corruption": Mask()}, Decoding(strategy=MaskPredict(), lengths=LengthSearch(top_k=3))),
-            ({}, Decoding(rerank=OwnScore(brevity=0.3, length_weight=2.0), lengths=LengthSearch(top_k=4))),
+            ({}, Decoding(rerank=OwnScore(brevity=0.3, length_weight=2.0), lengths=LengthSearch(4, adjacent=True))),
             ({}, Decoding(strategy=Constant(remask="logits"), drop_repeats=True, num_steps=3)),
         ],
     )

@@ -7,6 +7,7 @@ import pytest
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
+from padir.interop.standalone import _neighbours
 from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput, get_length_head, log_probs, top_lengths
 from padir.training.losses import length_correct, length_loss
@@ -22,6 +23,30 @@ def test_top_lengths_count_from_one_and_come_best_first():
     length_BK, score_BK = top_lengths(LengthOutput(logits_BGM=logits_BGM), 2)
     assert length_BK.tolist() == [[3, 2]]
     np.testing.assert_allclose(jnp.exp(score_BK), [[0.6, 0.2]], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ([1, 9, 2, 60, 5, 3, 8], [4, 5, 6, 7, 3]),  # 7 beats 3 and lies behind 6, which does, too
+        ([30, 2, 6, 7, 1], [1, 2, 3, 4, 5]),  # at the lower edge
+        ([1, 7, 6, 2, 30], [5, 4, 3, 2, 1]),
+        ([5, 4, 4, 9, 4, 4, 5], [4, 3, 5, 2, 6]),  # equal shares: the nearer length first
+    ],
+)
+def test_adjacent_lengths_grow_from_the_most_likely_one(shares, expected):
+    log_prob_BGM = jnp.log(jnp.array([[shares], [list(reversed(shares))]], jnp.float32))
+    length_BK, score_BK = top_lengths(LengthOutput(logits_BGM=log_prob_BGM), 5, True)
+    assert length_BK[0].tolist() == expected
+    assert sorted(length_BK[1].tolist()) == list(range(min(length_BK[1].tolist()), max(length_BK[1].tolist()) + 1))
+    found = [shares[length - 1] / sum(shares) for length in expected]
+    np.testing.assert_allclose(jnp.exp(score_BK[0]), found, rtol=1e-5)
+
+
+def test_adjacent_lengths_are_those_of_an_exported_program():
+    log_prob_BM = jax.random.normal(jax.random.key(0), (200, 11)).round(1)  # some are equal
+    length_BK, _ = top_lengths(LengthOutput(logits_BGM=log_prob_BM[:, None]), 6, True)
+    np.testing.assert_array_equal(length_BK - 1, [_neighbours(np.asarray(row), 6) for row in log_prob_BM])
 
 
 def test_a_single_number_is_rounded():
