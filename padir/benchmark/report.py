@@ -147,7 +147,7 @@ def plot(rows: Rows, path: str | Path, title: str) -> None:
         axes.set_ylabel("BLEU")
         axes.set_title(f"batch size {size}")
         axes.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right lower", fontsize="small")
     figure.suptitle(title, fontsize="medium")
     figure.savefig(path, format="png", dpi=120)
 
