@@ -25,7 +25,8 @@ Options = argparse._ActionsContainer  # a parser or a group of options
 def setting(options: Options, owner: Callable[..., Any], name: str, about: str, **settings: Any) -> None:
     """Add an option for a field of a dataclass, or for a parameter of a function.
 
-    The option has the type of the default, and its help ends with the default.
+    The option has the type of the default, and its help ends with the default. A truth value has the options --NAME and
+    --no-NAME.
 
     Args:
       owner: the dataclass or function.
@@ -40,6 +41,8 @@ def setting(options: Options, owner: Callable[..., Any], name: str, about: str, 
     """
     default = default_of(owner, name)
     kinds: dict[str, Any] = {"type": type(default)} if isinstance(default, int | float | str) else {}
+    if isinstance(default, bool):
+        kinds = {"action": argparse.BooleanOptionalAction}
     option = settings.pop("option", name)
     options.add_argument(f"--{option}", **(kinds | settings), help=f"{about}{_shown(default)}".replace("%", "%%"))
 
@@ -53,6 +56,8 @@ def _shown(default: Any) -> str:
     """A default in parentheses, or "" for None."""
     if default is None:
         return ""
+    if isinstance(default, bool):
+        return f" ({'yes' if default else 'no'})"
     if isinstance(default, tuple):
         return f" ({' '.join(map(str, default))})"
     return (
@@ -200,10 +205,8 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         metavar="NAME[:FIELD=VALUE,...]",
         help="refinement strategy, such as threshold:tau=0.9; default: the model's own",
     )
-    group.add_argument(
-        "--adjacent",
-        action=argparse.BooleanOptionalAction,
-        help="--top_k takes neighbours of the most likely length in place of the most likely lengths (no)",
+    setting(
+        group, LengthSearch, "adjacent", "--top_k takes neighbours of the most likely length, not the most likely ones"
     )
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
