@@ -205,9 +205,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
         metavar="NAME[:FIELD=VALUE,...]",
         help="refinement strategy, such as threshold:tau=0.9; default: the model's own",
     )
-    setting(
-        group, LengthSearch, "adjacent", "--top_k takes neighbours of the most likely length, not the most likely ones"
-    )
+    setting(group, LengthSearch, "adjacent", "the lengths of --top_k are neighbours of the most likely one")
     offsets = "numbers added to each predicted length"
     setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
     setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")
@@ -225,9 +223,8 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, bat
     setting(group, OwnScore, "length_weight", "own: weight of the length's log-probability")
     beam = "size of an autoregressive model's beam"
     setting(group, Beam, "size", beam, option="beam", metavar="N", **many)
-    setting(
-        group, Beam, "alpha", "exponent of the beam's length penalty; 0: none", option="length_penalty", metavar="A"
-    )
+    penalty = "exponent of the beam's length penalty; 0: none"
+    setting(group, Beam, "alpha", penalty, option="length_penalty", metavar="A")
     group.add_argument(
         "--sample",
         type=float,
