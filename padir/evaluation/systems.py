@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import OF_CAUSAL, OF_REFINING, Decoding
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
@@ -151,7 +152,7 @@ def _without(decoding: Decoding, names: Sequence[str]) -> Decoding:
 
 def _one_length(decoding: Decoding) -> Decoding:
     """Decoding options for the one length that the reference has."""
-    return dataclasses.replace(decoding, lengths=dataclasses.replace(decoding.lengths, top_k=1, offsets=(0,)))
+    return dataclasses.replace(decoding, lengths=LengthSearch(draws=decoding.lengths.draws))
 
 
 class _Model:

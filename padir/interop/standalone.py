@@ -371,6 +371,7 @@ def _fields(description: dict[str, Any]) -> dict[str, bool]:
         "brevity": is_number("brevity"),
         "length_weight": is_number("length_weight"),
         "canvas_deterministic": is_kind("canvas_deterministic", bool),
+        "adjacent_lengths": is_kind("adjacent_lengths", bool, type(None)),  # older folders have none
     }
 
 

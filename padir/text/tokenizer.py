@@ -180,7 +180,6 @@ def train(
     if lines and not any(line.strip() for line in lines):
         raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
     model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(0)  # of the order in which it takes the lines
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),

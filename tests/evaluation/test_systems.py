@@ -90,7 +90,7 @@ def test_models_have_other_names_and_the_languages_of_the_test_set():
 
 
 def test_reference_lengths_are_rows_of_their_own_and_a_gap():
-    decodings = [Decoding(num_steps=2, lengths=LengthSearch(top_k=k, offsets=(0, k))) for k in (1, 5)]
+    decodings = [Decoding(num_steps=2, lengths=LengthSearch(k, (0, k), adjacent=True)) for k in (1, 5)]
     rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
     assert rows[-1].decoding.lengths == LengthSearch()  # nothing is added to a true length
     assert [(row.oracle_lengths, row.decoding.lengths.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]

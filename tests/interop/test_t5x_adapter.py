@@ -200,7 +200,7 @@ def test_a_source_as_long_as_the_row_keeps_its_eos(vocab_path):
     "decoding",
     [
         Decoding(),
-        Decoding(num_steps=3, lengths=LengthSearch(top_k=3, offsets=(0, 1)), rerank=OwnScore(0.8, 0.5), seed=7),
+        Decoding(num_steps=3, lengths=LengthSearch(3, (0, 1), adjacent=True), rerank=OwnScore(0.8, 0.5), seed=7),
         Decoding(num_steps=4, lengths=LengthSearch(top_k=2, draws=2), prune=Prune(keep=1), drop_repeats=False),
         Decoding(num_steps=3, strategy=MaskPredict(), drop_repeats=True),
     ],
