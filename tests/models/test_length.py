@@ -43,7 +43,7 @@ def test_adjacent_lengths_grow_from_the_most_likely_one(shares, expected):
 
 
 def test_adjacent_lengths_are_those_of_a_growing_window():
-    log_prob_BM = np.asarray(jax.random.normal(jax.random.key(0), (200, 11)))
+    log_prob_BM = jax.random.normal(jax.random.key(0), (200, 11))
     length_BK, _ = top_lengths(LengthOutput(logits_BGM=log_prob_BM[:, None]), 6, True)
     for row, found in zip(np.pad(log_prob_BM, ((0, 0), (1, 1)), constant_values=-np.inf), length_BK, strict=True):
         low = high = int(row.argmax())  # the padded index is the length
