@@ -41,7 +41,7 @@ def setting(options: Options, owner: Callable[..., Any], name: str, about: str, 
     """
     default = default_of(owner, name)
     kinds: dict[str, Any] = {"type": type(default)} if isinstance(default, int | float | str) else {}
-    if isinstance(default, bool):
+    if isinstance(default, bool):  # which is an int, too
         kinds = {"action": argparse.BooleanOptionalAction}
     option = settings.pop("option", name)
     options.add_argument(f"--{option}", **(kinds | settings), help=f"{about}{_shown(default)}".replace("%", "%%"))

@@ -62,7 +62,7 @@ def _lengths(row: RowDict) -> str:
     if row.get("causal"):
         return "-"
     words = ["oracle" if row.get("oracle_lengths") else "predicted"]
-    if row.get("adjacent") and row["top_k"] > 1 and not row.get("oracle_lengths"):
+    if row.get("adjacent") and row["top_k"] > 1:
         words.append("adjacent")
     if row["offsets"] != [0]:
         words.append("offsets " + " ".join(map(str, row["offsets"])))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from padir.decoding.lengths import LengthSearch
 from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
@@ -49,19 +50,9 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
-    names = (
-        "strategy",
-        "canvas",
-        "num_steps",
-        "top_k",
-        "adjacent",
-        "offsets",
-        "draws",
-        "prune",
-        "rerank",
-        "oracle_lengths",
-    )
     if row.causal:
+        of_lengths = (field.name for field in dataclasses.fields(LengthSearch))
+        names = ("strategy", "canvas", "num_steps", *of_lengths, "prune", "rerank", "oracle_lengths")
         return {**dict.fromkeys(names), "drop_repeats": False}
     decoding, lengths = row.decoding, row.decoding.lengths
     assert decoding.strategy is not None and decoding.canvas is not None
@@ -69,10 +60,8 @@ def _refinement(row: Row) -> dict[str, Any]:
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "num_steps": decoding.num_steps,
-        "top_k": lengths.top_k,
-        "adjacent": lengths.adjacent,
+        **dataclasses.asdict(lengths),
         "offsets": list(lengths.offsets),
-        "draws": lengths.draws,
         "prune": decoding.prune and dataclasses.asdict(decoding.prune),
         "drop_repeats": decoding.drops_repeats,
         "rerank": _describe_rerank(decoding.rerank),

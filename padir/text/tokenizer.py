@@ -186,6 +186,7 @@ def train(
             model_writer=model,
             model_type="unigram",
             vocab_size=size,
+            # SentencePiece has nothing to leave out; without these two options the same lines make another file.
             input_sentence_size=max_lines,
             shuffle_input_sentence=True,
             character_coverage=character_coverage,
