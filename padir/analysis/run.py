@@ -9,7 +9,7 @@ from typing import Any
 from padir import checks
 from padir.analysis.attention import check_model
 from padir.analysis.passes import first_sentences
-from padir.analysis.subjects import AnalysisOptions, Findings, attention, dependency, oracle, refinement
+from padir.analysis.subjects import AnalysisOptions, Findings, attention, dependency, oracle, refinement, schedule
 from padir.analysis.subjects.study import Row, Tell
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
@@ -18,7 +18,13 @@ from padir.reporting.page import cell, render
 from padir.reporting.plots import require_matplotlib
 from padir.storage.files import atomic_file, write_json, write_text
 
-SUBJECTS = {"attention": attention, "dependency": dependency, "refinement": refinement, "oracle": oracle}
+SUBJECTS = {
+    "attention": attention,
+    "dependency": dependency,
+    "refinement": refinement,
+    "oracle": oracle,
+    "schedule": schedule,
+}
 COLUMNS = {name: subject.COLUMNS for name, subject in SUBJECTS.items()}
 
 
@@ -36,7 +42,7 @@ def run(
     """Analyses a model and writes SUBJECT.json, .csv, .html and PNG files into a folder if one is given.
 
     Args:
-      subject: "attention", "dependency", "refinement" or "oracle".
+      subject: "attention", "dependency", "refinement", "oracle" or "schedule".
       decoding: `num_steps` is the pass whose attention is measured (attention, dependency), or the number of steps of
         the decoding run that is measured (refinement).
       name: the model's name on the page.

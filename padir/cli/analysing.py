@@ -62,9 +62,10 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
         "attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which"
         " depend on each other (known on toy_de_en), and a test whether the model's conditionals are consistent."
         " refinement: changes from step to step, calibration, and every strategy. oracle: every strategy with the"
-        " true conditionals of toy_de_en and of Ising models in place of a model's. docs/analysis.md explains them."
+        " true conditionals of toy_de_en and of Ising models in place of a model's. schedule: how many tokens each pass"
+        " should write. docs/analysis.md explains them."
     )
-    parser.add_argument("subject", choices=["attention", "dependency", "refinement", "oracle"])
+    parser.add_argument("subject", choices=analysis.SUBJECTS)
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"a model that refines drafts ({DEFAULT})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     setting(parser, analysis.AnalysisOptions, "sentences", "number of sentences, from the first on")
@@ -78,7 +79,7 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement, oracle: strategies (all)"
     )
-    setting(parser, analysis.AnalysisOptions, "passes", "refinement: steps of each strategy", type=int, nargs="+")
+    setting(parser, analysis.AnalysisOptions, "passes", "refinement, schedule: numbers of passes", type=int, nargs="+")
     setting(parser, analysis.AnalysisOptions, "outputs", "oracle: outputs of each sentence")
     setting(parser, analysis.AnalysisOptions, "model_outputs", "oracle: the same for the model itself; 0: leave it out")
     parser.add_argument(

@@ -95,8 +95,24 @@ def cost(curve: Curve, sizes: Sequence[int]) -> float:
 
 
 def best_schedules(curve: Curve) -> list[tuple[float, list[int]]]:
-    """The cheapest schedule of 1, 2, ..., N passes and its cost, by dynamic programming over the spins shown."""
+    """The cheapest schedule of 1, 2, ..., N passes and its cost."""
     num_spins = len(curve) - 1
+    cost_MM = np.zeros((num_spins + 1, num_spins + 1))
+    for shown in range(num_spins):
+        cost_MM[shown, shown + 1 :] = pass_cost(curve, shown, np.arange(1, num_spins - shown + 1))
+    return cheapest(cost_MM)
+
+
+def cheapest(cost_MM: Float[np.ndarray, "M M"]) -> list[tuple[float, list[int]]]:
+    """The least cost of 1, 2, ..., N passes and their sizes, by dynamic programming over the spins shown.
+
+    Args:
+      cost_MM: cost of a pass that begins with a spins shown and ends with b > a, at [a, b].
+
+    >>> cheapest(np.array([[0.0, 0.0, 5.0, 9.0], [0.0, 0.0, 1.0, 2.0], [0.0, 0.0, 0.0, 0.0], [0.0] * 4]))
+    [(9.0, [3]), (2.0, [1, 2]), (1.0, [1, 1, 1])]
+    """
+    num_spins = len(cost_MM) - 1
     least_a, sizes_a = np.full(num_spins + 1, np.inf), [[] for _ in range(num_spins + 1)]
     least_a[0] = 0.0
     found = []
@@ -104,7 +120,7 @@ def best_schedules(curve: Curve) -> list[tuple[float, list[int]]]:
         next_a, next_sizes = np.full(num_spins + 1, np.inf), list(sizes_a)
         for shown in np.flatnonzero(np.isfinite(least_a[:-1])):
             size = np.arange(1, num_spins - shown + 1)
-            total = least_a[shown] + pass_cost(curve, int(shown), size)
+            total = least_a[shown] + cost_MM[shown, shown + 1 :]
             for k in size[total < next_a[shown + size]]:
                 next_a[shown + k], next_sizes[shown + k] = total[k - 1], [*sizes_a[shown], int(k)]
         least_a, sizes_a = next_a, next_sizes

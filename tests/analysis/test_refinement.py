@@ -207,6 +207,7 @@ def corpus(tmp_path, monkeypatch):
             ["--num_steps", "2", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],
             {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
         ),
+        ("schedule", ["--passes", "1", "2"], {"costs_random", "costs_confident"}),
     ],
 )
 def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures, model_dir, corpus, tmp_path, capsys):

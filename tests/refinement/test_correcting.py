@@ -139,6 +139,13 @@ class TestPredictorCorrector:
         refined = refine(keys(1), start, answer, PredictorCorrector("padir", share=0.3), num_steps=9)
         assert refined.passes_B.tolist() == [9] and refined.tokens_BL.tolist() == [[20, 21, 22, EOS]]
 
+    def test_every_pass_corrects_when_the_strategy_is_done(self):
+        start = draft(keys(1), jnp.array([9]), 9, Mask(), IDS)
+        strategy = PredictorCorrector("threshold:tau=0.0", share=0.5)  # done after its first step
+        refined = refine(keys(1), start, moody(start.segment_BL), strategy, num_steps=6, trace=True)
+        hidden = (np.asarray(refined.tokens_TBL)[1:, 0, :8] == MASK).sum(-1).tolist()
+        assert hidden == [4, 4, 4, 4, 4, 0]
+
     @pytest.mark.parametrize(("strategy", "oscillates"), [("padir", True), ("padir:end_cycles=False", False)])
     def test_tells_that_the_strategy_oscillated(self, strategy, oscillates):
         """20 gives 30 and 30 gives 20. A correction may break this cycle, which then begins anew."""

@@ -11,7 +11,7 @@ from padir.errors import PadirError
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.drafting import draft
 from padir.refinement.loop import refine
-from padir.refinement.strategies import Constant, MaskPredict, Threshold
+from padir.refinement.strategies import Constant, MaskPredict, Threshold, parse_strategy
 from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
 
 
@@ -54,6 +54,13 @@ class TestStillHidden:
         assert sizes("doubling", 16, 9).tolist() == [1, 1, 2, 4, 8, 0, 0, 0, 0]
         assert sizes("doubling", 16, 3).tolist() == [4, 4, 8]
 
+    def test_shares_by_pass(self):
+        assert hidden((0.6, 0.3, 0.1, 0.0), 20, 4) == [12, 6, 2, 0]
+        assert hidden((0.6, 0.2, 0.0), 20, 6) == [16, 12, 8, 4, 2, 0]  # between two passes: the mean of both
+        assert hidden((0.6, 0.3, 0.1, 0.0), 20, 2) == [6, 0]
+        assert hidden((1.0, 1.0, 0.0), 4, 3) == [3, 2, 0]  # no pass is wasted
+        assert hidden((0.5, 0.0), 1, 4) == [0, 0, 0, 0]
+
     @pytest.mark.parametrize(
         ("schedule", "length", "num_steps", "entropy"),
         [
@@ -83,7 +90,7 @@ class TestStrategies:
     def counts(self, strategy, num_steps=4):
         return (self.run(strategy, num_steps).tokens_TBL[1:, 0, :15] == IDS.mask).sum(-1).tolist()
 
-    @pytest.mark.parametrize("schedule", SCHEDULES)
+    @pytest.mark.parametrize("schedule", [*SCHEDULES, (0.7, 0.2, 0.1, 0.0)])
     def test_three_strategies_leave_the_number_of_the_schedule(self, schedule):
         assert self.counts(MaskPredict(schedule)) == hidden(schedule, 15, 4)
         assert self.counts(Threshold(1.0, schedule=schedule)) == hidden(schedule, 15, 4)
@@ -115,3 +122,13 @@ class TestStrategies:
     def test_unknown_schedules(self, cls):
         with pytest.raises(PadirError, match=f"{cls.__name__}.schedule must be one of linear, cosine, .* got 'square'"):
             cls(schedule="square")
+        for shares in ((), (0.5,), (0.2, 0.5, 0.0), (1.5, 0.0)):
+            with pytest.raises(PadirError, match=f"{cls.__name__}.schedule must be one of .*, or shares that fall"):
+                cls(schedule=shares)
+
+    def test_shares_on_the_command_line(self):
+        for shares in ("(0.5,0.0)", "[0.5,0.0]"):
+            strategy = parse_strategy(f"threshold:tau=0.5,schedule={shares}")
+            assert strategy == Threshold(0.5, schedule=(0.5, 0.0)) and isinstance(hash(strategy), int)
+        with pytest.raises(PadirError, match=r"schedule=\('a',\) is of the wrong type"):
+            parse_strategy("mask_predict:schedule=('a',)")

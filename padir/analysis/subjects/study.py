@@ -27,7 +27,7 @@ class AnalysisOptions:
       strategies: strategies as the command line names them (refinement, oracle). None runs all strategies, in a
         refinement those that the model supports, at temperature 0, with variants of block Gibbs for models that were
         trained with masks.
-      passes: numbers of decoder passes that every strategy gets (refinement).
+      passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
       outputs: number of outputs of each sentence beside the exact decoder (oracle).
       model_outputs: number of outputs of each sentence by the model itself; 0 leaves the model out (oracle).
       ising: measure the strategies on two Ising models, too (oracle).

@@ -14,7 +14,7 @@ from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, write
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, precedes, worst
-from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
+from padir.refinement.strategies.schedules import check_schedule, still_hidden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +29,18 @@ class Threshold:
         model trained with label smoothing of 0.1 learns to give at most 0.9: take a lower tau.
       final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last. None
         means tau at every step.
-      schedule: one of `padir.refinement.strategies.schedules.SCHEDULES`; the most confident positions are written, even
-        below the threshold, until no more are hidden than the schedule says, so that fewer are left for the last step.
-        None writes only one position below the threshold.
+      schedule: a name or shares (`padir.refinement.strategies.schedules.still_hidden`); the most confident positions
+        are written, even below the threshold, until no more are hidden than the schedule says, so that fewer are left
+        for the last step. None writes only one position below the threshold.
     """
 
     tau: float = 0.9
     final_tau: float | None = None
-    schedule: str | None = None
+    schedule: str | tuple[float, ...] | None = None
 
     def __post_init__(self):
         if self.schedule is not None:
-            checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
+            check_schedule(**checks.fields_of(self, "schedule"))
         checks.within(0, 1, **checks.fields_of(self, "tau"))
         if self.final_tau is not None:
             checks.within(0, self.tau, "it must not exceed tau", **checks.fields_of(self, "final_tau"))

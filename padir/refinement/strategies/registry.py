@@ -66,8 +66,8 @@ class PredictorCorrector:
     With n corrections after each of its steps, N passes are ceil(N / (1 + n)) steps of the strategy. A correcting pass
     changes only positions that the strategy has written, and those that it has left hidden stay hidden. So on exact
     conditionals a pass that draws one position at temperature 1 leaves the joint distribution of the written tokens
-    unchanged if it was right, and brings it nearer if not. All passes are taken: corrections go on when the strategy
-    has finished a row, and its own steps then change nothing.
+    unchanged if it was right, and brings it nearer if not. All passes are taken: when the strategy has finished a row,
+    every further pass corrects it.
 
     Attributes:
       strategy: the strategy as text, such as "threshold:tau=0.9"; neither easy_first nor independent_parallel, which
@@ -113,10 +113,11 @@ class PredictorCorrector:
         inner_B = ~memory.ended_B & (steps % cycle == 0)
         after, inner = choose_rows(inner_B, stepped, (corrected, memory.inner))
         written_BL = canvas.free_BL & (after.score_BL < 0)
-        corrects = (steps % cycle < self.corrections) & (steps < num_steps - 1)  # whether the next pass corrects
-        count_BL = share_of(self.share, written_BL, canvas.segment_BL)
-        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects
         ended_B = jnp.where(inner_B, after.done_B, memory.ended_B)
+        # Whether the next pass corrects.
+        corrects_B = (ended_B | (steps % cycle < self.corrections)) & (steps < num_steps - 1)
+        count_BL = share_of(self.share, written_BL, canvas.segment_BL)
+        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_B[:, None]
         after = dataclasses.replace(hide(after, hidden_BL), done_B=canvas.done_B)
         return after, CorrectorMemory(inner, ended_B, hidden_BL)
 
@@ -158,7 +159,7 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
 
 
 def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) -> dict[str, Any]:
-    """Checks values for the fields of a dataclass that have a default; integers for numbers become floats.
+    """Checks values for the fields of a dataclass that have a default; makes floats of integers and tuples of lists.
 
     Args:
       name: the name of the dataclass in messages.
@@ -180,6 +181,8 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
             raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
         if type(value) is int and not isinstance(value, hints[field]):
             checked[field] = float(value)
+        if isinstance(value, list):
+            checked[field] = tuple(value)
     return checked
 
 

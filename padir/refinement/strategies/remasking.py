@@ -14,7 +14,7 @@ from padir.refinement.draws import PLACE, position_keys, uniform_draws
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import count_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
-from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
+from padir.refinement.strategies.schedules import check_schedule, still_hidden
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +77,16 @@ class PathPlanning:
     Attributes:
       eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
-      schedule: the number of hidden positions, one of `padir.refinement.strategies.schedules.SCHEDULES`.
+      schedule: the number of hidden positions, a name or shares (`padir.refinement.strategies.schedules.still_hidden`).
     """
 
     eta: float = 1.0
     temperature: float = 0.0
-    schedule: str = "linear"
+    schedule: str | tuple[float, ...] = "linear"
 
     def __post_init__(self):
         checks.below(0, math.inf, **checks.fields_of(self, "eta", "temperature"))
-        checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
+        check_schedule(**checks.fields_of(self, "schedule"))
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B

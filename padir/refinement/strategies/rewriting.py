@@ -15,7 +15,7 @@ from padir.refinement.canvas import Canvas, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, sum_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
-from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
+from padir.refinement.strategies.schedules import check_schedule, still_hidden
 
 _REMASK = ("previous", "start", "logits")
 
@@ -158,13 +158,14 @@ class MaskPredict:
     the next pass writes.
 
     Attributes:
-      schedule: the number n, one of `padir.refinement.strategies.schedules.SCHEDULES`; the formula above is "linear".
+      schedule: the number n, a name or shares (`padir.refinement.strategies.schedules.still_hidden`); the formula above
+        is "linear".
     """
 
-    schedule: str = "linear"
+    schedule: str | tuple[float, ...] = "linear"
 
     def __post_init__(self):
-        checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
+        check_schedule(**checks.fields_of(self, "schedule"))
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B
@@ -207,18 +208,18 @@ class Constant:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.
       count: number of positions that a step takes back; if given, `share` is ignored.
       remask: the token that a taken-back position gets until it is written again, as in `Padir`.
-      schedule: one of `padir.refinement.strategies.schedules.SCHEDULES`, by which the number falls to 0 from the first
-        step to the last, as in `MaskPredict`; None for the same number in all steps.
+      schedule: a name or shares, by which the number falls to 0 from the first step to the last, as in `MaskPredict`;
+        None for the same number in all steps.
     """
 
     share: float = 0.2
     count: int | None = None
     remask: str = "start"
-    schedule: str | None = None
+    schedule: str | tuple[float, ...] | None = None
 
     def __post_init__(self):
         if self.schedule is not None:
-            checks.one_of(SCHEDULES, **checks.fields_of(self, "schedule"))
+            check_schedule(**checks.fields_of(self, "schedule"))
         checks.within(0, 1, **checks.fields_of(self, "share"))
         checks.one_of(_REMASK, **checks.fields_of(self, "remask"))
         if self.count is not None:

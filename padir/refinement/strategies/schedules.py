@@ -15,29 +15,59 @@ c_t vanishes if
   grows by the same factor in every pass, from 1 to 1 + L, which is the schedule "geometric".
 - "doubling" has the factor 2 whatever the number of passes, so that a sentence needs about log2(L) passes.
 - "cosine" writes few positions at first, as many others do; no simple h makes it optimal.
+
+`padir analyse schedule` measures h of a model and prints its best sizes as shares, which may stand in place of a name.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from padir import checks
+from padir.errors import PadirError
+from padir.storage.typecheck import fits
+
 SCHEDULES = ("linear", "cosine", "geometric", "doubling")
 
 
-def still_hidden(schedule: str, length_BL: Int[Array, "B L"], passes: Any, num_steps: Any) -> Int[Array, "B L"]:
+def check_schedule(**values: Any) -> None:
+    """Refuses what is neither one of `SCHEDULES` nor shares that fall from at most 1 to 0."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            checks.one_of(SCHEDULES, **{name: value})
+        elif not _falls_to_0(value):
+            expected = (
+                f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
+            )
+            raise PadirError(name, expected, value)
+
+
+def _falls_to_0(value: Any) -> bool:
+    if not isinstance(value, tuple) or not fits(value, tuple[float, ...]):
+        return False
+    return value[-1:] == (0,) and all(a >= b for a, b in itertools.pairwise((1, *value)))
+
+
+def still_hidden(
+    schedule: str | tuple[float, ...], length_BL: Int[Array, "B L"], passes: Any, num_steps: Any
+) -> Int[Array, "B L"]:
     """Number of positions that are hidden after `passes` of `num_steps` passes, 0 after the last.
 
     Except under "linear" and "cosine", each pass leaves at least one position less, until none is left.
 
     Args:
-      schedule: one of `SCHEDULES`.
+      schedule: one of `SCHEDULES`; or (s_1, ..., s_n), shares of the positions that are hidden after the passes 1 to n
+        of n. With another number of passes, shares are interpolated.
       length_BL: number of free positions of the sentence, at each of its positions.
       passes: number of passes that are done, from 1 to num_steps.
 
     >>> length_BL = jnp.array([[15]])
+    >>> [int(still_hidden((0.6, 0.3, 0.1, 0.0), length_BL, t, 4)[0, 0]) for t in range(1, 5)]
+    [9, 4, 1, 0]
     >>> {name: [int(still_hidden(name, length_BL, t, 4)[0, 0]) for t in range(1, 5)] for name in SCHEDULES}
     {'linear': [11, 7, 3, 0], 'cosine': [13, 10, 5, 0], 'geometric': [14, 12, 8, 0], 'doubling': [13, 11, 7, 0]}
     """
@@ -49,6 +79,10 @@ def still_hidden(schedule: str, length_BL: Int[Array, "B L"], passes: Any, num_s
         return jnp.floor(length_BL * share + 1e-4).astype(jnp.int32)
     if schedule == "geometric":
         written_BL = (1.0 + length_BL) ** (passes / num_steps) - 1.0
+        least = passes
+    elif isinstance(schedule, tuple):
+        shares = jnp.array((1.0, *schedule))
+        written_BL = length_BL * (1.0 - jnp.interp(passes / num_steps, jnp.linspace(0, 1, len(shares)), shares))
         least = passes
     else:
         written_BL = length_BL * 2.0 ** (passes - num_steps)
