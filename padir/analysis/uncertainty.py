@@ -1,4 +1,4 @@
-"""What a model loses by writing several tokens in one pass, measured on references.
+"""The likelihood that a model loses by writing several tokens in one pass, measured on references.
 
 The tokens of a reference are shown to the model in U steps, a U-th of them more in each. What step k does not yet show
 stays masked or random. Let n_kj be the sum of -log p(token) under the pass of step k over the tokens that step j shows
@@ -53,31 +53,23 @@ def uncertainties(
     summed_UU, number = np.zeros((steps, steps)), 0
     for one in refined(translator, test_set, decoding, lengths):
         start_BL = one.tokens_TBL[0]
-        target_BL = pad_rows([targets[number] for number in one.numbers], start_BL.shape[1], len(start_BL))
-        there_B = np.arange(len(start_BL)) < len(one.numbers)  # rows that fill the batch up count as empty sentences
-        length_B = np.where(there_B, one.length_B, 1)
-        summed_UU += np.asarray(
-            _shown_in_steps(
-                translator.model,
-                translator.params,
-                start_BL,
-                target_BL,
-                length_B,
-                (one.batch.cross_kv, one.batch.encoded.segment_BS),
-                one.batch.source_BS,
-                order=order,
-                steps=steps,
-            )
+        target_BL = pad_rows([targets[i] for i in one.numbers], start_BL.shape[1], len(start_BL))
+        there_B = np.arange(len(start_BL)) < len(one.numbers)
+        length_B = np.where(there_B, one.length_B, 1)  # rows that fill the batch up count as empty sentences
+        canvas, memory = (start_BL, target_BL, length_B), (one.batch.cross_kv, one.batch.encoded.segment_BS)
+        shown = _shown_in_steps(
+            translator.model, translator.params, canvas, memory, one.batch.source_BS, order=order, steps=steps
         )
+        summed_UU += np.asarray(shown)
         number += int((length_B - 1).sum())
     return summed_UU / max(number, 1)
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("order", "steps"))
-def _shown_in_steps(
-    model: Transformer, params, start_BL, target_BL, length_B, memory, source_BS, *, order: str, steps: int
-):
+def _shown_in_steps(model: Transformer, params, canvas, memory, source_BS, *, order: str, steps: int):
     """n_kj of a batch in nats, [U, U]."""
+    start_BL, target_BL, length_B = canvas
+    decode = model.bind({"params": params}).decode
     position_L = jnp.arange(start_BL.shape[1])
     segment_BL = (position_L < length_B[:, None]).astype(jnp.int32)
     free_BL = position_L < length_B[:, None] - 1
@@ -87,7 +79,7 @@ def _shown_in_steps(
         """Adds the step at which tokens are shown to those that come next; `steps` stands for later ones."""
         hidden_BL = free_BL & (shown_at_BL == steps)
         tokens_BL = jnp.where(hidden_BL, start_BL, target_BL)
-        output = model.apply({"params": params}, tokens_BL, segment_BL, *memory, method="decode")
+        output = decode(tokens_BL, segment_BL, *memory)
         log_prob_BLV = jax.nn.log_softmax(output.logits_BLV.astype(jnp.float32))
         at_target_BL = jnp.take_along_axis(log_prob_BLV, target_BL[..., None], axis=-1)[..., 0]
         hesitation_BL = -log_prob_BLV.max(-1) if order == "confident" else random_BL
