@@ -180,6 +180,19 @@ def oracle_and_model(name: str, metric: str) -> str:
     return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
 
 
+def schedule_costs() -> str:
+    """Table of what each schedule costs each model, by order of the tokens and number of passes."""
+    rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
+    found = {(row["model"], row["order"], row["passes"]): row for row in rows}
+    counts = sorted({row["passes"] for row in rows} - {1})
+    cells = []
+    for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows):
+        for schedule in ("best", "linear", "cosine", "geometric", "doubling"):
+            values = [f"{found[model, order, count][schedule]:.3f}" for count in counts]
+            cells.append([f"`{model}`, {order} order, {schedule if schedule == 'best' else f'`{schedule}`'}", *values])
+    return markdown(["model, order, schedule", *(f"{count} passes" for count in counts)], cells)
+
+
 def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
     """Read a table of results/NAME.md by model, strategy and number of steps, of one hypothesis alone."""
     found: dict[str, dict[str, dict[str, str]]] = {}
@@ -244,6 +257,7 @@ TABLES = {
     "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
     "oracle_mdlm_not_right": lambda: oracle_and_model("oracle_mdlm", "not_right"),
     "oracle_mdlm_tv": lambda: oracle_and_model("oracle_mdlm", "tv"),
+    "schedule_costs": schedule_costs,
     "best_strategies": lambda: best_strategies("toy_objectives", "toy_right"),
     "best_strategies_now": lambda: best_strategies("toy_strategies", "toy_right"),
     "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
