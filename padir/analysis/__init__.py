@@ -3,7 +3,7 @@
 `neighbours` compares the attention of stuttering neighbours with that of others; `measure_agreement` compares attention
 and the model's own `dependence` with the true dependency of the built-in corpus; `steps` and `outcomes` measure
 refinement and its `reliability` (calibration). `ExactDecoder` knows the truth, and `decode` runs a strategy on it.
-`uncertainties` tells how uncertain hidden tokens are by the share of those shown. `padir.analysis.run` is the command
+`nats_by_step` measures the loss of references that are written in several passes. `padir.analysis.run` is the command
 `padir analyse`: it takes one of the `subjects` from a model and a test set to metrics, pictures and a page.
 """
 
@@ -15,7 +15,7 @@ from padir.analysis.oracle import ExactDecoder, decode
 from padir.analysis.refinement import StepMetrics, outcomes, steps
 from padir.analysis.stutter import Neighbours, neighbours
 from padir.analysis.truth import Joint, joints
-from padir.analysis.uncertainty import uncertainties
+from padir.analysis.uncertainty import nats_by_step
 
 __all__ = [
     "Agreement",
@@ -31,11 +31,11 @@ __all__ = [
     "dependence",
     "joints",
     "measure_agreement",
+    "nats_by_step",
     "neighbours",
     "outcomes",
     "reliability",
     "steps",
-    "uncertainties",
     "with_truth",
     "without_truth",
 ]

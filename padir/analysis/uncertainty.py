@@ -1,17 +1,15 @@
-"""The likelihood that a model loses by writing several tokens in one pass, measured on references.
+"""Log-probabilities of references that a model is shown step by step: the loss of writing several tokens in one pass.
 
-The tokens of a reference are shown to the model in U steps, a U-th of them more in each. What step k does not yet show
-stays masked or random. Let n_kj be the sum of -log p(token) under the pass of step k over the tokens that step j shows
-next, j >= k. Writing the tokens of the steps a to b-1 in one pass, after those of all earlier steps, then costs
-
-    sum over j = a .. b-1 of (n_aj - n_jj)
-
-more than writing them step by step. Tokens come in random order, or the most confident ones first: the positions whose
-best token has the highest probability, as `padir.refinement.strategies.MaskPredict` and others choose.
+T passes write a reference as a strategy would, but with the reference's own tokens. A schedule
+(`padir.refinement.strategies.schedules`) says how many tokens each pass writes, and an order which: random ones, or
+those whose position has the most confident prediction in this pass, as `padir.refinement.strategies.MaskPredict`
+chooses. The sum of -log p(token), each under the pass that writes it, is an upper bound of -log p(reference) for a
+decoder of T passes that draws tokens. It is lowest if each pass writes one token.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -20,73 +18,93 @@ import numpy as np
 from jaxtyping import Float
 
 from padir import checks
+from padir.analysis.attention import check_model
 from padir.analysis.passes import reference_tokens, refined
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
+from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.models.transformer import Transformer
 from padir.refinement.draws import CHOICE, position_keys, sentence_keys, uniform_draws
+from padir.refinement.scores import best_tokens, forbid
 from padir.refinement.segments import worst
+from padir.refinement.strategies.schedules import still_hidden
 from padir.text.ids import pad_rows
 
 ORDERS = ("random", "confident")
 
 
-def uncertainties(
-    translator: Translator, test_set: TestSet, decoding: Decoding, *, order: str, steps: int
-) -> Float[np.ndarray, "U U"]:
-    """n_kj of this module's docstring, divided by the number of all tokens: nats a token; 0 where j < k.
+def nats_by_step(
+    translator: Translator,
+    test_set: TestSet,
+    decoding: Decoding,
+    schedule: str | tuple[float, ...],
+    steps: int,
+    *,
+    order: str,
+) -> Float[np.ndarray, "T T"]:
+    """n_kj: the sum of -log p(token) under pass k over the tokens that pass j >= k writes, in nats a token of the set.
 
-    The canvas of `decoding` (masks or random pieces) fills hidden positions. EOS is always shown and does not count.
+    So the trace is the loss of the schedule, and a row's sum is the loss if pass k wrote all that is left. EOS counts
+    as known. Hidden positions hold the first canvas of `decoding` (masks or random pieces); its seed chooses the pieces
+    and the random order. Confidence is that of the best token that may be written.
 
     Args:
+      schedule: a name or shares, as of `still_hidden`.
+      steps: T.
       order: one of `ORDERS`.
-      steps: U.
 
     Raises:
-      PadirError: the order is unknown, the options do not fit the model, the model is causal, or there are no
-        sentences.
+      PadirError: the order is unknown, there are no sentences, or the model is causal, decontextualised, CTC or
+        self-conditioning.
     """
     checks.one_of(ORDERS, order=order)
+    config = translator.card.config
+    check_model(config)
+    if config.ctc or config.self_conditioning:
+        what = "CTC" if config.ctc else "self-conditioning"
+        raise PadirError("the model", "one whose passes see tokens alone, without blanks", f"a {what} model")
     targets = reference_tokens(translator, test_set)
-    lengths = [len(tokens) for tokens in targets]
-    summed_UU, number = np.zeros((steps, steps)), 0
-    for one in refined(translator, test_set, decoding, lengths):
+    summed_TT, number = np.zeros((steps, steps)), 0
+    decoding = dataclasses.replace(decoding, num_steps=1)
+    for one in refined(translator, test_set, decoding, [len(tokens) for tokens in targets]):
         start_BL = one.tokens_TBL[0]
         target_BL = pad_rows([targets[i] for i in one.numbers], start_BL.shape[1], len(start_BL))
         there_B = np.arange(len(start_BL)) < len(one.numbers)
-        length_B = np.where(there_B, one.length_B, 1)  # rows that fill the batch up count as empty sentences
-        canvas, memory = (start_BL, target_BL, length_B), (one.batch.cross_kv, one.batch.encoded.segment_BS)
-        shown = _shown_in_steps(
-            translator.model, translator.params, canvas, memory, one.batch.source_BS, order=order, steps=steps
+        free_B = np.where(there_B, one.length_B - 1, 0)  # rows that fill the batch up count as empty sentences
+        free_BT = jnp.array(free_B)[:, None].repeat(steps, axis=1)
+        left_BT = still_hidden(schedule, free_BT, jnp.arange(1, steps + 1), steps)
+        canvas, memory = (start_BL, target_BL, free_B, left_BT), (one.batch.cross_kv, one.batch.encoded.segment_BS)
+        random_key = (one.batch.source_BS, decoding.seed)
+        summed_TT += np.asarray(
+            _batch_nats(translator.model, translator.params, canvas, memory, random_key, order=order)
         )
-        summed_UU += np.asarray(shown)
-        number += int((length_B - 1).sum())
-    return summed_UU / max(number, 1)
+        number += int(free_B.sum())
+    return summed_TT / max(number, 1)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("order", "steps"))
-def _shown_in_steps(model: Transformer, params, canvas, memory, source_BS, *, order: str, steps: int):
-    """n_kj of a batch in nats, [U, U]."""
-    start_BL, target_BL, length_B = canvas
-    decode = model.bind({"params": params}).decode
+@functools.partial(jax.jit, static_argnums=0, static_argnames="order")
+def _batch_nats(model: Transformer, params, canvas, memory, random_key, *, order: str):
+    """n_kj of a batch in nats, [T, T]."""
+    start_BL, target_BL, free_B, left_BT = canvas
+    decode, steps = model.bind({"params": params}).decode, left_BT.shape[1]
     position_L = jnp.arange(start_BL.shape[1])
-    segment_BL = (position_L < length_B[:, None]).astype(jnp.int32)
-    free_BL = position_L < length_B[:, None] - 1
-    random_BL = uniform_draws(position_keys(sentence_keys(source_BS, 0), segment_BL, CHOICE))
+    free_BL = position_L < free_B[:, None]
+    segment_BL = (position_L <= free_B[:, None]).astype(jnp.int32)
+    random_BL = uniform_draws(position_keys(sentence_keys(*random_key), segment_BL, CHOICE))
 
-    def step(shown_at_BL, k):
-        """Adds the step at which tokens are shown to those that come next; `steps` stands for later ones."""
-        hidden_BL = free_BL & (shown_at_BL == steps)
-        tokens_BL = jnp.where(hidden_BL, start_BL, target_BL)
-        output = decode(tokens_BL, segment_BL, *memory)
-        log_prob_BLV = jax.nn.log_softmax(output.logits_BLV.astype(jnp.float32))
-        at_target_BL = jnp.take_along_axis(log_prob_BLV, target_BL[..., None], axis=-1)[..., 0]
-        hesitation_BL = -log_prob_BLV.max(-1) if order == "confident" else random_BL
-        left_B = (length_B - 1) - (length_B - 1) * (k + 1) // steps
+    def step(written_in_BL, inputs):
+        """Marks the positions that a pass writes with its number; those of later passes keep T."""
+        k, left_B = inputs
+        hidden_BL = free_BL & (written_in_BL == steps)
+        output = decode(jnp.where(hidden_BL, start_BL, target_BL), segment_BL, *memory)
+        logits_BLV = output.logits_BLV.astype(jnp.float32)
+        at_target_BL = jnp.take_along_axis(jax.nn.log_softmax(logits_BLV), target_BL[..., None], axis=-1)[..., 0]
+        confidence_BL = best_tokens(forbid(logits_BLV, model.ids.special))[1]
+        priority_BL = confidence_BL if order == "confident" else random_BL
         left_BL = jnp.broadcast_to(left_B[:, None], hidden_BL.shape)
-        next_BL = hidden_BL & ~worst(-hesitation_BL, hidden_BL, segment_BL, left_BL)
-        return jnp.where(next_BL, k, shown_at_BL), jnp.where(hidden_BL, -at_target_BL, 0.0)
+        writes_BL = hidden_BL & ~worst(priority_BL, hidden_BL, segment_BL, left_BL)
+        return jnp.where(writes_BL, k, written_in_BL), jnp.where(hidden_BL, -at_target_BL, 0.0)
 
-    shown_at_BL, nats_UBL = jax.lax.scan(step, jnp.full_like(start_BL, steps), jnp.arange(steps))
-    return jnp.einsum("kbl,blj->kj", nats_UBL, jax.nn.one_hot(shown_at_BL, steps))
+    written_in_BL, nats_TBL = jax.lax.scan(step, jnp.full_like(start_BL, steps), (jnp.arange(steps), left_BT.T))
+    return jnp.einsum("kbl,blj->kj", nats_TBL, jax.nn.one_hot(written_in_BL, steps))

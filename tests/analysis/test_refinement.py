@@ -207,7 +207,7 @@ def corpus(tmp_path, monkeypatch):
             ["--num_steps", "2", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],
             {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
         ),
-        ("schedule", ["--passes", "1", "2"], {"costs_random", "costs_confident"}),
+        ("schedule", ["--passes", "1", "2"], {"nats_random", "nats_confident"}),
     ],
 )
 def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures, model_dir, corpus, tmp_path, capsys):
@@ -238,6 +238,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["refinement", "--passes", "0"], "passes must be at least 1"),
         (["refinement", "--strategies", "block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--sentences", "0"], "at least 1, got 0"),
+        (["schedule", "--passes", "4", "33"], "passes must be in [1, 32], got 33"),
     ],
 )
 def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, capsys):

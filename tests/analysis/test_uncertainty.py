@@ -1,4 +1,4 @@
-"""What writing tokens together costs a model, and the sizes of passes that cost least."""
+"""The loss of references that are written in several passes, and the search for good schedules."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,16 @@ from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.analysis.passes import refined
-from padir.analysis.subjects.schedule import costs
-from padir.analysis.uncertainty import uncertainties
+from padir.analysis.subjects.schedule import searched
+from padir.analysis.uncertainty import ORDERS, nats_by_step
 from padir.decoding import score_pairs
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.ising import schedules
 from padir.refinement.corruption import Cmlm
+from padir.refinement.scores import best_tokens, forbid
 from padir.refinement.strategies import MaskPredict
-from padir.refinement.strategies.schedules import SCHEDULES
 
 SOURCES = ["eins zwei drei", "vier", "neun acht sieben sechs fünf"]
 REFERENCES = ["one two three", "four", "nine eight seven six five"]
@@ -32,60 +32,81 @@ def corpus(sentences=slice(None)):
     return TestSet("numbers_de_en", "de", "en", SOURCES[sentences], REFERENCES[sentences])
 
 
-@pytest.mark.parametrize("order", ["random", "confident"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_the_first_row_is_the_score_of_a_first_draft(order, translator):
     """Both the row's sum and `padir score` are -log p of the tokens given the source and a canvas of noise."""
     scores = score_pairs(translator, SOURCES, REFERENCES, Decoding(num_steps=1, seed=3))
-    nats_UU = uncertainties(translator, corpus(), Decoding(seed=3), order=order, steps=4)
+    nats_TT = nats_by_step(translator, corpus(), Decoding(seed=3), "linear", 4, order=order)
     tokens = sum(score.tokens for score in scores)
-    assert nats_UU[0].sum() * tokens == pytest.approx(-sum(score.log_prob for score in scores), rel=1e-4)
-    np.testing.assert_array_equal(np.tril(nats_UU, -1), 0.0)
+    assert nats_TT[0].sum() * tokens == pytest.approx(-sum(score.log_prob for score in scores), rel=1e-4)
+    np.testing.assert_array_equal(np.tril(nats_TT, -1), 0.0)
 
 
-def test_confident_tokens_are_shown_first(tmp_path):
-    """Two steps of one sentence of masks, computed by hand: its two likeliest tokens are shown to the second."""
+@pytest.mark.parametrize("schedule", ["linear", (0.3, 0.0)])
+def test_confident_tokens_come_first(schedule, tmp_path):
+    """Two passes over one sentence of masks, computed by hand: the second one sees the likeliest tokens' targets."""
     masked = random_translator(small_tokenizer(tmp_path / "model"), Cmlm(), MaskPredict())
-    tokens = [*masked.tokenizer.encode_batch(REFERENCES[-1:])[0]]
-    (one,) = refined(masked, corpus(slice(-1, None)), Decoding(num_steps=1), [len(tokens) + 1])
+    last = corpus(slice(-1, None))
+    tokens = [*masked.tokenizer.encode_batch(last.references)[0]]
+    (one,) = refined(masked, last, Decoding(num_steps=1), [len(tokens) + 1])
     memory = (one.batch.cross_kv, one.batch.encoded.segment_BS)
 
-    def log_probs(tokens_L):
+    def logits(tokens_L):
         tokens_BL = one.tokens_TBL[0].copy()
         tokens_BL[0, : len(tokens)] = tokens_L
         segment_BL = (np.arange(tokens_BL.shape[1]) < one.length_B[:, None]).astype(np.int32)
-        output = masked.model.apply(
-            {"params": masked.params}, *map(jnp.array, (tokens_BL, segment_BL)), *memory, method="decode"
-        )
-        return np.asarray(jax.nn.log_softmax(output.logits_BLV))[0, : len(tokens)]
+        canvas = map(jnp.array, (tokens_BL, segment_BL))
+        output = masked.model.apply({"params": masked.params}, *canvas, *memory, method="decode")
+        return output.logits_BLV[:1, : len(tokens)]
 
-    first_LV = log_probs(one.tokens_TBL[0][0, : len(tokens)])
-    shown = np.argsort(-first_LV.max(-1))[: len(tokens) // 2]
-    hidden = np.setdiff1d(np.arange(len(tokens)), shown)
+    def at_target(logits_BLV):
+        return -np.asarray(jax.nn.log_softmax(logits_BLV))[0, np.arange(len(tokens)), tokens]
+
+    first_BLV = logits(one.tokens_TBL[0][0, : len(tokens)])
+    score_L = best_tokens(forbid(first_BLV, masked.model.ids.special))[1][0]
+    left = len(tokens) // 2 if schedule == "linear" else int(0.3 * len(tokens))
+    written = np.argsort(-np.asarray(score_L))[: len(tokens) - left]
+    hidden = np.setdiff1d(np.arange(len(tokens)), written)
     between_L = one.tokens_TBL[0][0, : len(tokens)].copy()
-    between_L[shown] = np.array(tokens)[shown]
-    second_LV = log_probs(between_L)
-    at_target = [-each_LV[np.arange(len(tokens)), tokens] for each_LV in (first_LV, second_LV)]
-    expected = [[at_target[0][shown].sum(), at_target[0][hidden].sum()], [0.0, at_target[1][hidden].sum()]]
-    nats_UU = uncertainties(masked, corpus(slice(-1, None)), Decoding(), order="confident", steps=2)
-    np.testing.assert_allclose(nats_UU * len(tokens), expected, rtol=1e-4)
+    between_L[written] = np.array(tokens)[written]
+    first_L, second_L = at_target(first_BLV), at_target(logits(between_L))
+    expected = [[first_L[written].sum(), first_L[hidden].sum()], [0.0, second_L[hidden].sum()]]
+    nats_TT = nats_by_step(masked, last, Decoding(), schedule, 2, order="confident")
+    np.testing.assert_allclose(nats_TT * len(tokens), expected, rtol=1e-4)
 
 
-def test_costs_of_tokens_in_random_order_are_those_of_an_entropy_curve():
-    """If every hidden token is as uncertain as the number of shown ones says, and no more."""
-    for uncertain, named in ((lambda k: 1 / (1 + k), "geometric"), (lambda k: 1 - k / 15, "linear")):
-        nats_U = uncertain(np.arange(15))
-        rows = costs(np.triu(np.repeat(nats_U[:, None], 15, 1)) / 15, (1, 3, 4, 99))
-        curve = np.cumsum([0.0, *nats_U])
-        assert [row["passes"] for row in rows] == [1, 3, 4, 15]
-        for row in rows:
-            for name in SCHEDULES:
-                expected = schedules.cost(curve, schedules.sizes_of(name, 15, row["passes"])) / 15
-                assert row[name] == pytest.approx(expected, abs=1e-9)
-            assert row["best"] == pytest.approx(schedules.best_schedules(curve)[row["passes"] - 1][0] / 15, abs=1e-9)
-            assert row["shares"][-1] == 0.0 and len(row["shares"]) == row["passes"]
-        assert rows[2]["best"] == pytest.approx(rows[2][named], rel=0.01)
+def test_the_seed_chooses_the_random_order(tmp_path):
+    """On masks it chooses nothing else, so that a first draft has the same loss."""
+    masked = random_translator(small_tokenizer(tmp_path / "model"), Cmlm(), MaskPredict())
+    for order, differs in (("random", True), ("confident", False)):
+        one, other = (nats_by_step(masked, corpus(), Decoding(seed=s), "linear", 3, order=order) for s in (0, 1))
+        assert one[0].sum() == pytest.approx(other[0].sum(), rel=1e-5)
+        assert np.allclose(one, other, rtol=1e-5) != differs
 
 
-def test_refuses_an_unknown_order(translator):
+@pytest.mark.parametrize("uncertainty", [lambda k: 1 / (1 + k), lambda k: 1 - k / 15])
+def test_searched_shares_are_the_cheapest_of_an_entropy_curve(uncertainty):
+    """If every hidden token is as uncertain as the number of written ones says, the loss is that of the curve."""
+    nats_U = uncertainty(np.arange(15))
+    found = searched(np.triu(np.repeat(nats_U[:, None], 15, 1)) / 15)
+    curve = np.cumsum([0.0, *nats_U])
+    best = [cost for cost, _ in schedules.best_schedules(curve)]
+    for shares, cost in zip(found, best, strict=True):
+        assert shares[-1] == 0.0
+        sizes = -np.diff(np.round(15 * np.array([1.0, *shares]))).astype(int)
+        assert schedules.cost(curve, sizes.tolist()) == pytest.approx(cost, abs=1e-9)
+
+
+def test_refuses_what_it_cannot_measure(translator):
+    def measured(order="random", **config):
+        changed = random_translator(translator.tokenizer, **config)
+        return nats_by_step(changed, corpus(), Decoding(), "linear", 2, order=order)
+
     with pytest.raises(PadirError, match="order must be one of random, confident, got 'last'"):
-        uncertainties(translator, corpus(), Decoding(), order="last", steps=2)
+        measured("last")
+    with pytest.raises(PadirError, match="tokens alone, without blanks, got 'a CTC model'"):
+        measured(length_head="ctc")
+    with pytest.raises(PadirError, match="got 'a self-conditioning model'"):
+        measured(self_conditioning=True)
+    with pytest.raises(PadirError, match="decontextualised"):
+        measured(decontextualised=True)

@@ -1,16 +1,14 @@
-"""The sizes of a model's passes: what each schedule costs in likelihood, and the shares that cost least."""
+"""How many tokens each pass should write: the loss of every schedule on references, and of shares that are searched."""
 
 from __future__ import annotations
-
-import itertools
-from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
+from padir import checks
 from padir.analysis import figures
 from padir.analysis.subjects.study import AnalysisOptions, Findings, Row, Tell
-from padir.analysis.uncertainty import ORDERS, uncertainties
+from padir.analysis.uncertainty import ORDERS, nats_by_step
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
@@ -18,56 +16,50 @@ from padir.ising import schedules
 from padir.refinement.strategies.schedules import SCHEDULES
 from padir.reporting.page import Section, cell
 
-COLUMNS = ("order", "passes", "best", *SCHEDULES, "shares")
-_UNITS = 32  # equal parts of a sentence, of which a pass writes a whole number
+COLUMNS = ("order", "passes", *SCHEDULES, "searched", "shares")
+_UNITS = 32  # the search measures references that are written in so many equal passes, and joins some of these
 
 
 def study(
     translator: Translator, test_set: TestSet, decoding: Decoding, options: AnalysisOptions, tell: Tell
 ) -> Findings:
-    """Costs every schedule for each order of the tokens and each number of passes, and finds the best shares."""
+    """Measures every schedule, and searched shares, for each order of the tokens and each number of passes."""
+    checks.within(1, _UNITS, passes=max(options.passes))
     rows: list[Row] = []
-    sections = []
     for order in ORDERS:
-        nats_UU = uncertainties(translator, test_set, decoding, order=order, steps=_UNITS)
-        mine = [{"order": order, **row} for row in costs(nats_UU, options.passes)]
-        for row in mine:
-            tell(cell(row))
-        lines = [
-            {"strategy": name, "steps": row["passes"], "cost": row[name]}
-            for name in ("best", *SCHEDULES)
-            for row in mine
-        ]
-        rows += mine
-        sections.append(
-            Section(
-                f"How many tokens each pass should write: {order} order",
-                "What writing several tokens in one pass costs on the references, in nats a token, beyond writing them"
-                f" one {_UNITS}th of a sentence at a time. shares: what the best schedule leaves hidden after each"
-                " pass, for a strategy's field schedule.",
-                {f"costs {order}": figures.png(figures.draw_outcomes, lines, {"cost": "cost, nats a token"})},
-                mine,
-            )
-        )
-    return Findings(rows, {}, sections)
+        found = searched(nats_by_step(translator, test_set, decoding, "linear", _UNITS, order=order))
+        for count in sorted(set(options.passes)):
+            row: Row = {"order": order, "passes": count}
+            for name, schedule in {**{name: name for name in SCHEDULES}, "searched": found[count - 1]}.items():
+                row[name] = float(nats_by_step(translator, test_set, decoding, schedule, count, order=order).trace())
+            rows.append({**row, "shares": found[count - 1]})
+            tell(cell(rows[-1]))
+    return Findings(rows, {}, [_section(order, [row for row in rows if row["order"] == order]) for order in ORDERS])
 
 
-def costs(nats_UU: Float[np.ndarray, "U U"], passes: Sequence[int]) -> list[Row]:
-    """A row for each number of passes: costs of the best sizes and of every schedule in nats a token, and the shares.
+def searched(nats_UU: Float[np.ndarray, "U U"]) -> list[tuple[float, ...]]:
+    """Shares that are still hidden after each of 1, 2, ..., U passes, if U small passes are joined at the least loss.
+
+    A pass that joins some is charged for the tokens that these wrote, under the first of them. This is exact for tokens
+    in random order. Among confident ones a larger pass may choose other tokens, so that the shares are a proposal.
 
     Args:
-      nats_UU: as `uncertainties` returns it.
+      nats_UU: what `nats_by_step` returns for the schedule "linear" and U steps.
     """
     units = len(nats_UU)
-    excess_UU = np.where(np.triu(np.ones_like(nats_UU)) > 0, nats_UU - np.diag(nats_UU), 0.0)
+    excess_UU = np.triu(nats_UU - np.diag(nats_UU))
     cost_MM = np.pad(np.cumsum(excess_UU, axis=1), ((0, 1), (1, 0)))  # M = U + 1
-    best = schedules.cheapest(cost_MM)
-    rows = []
-    for count in sorted({min(count, units) for count in passes}):
-        cost, sizes = best[count - 1]
-        row: Row = {"passes": count, "best": cost}
-        for name in SCHEDULES:
-            ends = np.cumsum([0, *schedules.sizes_of(name, units, count)])
-            row[name] = float(sum(cost_MM[a, b] for a, b in itertools.pairwise(ends)))
-        rows.append({**row, "shares": (1 - np.cumsum(sizes) / units).round(3).tolist()})
-    return rows
+    return [tuple((1 - np.cumsum(sizes) / units).round(3).tolist()) for _, sizes in schedules.cheapest(cost_MM)]
+
+
+def _section(order: str, rows: list[Row]) -> Section:
+    names = (*SCHEDULES, "searched")
+    lines = [{"strategy": name, "steps": row["passes"], "nats": row[name]} for name in names for row in rows]
+    return Section(
+        f"Tokens in {order} order",
+        "Mean of -log p(token) over references, in nats, each token under the pass that writes it. searched: the shares"
+        f" in the last column, found by joining {_UNITS} small passes. They say what is still hidden after each pass,"
+        " for a strategy's field schedule.",
+        {f"nats {order}": figures.png(figures.draw_outcomes, lines, {"nats": "loss, nats a token"})},
+        rows,
+    )

@@ -16,7 +16,8 @@ c_t vanishes if
 - "doubling" has the factor 2 whatever the number of passes, so that a sentence needs about log2(L) passes.
 - "cosine" writes few positions at first, as many others do; no simple h makes it optimal.
 
-`padir analyse schedule` measures h of a model and prints its best sizes as shares, which may stand in place of a name.
+`padir analyse schedule` measures the loss of each schedule on references, also with the most confident tokens first,
+and prints shares that may stand in place of a name.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def check_schedule(**values: Any) -> None:
             expected = (
                 f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
             )
-            raise PadirError(name, expected, value)
+            raise PadirError(name, expected, value, "shares are a tuple")
 
 
 def _falls_to_0(value: Any) -> bool:
