@@ -107,4 +107,4 @@ def _batch_nats(model: Transformer, params, canvas, memory, random_key, *, order
         return jnp.where(writes_BL, k, written_in_BL), jnp.where(hidden_BL, -at_target_BL, 0.0)
 
     written_in_BL, nats_TBL = jax.lax.scan(step, jnp.full_like(start_BL, steps), (jnp.arange(steps), left_BT.T))
-    return jnp.einsum("kbl,blj->kj", nats_TBL, jax.nn.one_hot(written_in_BL, steps))
+    return jnp.einsum("kbl,blj->kj", nats_TBL, jax.nn.one_hot(written_in_BL, steps), precision="highest")
