@@ -28,6 +28,7 @@ LABELS = {
     "distance": "distance",
     "model": "the model's own",
 }
+SCHEDULES = {name: f"`{name}`" for name in ("linear", "cosine", "geometric", "doubling")} | {"searched": "searched"}
 GROUPS = ("all pairs", "neighbours", "both vary")
 
 
@@ -180,17 +181,34 @@ def oracle_and_model(name: str, metric: str) -> str:
     return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
 
 
-def schedule_costs() -> str:
-    """Table of what each schedule costs each model, by order of the tokens and number of passes."""
+def schedule_losses() -> str:
+    """Table of the loss of each schedule with each model, by order of the tokens and number of passes."""
     rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
     found = {(row["model"], row["order"], row["passes"]): row for row in rows}
-    counts = sorted({row["passes"] for row in rows} - {1})
+    counts = sorted({row["passes"] for row in rows})
     cells = []
     for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows):
-        for schedule in ("best", "linear", "cosine", "geometric", "doubling"):
+        for schedule in SCHEDULES:
             values = [f"{found[model, order, count][schedule]:.3f}" for count in counts]
-            cells.append([f"`{model}`, {order} order, {schedule if schedule == 'best' else f'`{schedule}`'}", *values])
-    return markdown(["model, order, schedule", *(f"{count} passes" for count in counts)], cells)
+            cells.append([f"`{model}`, {order} order, {SCHEDULES[schedule]}", *values])
+    return markdown(["model, order, schedule", *(f"{count} pass{'es' * (count > 1)}" for count in counts)], cells)
+
+
+def schedule_quality() -> str:
+    """Table of right translations by `mask_predict` with each schedule, beside the schedule's loss in confident order."""
+    loss = {(row["passes"], row["order"]): row for row in load("schedule_mdlm")["rows"]}
+    right = {}
+    for row in load("schedule_quality"):
+        schedule, steps = row["strategy"]["schedule"], row["num_steps"]
+        name = schedule if isinstance(schedule, str) else "searched"
+        if name != "searched" or len(schedule) == steps:
+            right[name, steps] = row["scores"]["toy_right"]["value"]
+    cells = []
+    for name in SCHEDULES:
+        pairs = [(f"{loss[count, 'confident'][name]:.3f}", f"{right[name, count]:.1f}") for count in (4, 10)]
+        cells.append([SCHEDULES[name], *(text for pair in pairs for text in pair)])
+    head = ["schedule", "loss, 4 passes", "right, 4 passes", "loss, 10 passes", "right, 10 passes"]
+    return markdown(head, cells)
 
 
 def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
@@ -257,7 +275,8 @@ TABLES = {
     "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
     "oracle_mdlm_not_right": lambda: oracle_and_model("oracle_mdlm", "not_right"),
     "oracle_mdlm_tv": lambda: oracle_and_model("oracle_mdlm", "tv"),
-    "schedule_costs": schedule_costs,
+    "schedule_losses": schedule_losses,
+    "schedule_quality": schedule_quality,
     "best_strategies": lambda: best_strategies("toy_objectives", "toy_right"),
     "best_strategies_now": lambda: best_strategies("toy_strategies", "toy_right"),
     "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
