@@ -195,7 +195,7 @@ def schedule_losses() -> str:
 
 
 def schedule_quality() -> str:
-    """Table of right translations by `mask_predict` with each schedule, beside the schedule's loss in confident order."""
+    """Table of right translations by `mask_predict` with each schedule, beside its loss in confident order."""
     loss = {(row["passes"], row["order"]): row for row in load("schedule_mdlm")["rows"]}
     right = {}
     for row in load("schedule_quality"):
