@@ -192,7 +192,6 @@ MADE = {
 OBJECTIVES = {
     "toy_strategies": "Every strategy on the built-in corpus",
     "multi30k_strategies": "Every strategy on Multi30k, validation split",
-    "toy_objectives": "Every objective on the built-in corpus, with the first strategies",
 }
 
 

@@ -109,7 +109,7 @@ TRIES = {
     "drafter": Try(
         "CTC with glancing, 1 decoder layer on the teacher's frozen encoder, greedy text",
         15,
-        1_500,
+        1_100,
         CTC,
         (
             "ModelConfig.max_length=160",
