@@ -1,4 +1,4 @@
-"""How many tokens each pass should write: the loss of every schedule on references, and of shares that are searched."""
+"""The loss of every schedule on references, by the number of passes, and of shares that are searched."""
 
 from __future__ import annotations
 
