@@ -44,7 +44,7 @@ def check_schedule(**values: Any) -> None:
             expected = (
                 f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
             )
-            raise PadirError(name, expected, value, "shares are a tuple")
+            raise PadirError(name, expected, value, "write a tuple" if isinstance(value, list) else "")
 
 
 def _falls_to_0(value: Any) -> bool:
