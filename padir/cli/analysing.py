@@ -37,7 +37,7 @@ def add_ising(parser: argparse.ArgumentParser) -> None:
         " the theory on random small models, with the smallest margin."
         " The default sizes take minutes on 2 cores."
     )
-    parser.add_argument("subject", choices=ising.SUBJECTS)
+    parser.add_argument("subject", choices=[*ising.SUBJECTS])
     parser.add_argument("--output", metavar="NAME", help="write NAME.csv, .json and, of figures, .png and .svg")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (0)")
     for name, about in _SIZES.items():
@@ -65,7 +65,7 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
         " true conditionals of toy_de_en and of Ising models in place of a model's. schedule: how many tokens each pass"
         " should write. docs/analysis.md explains them."
     )
-    parser.add_argument("subject", choices=analysis.SUBJECTS)
+    parser.add_argument("subject", choices=[*analysis.SUBJECTS])
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"a model that refines drafts ({DEFAULT})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     setting(parser, analysis.AnalysisOptions, "sentences", "number of sentences, from the first on")

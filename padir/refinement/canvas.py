@@ -26,8 +26,8 @@ class Canvas:
       start_BL: tokens that the canvas began with. Hiding a position restores its start token, a random piece or a
         mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
-      done_B: rows that the strategy has finished, because another pass would change nothing or, with a strategy that
-        only fills masks, because no position is hidden any more. `refine` does not change done rows.
+      done_BL: positions of sentences that the strategy has finished, because another pass would change nothing or, with
+        a strategy that only fills masks, because no position is hidden any more. `end` marks them.
       visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
         update this mask. None for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).
@@ -39,10 +39,15 @@ class Canvas:
     free_BL: Bool[Array, "B L"]
     start_BL: Int[Array, "B L"]
     segment_BL: Int[Array, "B L"]
-    done_B: Bool[Array, " B"]
+    done_BL: Bool[Array, "B L"]
     visible_BLL: Bool[Array, "B L L"] | None = None
     ids: Ids = flax.struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     belief_BLD: Float[Array, "B L D"] | None = None
+
+    @property
+    def done_B(self) -> Bool[Array, " B"]:
+        """True for rows whose sentences are all finished; `refine` does not change these rows."""
+        return self.done_BL.all(-1)
 
 
 def from_tokens(
@@ -52,14 +57,14 @@ def from_tokens(
     segment_BL: Int[Array, "B L"],
     ids: Ids,
 ) -> Canvas:
-    """Makes a canvas of given tokens, with no scores and no row done."""
+    """Makes a canvas of given tokens, with no scores and no sentence finished."""
     return Canvas(
         tokens_BL=tokens_BL,
         score_BL=jnp.zeros(tokens_BL.shape, jnp.float32),
         free_BL=free_BL,
         start_BL=start_BL,
         segment_BL=segment_BL,
-        done_B=jnp.zeros(tokens_BL.shape[0], bool),
+        done_BL=jnp.zeros(tokens_BL.shape, bool),
         ids=ids,
     )
 
@@ -94,6 +99,11 @@ def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "
     piece_BL = (canvas.start_BL >= canvas.ids.first_regular) & (canvas.start_BL < canvas.ids.end_regular)
     fresh = dataclasses.replace(canvas, start_BL=jnp.where(piece_BL, noise_BL, canvas.start_BL))
     return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
+
+
+def end(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
+    """Marks sentences as finished; `where_BL` is True at all positions of a finished sentence, and of padding."""
+    return dataclasses.replace(canvas, done_BL=canvas.done_BL | where_BL)
 
 
 def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:

@@ -2,7 +2,8 @@
 
 1. The decoder gives logits at every position; the logits of forbidden ids are set to -inf.
 2. The strategy makes one step.
-3. Rows that were done before the step stay unchanged; a pass is counted for all other rows.
+3. Rows that were done before the step, as all their sentences were finished, stay unchanged; a pass is counted for all
+   other rows.
 4. The loop stops after `num_steps` passes, or when every row is done.
 """
 

@@ -95,7 +95,7 @@ def test_halting_gives_what_all_steps_would_have_given(remask):
     class Restless(Padir):
         def step(self, key_B, canvas, output, memory, *, step, num_steps):
             canvas, memory = super().step(key_B, canvas, output, memory, step=step, num_steps=num_steps)
-            return canvas.replace(done_B=jnp.zeros_like(canvas.done_B)), memory
+            return canvas.replace(done_BL=jnp.zeros_like(canvas.done_BL)), memory
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(strategy, canvas, tables):

@@ -147,7 +147,7 @@ class TestCommandLine:
         [
             ("guess:tau=1", "no strategy is called 'guess': known are padir"),
             ("threshold:tua=1", r"no hyperparameter 'tua': it has tau: float = 0.9, final_tau: float \| None = None"),
-            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: str = 'linear'"),
+            ("mask_predict:tau=1", r"no hyperparameter 'tau': it has schedule: str \| tuple\[float, ...\] = 'linear'"),
             ("threshold:tau=high", "tau='high' is of the wrong type"),
             ("threshold:tau=True", "tau=True is of the wrong type"),
             ("constant:count=1.5", r"count=1.5 is of the wrong type for constant: it has .*count: int \| None"),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, write
+from padir.refinement.canvas import Canvas, end, write
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, precedes, worst
 from padir.refinement.strategies.schedules import check_schedule, still_hidden
@@ -120,11 +120,11 @@ def within_entropy(
 def commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
     """Writes the hidden positions among `where_BL`; returns the canvas and the positions that are still hidden.
 
-    A row of the canvas is done if none of its positions is hidden any more.
+    A sentence is finished if none of its positions is hidden any more.
     """
     written = write(canvas, hidden_BL & where_BL, token_BL, score_BL)
     hidden_BL = hidden_BL & ~where_BL
-    return dataclasses.replace(written, done_B=canvas.done_B | ~hidden_BL.any(-1)), hidden_BL
+    return end(written, count_in_segment(hidden_BL, canvas.segment_BL) == 0), hidden_BL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +159,6 @@ class EasyFirst:
         assert canvas.visible_BLL is not None  # init refuses others
         # EOS has no place in the order, so the positions that see EOS stay the same.
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
-        unchanged_B = (written.tokens_BL == canvas.tokens_BL).all(-1) & (step > 0)
-        after = dataclasses.replace(written, visible_BLL=visible_BLL, done_B=canvas.done_B | unchanged_B)
-        return after, confidence_BL
+        changed_BL = (written.tokens_BL != canvas.tokens_BL) | (step == 0)
+        after = dataclasses.replace(written, visible_BLL=visible_BLL)
+        return end(after, count_in_segment(changed_BL, canvas.segment_BL) == 0), confidence_BL

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from padir import checks
 from padir.errors import PadirError, nearest
-from padir.refinement.canvas import Canvas, choose_rows, hide, write
+from padir.refinement.canvas import Canvas, choose_rows, hide, restore, write
 from padir.refinement.draws import CORRECTION, PLACE, choose
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
@@ -41,12 +41,12 @@ class CorrectorMemory:
 
     Attributes:
       inner: memory of the wrapped strategy.
-      ended_B: rows that the wrapped strategy has finished.
+      ended_BL: positions of sentences that the wrapped strategy has finished.
       hidden_BL: written positions that are hidden in order to be drawn again.
     """
 
     inner: PyTree
-    ended_B: Bool[Array, " B"]
+    ended_BL: Bool[Array, "B L"]
     hidden_BL: Bool[Array, "B L"]
 
     @property
@@ -66,8 +66,8 @@ class PredictorCorrector:
     With n corrections after each of its steps, N passes are ceil(N / (1 + n)) steps of the strategy. A correcting pass
     changes only positions that the strategy has written, and those that it has left hidden stay hidden. So on exact
     conditionals a pass that draws one position at temperature 1 leaves the joint distribution of the written tokens
-    unchanged if it was right, and brings it nearer if not. All passes are taken: when the strategy has finished a row,
-    every further pass corrects it.
+    unchanged if it was right, and brings it nearer if not. All passes are taken: when the strategy has finished a
+    sentence, every further pass corrects it.
 
     Attributes:
       strategy: the strategy as text, such as "threshold:tau=0.9"; neither easy_first nor independent_parallel, which
@@ -101,25 +101,25 @@ class PredictorCorrector:
 
     def init(self, key_B, canvas: Canvas) -> CorrectorMemory:
         nowhere_BL = jnp.zeros_like(canvas.free_BL)
-        return CorrectorMemory(self.wrapped().init(key_B, canvas), canvas.done_B, nowhere_BL)
+        return CorrectorMemory(self.wrapped().init(key_B, canvas), nowhere_BL, nowhere_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: CorrectorMemory, *, step, num_steps):
         cycle = 1 + self.corrections
         place, steps = {"step": step // cycle, "num_steps": (num_steps + self.corrections) // cycle}, jnp.int32(step)
-        stepped = self.wrapped().step(key_B, canvas, output, memory.inner, **place)
+        stepped, inner = self.wrapped().step(key_B, canvas, output, memory.inner, **place)
         key_B = jax.vmap(lambda key: jax.random.fold_in(key, CORRECTION))(key_B)
         drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
         corrected = write(canvas, memory.hidden_BL, *drawn)
-        inner_B = ~memory.ended_B & (steps % cycle == 0)
-        after, inner = choose_rows(inner_B, stepped, (corrected, memory.inner))
+        inner_BL = ~memory.ended_BL & (steps % cycle == 0)
+        after = restore(corrected, inner_BL, stepped)
+        inner = choose_rows(inner_BL.any(-1), inner, memory.inner)
         written_BL = canvas.free_BL & (after.score_BL < 0)
-        ended_B = jnp.where(inner_B, after.done_B, memory.ended_B)
-        # Whether the next pass corrects.
-        corrects_B = (ended_B | (steps % cycle < self.corrections)) & (steps < num_steps - 1)
+        ended_BL = memory.ended_BL | (inner_BL & stepped.done_BL)
+        # Where the next pass corrects.
+        corrects_BL = (ended_BL | (steps % cycle < self.corrections)) & (steps < num_steps - 1)
         count_BL = share_of(self.share, written_BL, canvas.segment_BL)
-        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_B[:, None]
-        after = dataclasses.replace(hide(after, hidden_BL), done_B=canvas.done_B)
-        return after, CorrectorMemory(inner, ended_B, hidden_BL)
+        hidden_BL = choose(key_B, written_BL, canvas.segment_BL, count_BL, PLACE) & corrects_BL
+        return hide(after, hidden_BL), CorrectorMemory(inner, ended_BL, hidden_BL)
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {

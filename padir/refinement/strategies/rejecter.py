@@ -9,7 +9,7 @@ import jax
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, hide, restore, write
+from padir.refinement.canvas import Canvas, end, hide, restore, write
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment
 
@@ -60,4 +60,4 @@ class Rejecter:
             written = after = write(canvas, rejected_BL | (step == 0), *output.best())
         ended_BL = count_in_segment(after.tokens_BL != canvas.tokens_BL, canvas.segment_BL) == 0
         after = restore(after, ended_BL | (step == num_steps - 1), written)
-        return dataclasses.replace(after, done_B=canvas.done_B | ended_BL.all(-1)), memory
+        return end(after, ended_BL), memory

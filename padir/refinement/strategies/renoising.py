@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from padir import checks
-from padir.refinement.canvas import Canvas, renoise, restore, write
+from padir.refinement.canvas import Canvas, end, renoise, restore, write
 from padir.refinement.draws import random_pieces
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment
@@ -56,4 +56,4 @@ class Renoise:
         noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, random_pieces(key_B, segment_BL, canvas.ids))
         final = write(canvas, ~memory, best_BL, score_BL)
         after = restore(noisy, ended_BL | (step == num_steps - 1), final)
-        return dataclasses.replace(after, done_B=canvas.done_B | ended_BL.all(-1)), ended_BL
+        return end(after, ended_BL), ended_BL

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, hide, repeats, restore, write
+from padir.refinement.canvas import Canvas, end, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, sum_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
@@ -135,8 +135,7 @@ class Padir:
             gain_BL = sum_in_segment(jnp.where(canvas.free_BL, before_BL - after.score_BL, 0), canvas.segment_BL)
             after = restore(after, again_BL & (gain_BL > 0), canvas)
             ended_BL, cycled_BL = ended_BL | again_BL, cycled_BL | (again_BL & canvas.free_BL)
-        done_B = canvas.done_B | ended_BL.all(-1)
-        return dataclasses.replace(after, done_B=done_B), PadirMemory(ended_BL, summed_BLV, canvas.tokens_BL, cycled_BL)
+        return end(after, ended_BL), PadirMemory(ended_BL, summed_BLV, canvas.tokens_BL, cycled_BL)
 
     def _tokens(self, key_B, output: Output, canvas: Canvas) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
         """The tokens that a step writes, and their log-probabilities."""
@@ -177,8 +176,8 @@ class MaskPredict:
         free_BL = canvas.free_BL
         count_BL = still_hidden(self.schedule, count_in_segment(free_BL, canvas.segment_BL), step + 1, num_steps)
         hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
-        done_B = canvas.done_B | ~hidden_BL.any(-1)
-        return dataclasses.replace(hide(written, hidden_BL), done_B=done_B), hidden_BL
+        after = hide(written, hidden_BL)
+        return end(after, count_in_segment(hidden_BL, canvas.segment_BL) == 0), hidden_BL
 
 
 @flax.struct.dataclass
@@ -247,6 +246,5 @@ class Constant:
         restless_BL = (count_in_segment(changed_BL, segment_BL) > 0) & (count_in_segment(hidden_BL, segment_BL) > 0)
         ended_BL = memory.ended_BL | ~restless_BL
         final_BL = ended_BL | (step == num_steps - 1)
-        done_B = canvas.done_B | ended_BL.all(-1)
-        after = dataclasses.replace(restore(rewritten, final_BL, written), done_B=done_B)
+        after = end(restore(rewritten, final_BL, written), ended_BL)
         return after, ConstantMemory(hidden_BL, ended_BL, summed_BLV)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.refinement.canvas import Canvas, hide, write
+from padir.refinement.canvas import Canvas, end, hide, write
 from padir.refinement.draws import choose, position_keys, uniform_draws
 from padir.refinement.scores import Output, best_tokens, token_scores
 from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
@@ -82,11 +82,11 @@ class SundaeSampling:
         chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         token_BL, score_BL = output.best()
-        done_B, settled_BL = canvas.done_B, free_BL & (self.argmax_last & (step == num_steps - 1))
+        settled_BL = free_BL & (self.argmax_last & (step == num_steps - 1))
         if self.temperature == 0:
             agreed_BL = count_in_segment(free_BL & (token_BL != canvas.tokens_BL), segment_BL) == 0
-            done_B, settled_BL = done_B | agreed_BL.all(-1), settled_BL | agreed_BL
-        return dataclasses.replace(write(written, settled_BL, token_BL, score_BL), done_B=done_B), memory
+            written, settled_BL = end(written, agreed_BL), settled_BL | agreed_BL
+        return write(written, settled_BL, token_BL, score_BL), memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +224,5 @@ class IndependentParallel:
             others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
             visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
             shown = dataclasses.replace(state, visible_BLL=visible_BLL)
-        after = dataclasses.replace(shown, done_B=canvas.done_B | ended_BL.all(-1))
         sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL, ended_BL)
-        return after, sweep
+        return end(shown, ended_BL), sweep
