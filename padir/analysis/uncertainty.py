@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Collection
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,59 +36,69 @@ from padir.text.ids import pad_rows
 ORDERS = ("random", "confident")
 
 
+class Plan(NamedTuple):
+    """A way of writing a reference.
+
+    Attributes:
+      schedule: number of tokens that each pass writes: a name or shares, as of `still_hidden`.
+      steps: T, number of passes.
+      order: which tokens come first, one of `ORDERS`.
+    """
+
+    schedule: str | tuple[float, ...]
+    steps: int
+    order: str
+
+
 def nats_by_step(
-    translator: Translator,
-    test_set: TestSet,
-    decoding: Decoding,
-    schedule: str | tuple[float, ...],
-    steps: int,
-    *,
-    order: str,
-) -> Float[np.ndarray, "T T"]:
+    translator: Translator, test_set: TestSet, decoding: Decoding, plans: Collection[Plan]
+) -> dict[Plan, Float[np.ndarray, "T T"]]:
     """n_kj: the sum of -log p(token) under pass k over the tokens that pass j >= k writes, in nats a token of the set.
 
-    So the trace is the loss of the schedule, and a row's sum is the loss if pass k wrote all that is left. EOS counts
-    as known. Hidden positions hold the first canvas of `decoding` (masks or random pieces); its seed chooses the pieces
-    and the random order. Confidence is that of the best token that may be written.
+    So the trace is the loss of a plan, and a row's sum is the loss if pass k wrote all that is left. EOS counts as
+    known. Hidden positions hold the first canvas of `decoding` (masks or random pieces); its seed chooses the pieces
+    and the random order. Confidence is that of the best token that may be written. Each sentence is encoded once for
+    all plans.
 
-    Args:
-      schedule: a name or shares, as of `still_hidden`.
-      steps: T.
-      order: one of `ORDERS`.
+    Returns:
+      n of each plan, [T, T].
 
     Raises:
-      PadirError: the order is unknown, there are no sentences, or the model is causal, decontextualised, CTC or
+      PadirError: an order is unknown, there are no sentences, or the model is causal, decontextualised, CTC or
         self-conditioning.
     """
-    checks.one_of(ORDERS, order=order)
+    for plan in plans:
+        checks.one_of(ORDERS, order=plan.order)
     config = translator.card.config
     check_model(config)
     if config.ctc or config.self_conditioning:
         what = "CTC" if config.ctc else "self-conditioning"
         raise PadirError("the model", "one whose passes see tokens alone, without blanks", f"a {what} model")
     targets = reference_tokens(translator, test_set)
-    summed_TT, number = np.zeros((steps, steps)), 0
+    summed = {plan: np.zeros((plan.steps, plan.steps)) for plan in plans}
+    number = 0
     decoding = dataclasses.replace(decoding, num_steps=1)
     for one in refined(translator, test_set, decoding, [len(tokens) for tokens in targets]):
         start_BL = one.tokens_TBL[0]
         target_BL = pad_rows([targets[i] for i in one.numbers], start_BL.shape[1], len(start_BL))
         there_B = np.arange(len(start_BL)) < len(one.numbers)
         free_B = np.where(there_B, one.length_B - 1, 0)  # rows that fill the batch up count as empty sentences
-        free_BT = jnp.array(free_B)[:, None].repeat(steps, axis=1)
-        left_BT = still_hidden(schedule, free_BT, jnp.arange(1, steps + 1), steps)
-        canvas, memory = (start_BL, target_BL, free_B, left_BT), (one.batch.cross_kv, one.batch.encoded.segment_BS)
+        canvas, memory = (start_BL, target_BL, free_B), (one.batch.cross_kv, one.batch.encoded.segment_BS)
         random_key = (one.batch.source_BS, decoding.seed)
-        summed_TT += np.asarray(
-            _batch_nats(translator.model, translator.params, canvas, memory, random_key, order=order)
-        )
+        for (schedule, steps, order), summed_TT in summed.items():
+            free_BT = jnp.array(free_B)[:, None].repeat(steps, axis=1)
+            left_BT = still_hidden(schedule, free_BT, jnp.arange(1, steps + 1), steps)
+            summed_TT += np.asarray(
+                _batch_nats(translator.model, translator.params, canvas, left_BT, memory, random_key, order=order)
+            )
         number += int(free_B.sum())
-    return summed_TT / max(number, 1)
+    return {plan: summed_TT / max(number, 1) for plan, summed_TT in summed.items()}
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="order")
-def _batch_nats(model: Transformer, params, canvas, memory, random_key, *, order: str):
+def _batch_nats(model: Transformer, params, canvas, left_BT, memory, random_key, *, order: str):
     """n_kj of a batch in nats, [T, T]."""
-    start_BL, target_BL, free_B, left_BT = canvas
+    start_BL, target_BL, free_B = canvas
     decode, steps = model.bind({"params": params}).decode, left_BT.shape[1]
     position_L = jnp.arange(start_BL.shape[1])
     free_BL = position_L < free_B[:, None]

@@ -9,7 +9,7 @@ from support.tiny_model import random_translator
 
 from padir.analysis.passes import refined
 from padir.analysis.subjects.schedule import searched
-from padir.analysis.uncertainty import ORDERS, nats_by_step
+from padir.analysis.uncertainty import ORDERS, Plan, nats_by_step
 from padir.decoding import score_pairs
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
@@ -32,11 +32,16 @@ def corpus(sentences=slice(None)):
     return TestSet("numbers_de_en", "de", "en", SOURCES[sentences], REFERENCES[sentences])
 
 
+def nats(translator, test_set, decoding, *plan):
+    """What `nats_by_step` finds for a plan, measured beside another one."""
+    return nats_by_step(translator, test_set, decoding, [Plan("cosine", 2, "random"), Plan(*plan)])[plan]
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_first_row_is_the_score_of_a_first_draft(order, translator):
     """Both the row's sum and `padir score` are -log p of the tokens given the source and a canvas of noise."""
     scores = score_pairs(translator, SOURCES, REFERENCES, Decoding(num_steps=1, seed=3))
-    nats_TT = nats_by_step(translator, corpus(), Decoding(seed=3), "linear", 4, order=order)
+    nats_TT = nats(translator, corpus(), Decoding(seed=3), "linear", 4, order)
     tokens = sum(score.tokens for score in scores)
     assert nats_TT[0].sum() * tokens == pytest.approx(-sum(score.log_prob for score in scores), rel=1e-4)
     np.testing.assert_array_equal(np.tril(nats_TT, -1), 0.0)
@@ -71,7 +76,7 @@ def test_confident_tokens_come_first(schedule, tmp_path):
     between_L[written] = np.array(tokens)[written]
     first_L, second_L = at_target(first_BLV), at_target(logits(between_L))
     expected = [[first_L[written].sum(), first_L[hidden].sum()], [0.0, second_L[hidden].sum()]]
-    nats_TT = nats_by_step(masked, last, Decoding(), schedule, 2, order="confident")
+    nats_TT = nats(masked, last, Decoding(), schedule, 2, "confident")
     np.testing.assert_allclose(nats_TT * len(tokens), expected, rtol=1e-4)
 
 
@@ -79,7 +84,7 @@ def test_the_seed_chooses_the_random_order(tmp_path):
     """On masks it chooses nothing else, so that a first draft has the same loss."""
     masked = random_translator(small_tokenizer(tmp_path / "model"), Cmlm(), MaskPredict())
     for order, differs in (("random", True), ("confident", False)):
-        one, other = (nats_by_step(masked, corpus(), Decoding(seed=s), "linear", 3, order=order) for s in (0, 1))
+        one, other = (nats(masked, corpus(), Decoding(seed=s), "linear", 3, order) for s in (0, 1))
         assert one[0].sum() == pytest.approx(other[0].sum(), rel=1e-5)
         assert np.allclose(one, other, rtol=1e-5) != differs
 
@@ -100,7 +105,7 @@ def test_searched_shares_are_the_cheapest_of_an_entropy_curve(uncertainty):
 def test_refuses_what_it_cannot_measure(translator):
     def measured(order="random", **config):
         changed = random_translator(translator.tokenizer, **config)
-        return nats_by_step(changed, corpus(), Decoding(), "linear", 2, order=order)
+        return nats(changed, corpus(), Decoding(), "linear", 2, order)
 
     with pytest.raises(PadirError, match="order must be one of random, confident, got 'last'"):
         measured("last")

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from padir import checks
 from padir.analysis import figures
 from padir.analysis.subjects.study import AnalysisOptions, Findings, Row, Tell
-from padir.analysis.uncertainty import ORDERS, nats_by_step
+from padir.analysis.uncertainty import ORDERS, Plan, nats_by_step
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
 from padir.evaluation import TestSet
@@ -25,14 +25,17 @@ def study(
 ) -> Findings:
     """Measures every schedule, and searched shares, for each order of the tokens and each number of passes."""
     checks.within(1, _UNITS, passes=max(options.passes))
+    measured = (translator, test_set, decoding)
+    small = nats_by_step(*measured, [Plan("linear", _UNITS, order) for order in ORDERS])
+    found = {plan.order: searched(nats_UU) for plan, nats_UU in small.items()}
     rows: list[Row] = []
-    for order in ORDERS:
-        found = searched(nats_by_step(translator, test_set, decoding, "linear", _UNITS, order=order))
-        for count in sorted(set(options.passes)):
-            row: Row = {"order": order, "passes": count}
-            for name, schedule in {**{name: name for name in SCHEDULES}, "searched": found[count - 1]}.items():
-                row[name] = float(nats_by_step(translator, test_set, decoding, schedule, count, order=order).trace())
-            rows.append({**row, "shares": found[count - 1]})
+    for count in sorted(set(options.passes)):
+        shares = {order: found[order][count - 1] for order in ORDERS}
+        plans = [Plan(schedule, count, order) for order in ORDERS for schedule in (*SCHEDULES, shares[order])]
+        losses = {plan: float(nats_TT.trace()) for plan, nats_TT in nats_by_step(*measured, plans).items()}
+        for order in ORDERS:
+            row: Row = {"order": order, "passes": count, **{name: losses[name, count, order] for name in SCHEDULES}}
+            rows.append({**row, "searched": losses[shares[order], count, order], "shares": shares[order]})
             tell(cell(rows[-1]))
     return Findings(rows, {}, [_section(order, [row for row in rows if row["order"] == order]) for order in ORDERS])
 
