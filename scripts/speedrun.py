@@ -94,6 +94,14 @@ TRIES = {
     "dual_60": Try(
         "the same as a dual model, whose causal score chooses the length", 60, 5_000, DUAL, DUAL_LONG, more="_greedy"
     ),
+    "dual_60_deep": Try(
+        "a dual model as above, 5 encoder layers and 1 decoder layer",
+        60,
+        6_000,
+        DUAL,
+        (*DUAL_LONG, *DEEP),
+        more="_greedy",
+    ),
     "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 2_300, bindings=DEEP),
     "deep_causal": Try(
         "autoregressive, 5 encoder layers and 1 decoder layer",

@@ -15,7 +15,7 @@ from padir.analysis.oracle import ExactDecoder, decode
 from padir.analysis.refinement import StepMetrics, outcomes, steps
 from padir.analysis.stutter import Neighbours, neighbours
 from padir.analysis.truth import Joint, joints
-from padir.analysis.uncertainty import nats_by_step
+from padir.analysis.uncertainty import Plan, nats_by_step
 
 __all__ = [
     "Agreement",
@@ -24,6 +24,7 @@ __all__ = [
     "Joint",
     "Maps",
     "Neighbours",
+    "Plan",
     "Reliability",
     "StepMetrics",
     "attend",

@@ -53,11 +53,14 @@ def run(
       The content of SUBJECT.json: facts about the run, metrics and "rows".
 
     Raises:
-      PadirError: the subject is unknown, matplotlib is missing, or the model or the sentences do not suit the subject.
+      PadirError: the subject is unknown, matplotlib is missing, the sentences are of other languages than the model's,
+        or the model or the sentences do not suit the subject.
     """
     checks.one_of(SUBJECTS, subject=subject)
     require_matplotlib()
     check_model(translator.card.config)
+    card = translator.card
+    test_set.check_languages(card.source_language, card.target_language, name or "the model")
     test_set = first_sentences(test_set, options.sentences)
     findings = SUBJECTS[subject].study(translator, test_set, decoding, options, tell)
     about = {

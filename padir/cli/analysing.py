@@ -12,6 +12,7 @@ from padir.cli.console import tell
 from padir.cli.corpora import test_set_of
 from padir.cli.options import common_options, decoding_options, given, setting, test_set_options
 from padir.decoding.translator import Translator
+from padir.errors import PadirError
 from padir.ising import run as ising
 from padir.pretrained import DEFAULT
 from padir.reporting import tables
@@ -26,6 +27,19 @@ _SIZES = {
     "chains": "fig3: simulated chains (400)",
     "budget": "fig3: maximum number of steps of a chain (10,000)",
     "models": "theorems: random models of each statement (40)",
+}
+_READ_BY = {  # the subjects of `padir analyse` that read an option; the others refuse it
+    "num_steps": ("attention", "dependency", "refinement"),
+    "strategy": ("attention", "dependency", "refinement"),
+    "examples": ("attention", "dependency", "refinement"),
+    "values": ("dependency",),
+    "canvases": ("dependency",),
+    "given": ("dependency",),
+    "strategies": ("refinement", "oracle"),
+    "passes": ("refinement", "schedule"),
+    "outputs": ("oracle",),
+    "model_outputs": ("oracle",),
+    "ising": ("oracle",),
 }
 
 
@@ -69,22 +83,21 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=f"a model that refines drafts ({DEFAULT})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")
     setting(parser, analysis.AnalysisOptions, "sentences", "number of sentences, from the first on")
-    setting(parser, analysis.AnalysisOptions, "examples", "number of sentences that are shown")
-    parser.add_argument(
-        "--num_steps", type=int, help="attention, dependency: the pass to look at (1); refinement: steps (4)"
-    )
-    setting(parser, analysis.AnalysisOptions, "values", "dependency: tokens tried at a position")
-    setting(parser, analysis.AnalysisOptions, "canvases", "dependency: number of first canvases to average over")
-    setting(parser, analysis.AnalysisOptions, "given", "dependency: what is held fixed", choices=["source", "draft"])
-    parser.add_argument(
-        "--strategies", nargs="+", metavar="NAME[:FIELD=VALUE,...]", help="refinement, oracle: strategies (all)"
-    )
-    setting(parser, analysis.AnalysisOptions, "passes", "refinement, schedule: numbers of passes", type=int, nargs="+")
-    setting(parser, analysis.AnalysisOptions, "outputs", "oracle: outputs of each sentence")
-    setting(parser, analysis.AnalysisOptions, "model_outputs", "oracle: the same for the model itself; 0: leave it out")
-    parser.add_argument(
-        "--no_ising", dest="ising", action="store_const", const=False, help="oracle: leave the Ising models out"
-    )
+    about = "attention, dependency: the pass to look at (1); refinement: steps (4)"
+    parser.add_argument("--num_steps", type=int, help=about)
+    strategies = {"nargs": "+", "metavar": "NAME[:FIELD=VALUE,...]", "type": str}
+    for name, about, settings in (
+        ("examples", "number of sentences that are shown", {}),
+        ("values", "tokens tried at a position", {}),
+        ("canvases", "number of first canvases to average over", {}),
+        ("given", "what is held fixed", {"choices": ["source", "draft"]}),
+        ("strategies", "strategies; all if none is given", strategies),
+        ("passes", "numbers of passes", {"type": int, "nargs": "+"}),
+        ("outputs", "outputs of each sentence", {}),
+        ("model_outputs", "the same for the model itself; 0: leave it out", {}),
+        ("ising", "measure on Ising models, too", {}),
+    ):
+        setting(parser, analysis.AnalysisOptions, name, f"{', '.join(_READ_BY[name])}: {about}", **settings)
     test_set_options(parser, "train", "validation", "test")
     decoding_options(parser)
     common_options(parser)
@@ -92,6 +105,9 @@ def add_analyse(parser: argparse.ArgumentParser) -> None:
 
 
 def _analyse(args: argparse.Namespace) -> dict[str, Any]:
+    for name, subjects in _READ_BY.items():
+        if getattr(args, name) is not None and args.subject not in subjects:
+            raise PadirError(f"--{name} is an option of {', '.join(subjects)} alone: leave it out of {args.subject}")
     names = (field.name for field in dataclasses.fields(analysis.AnalysisOptions))
     options = analysis.AnalysisOptions(**given(args, *names))
     if args.num_steps is None and args.subject != "refinement":

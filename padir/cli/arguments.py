@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from padir.decoding.search import Beam, Sampling, Search
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
+from padir.pretrained import PRETRAINED, model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address
 
@@ -117,6 +119,9 @@ def _rerank(how: str | None, brevity: float | None, length_weight: float | None,
     if how is None:
         raise PadirError(f"{belongs}, got {base}: name one of them")
     if how not in RULES:
+        if os.sep not in how and not os.path.exists(model_folder(how)):
+            known = nearest(how, [*RULES, *PRETRAINED])
+            raise PadirError(f"--rerank {how!r} is neither a rule nor a model directory", remedy=known)
         return rescorer(how, **settings)
     if how in with_brevity:
         return dataclasses.replace(with_brevity[how], **settings)  # pyright: ignore

@@ -42,7 +42,13 @@ def _header(file: Path) -> str:
 
 
 def _strategies() -> dict[str, str]:
-    return {name: (inspect.getdoc(strategy) or "").partition("\n")[0] for name, strategy in STRATEGIES.items()}
+    """Each strategy with the first line of its docstring, and with its hyperparameters as --strategy takes them."""
+    found = {}
+    for name, strategy in STRATEGIES.items():
+        about = (inspect.getdoc(strategy) or "").partition("\n")[0]
+        fields = ",".join(f"{field.name}={field.default}" for field in inspect.signature(strategy).parameters.values())
+        found[name] = f"{about} [{name}:{fields}]" if fields else about
+    return found
 
 
 def _tasks() -> dict[str, str]:

@@ -45,7 +45,9 @@ def add_translate(parser: argparse.ArgumentParser) -> None:
     mode_option(parser)
     parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
-    parser.add_argument("--interactive", action="store_true", help="prompt for each sentence on the terminal")
+    parser.add_argument(
+        "--interactive", action="store_true", help="prompt for each sentence on the terminal; Ctrl-D ends"
+    )
     parser.add_argument(
         "--jsonl",
         action="store_true",
@@ -108,6 +110,8 @@ def _check_streams(args: argparse.Namespace) -> None:
     given = [name for name, value in ways.items() if value]
     if len(given) > 1:
         raise PadirError(f"give one of {' and '.join(given)}: sentences come from one place")
+    for name in filter(os.path.isfile, args.texts):
+        warn(f"{name!r} is translated as a sentence, and there is a file of this name: --input translates its lines")
     if (sys.stdin is None and not args.input and not args.texts) or (sys.stdout is None and not args.output):
         raise PadirError("standard input or output is closed: give --input FILE and --output FILE")
     if "" in (args.input, args.output):

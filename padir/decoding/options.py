@@ -108,10 +108,12 @@ class Decoding:
             value = getattr(self, name)
             missing = value is None and name in ("strategy", "canvas", *optional)
             if not missing and (isinstance(value, type) or not isinstance(value, kind)):
-                remedy = "make it with padir.decoding.load_draft (in gin @load_draft())"
-                raise PadirError(
-                    name, f"a {kind.__name__}", value, remedy if kind is Draft else "give an instance (in gin @Name())"
-                )
+                remedies = {
+                    Draft: "make it with padir.decoding.load_draft (in gin @load_draft())",
+                    Strategy: "make it with padir.refinement.parse_strategy (in gin @Name())",
+                }
+                remedy = remedies.get(kind, "give an instance (in gin @Name())")
+                raise PadirError(name, f"a {kind.__name__}", value, remedy)
 
     def changed(self, **changes: Any) -> Decoding:
         """These options with other values, each given by the name of its field.

@@ -90,12 +90,7 @@ def _check(models: Sequence[tuple[str, Translator]], test_set: TestSet) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise PadirError(f"two models are called {twice[0]!r}: give each its own name, as NAME=DIR")
     for name, translator in models:
-        languages = translator.card.source_language, translator.card.target_language
-        if languages != (test_set.source_language, test_set.target_language):
-            raise PadirError(
-                f"{name} translates {'-'.join(languages)}, and the test set is"
-                f" {test_set.source_language}-{test_set.target_language}: evaluate it on its own languages"
-            )
+        test_set.check_languages(translator.card.source_language, translator.card.target_language, name)
 
 
 def decodings_for(translator: Translator, decodings: Decodings) -> Sequence[Decoding]:

@@ -7,6 +7,7 @@ import hashlib
 
 from padir.data.prepared import load_manifest, read_text
 from padir.data.sources import PathLike, Source
+from padir.errors import PadirError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,14 @@ class TestSet:
     def sha256(self) -> str:
         """SHA-256 of all sentences and references, which tells test sets of one name apart."""
         return hashlib.sha256("\n".join([*self.sources, *self.references]).encode()).hexdigest()
+
+    def check_languages(self, source_language: str, target_language: str, model: str) -> None:
+        """Refuses a model of other languages; `model` is its name for the message."""
+        if (source_language, target_language) != (self.source_language, self.target_language):
+            raise PadirError(
+                f"{model} translates {source_language}-{target_language}, and the test set is"
+                f" {self.source_language}-{self.target_language}: give sentences of the model's languages"
+            )
 
     @staticmethod
     def of_source(source: Source, split: str) -> TestSet:

@@ -200,11 +200,13 @@ def corpus(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("subject", "more", "pictures"),
     [
-        pytest.param("attention", ["--num_steps", "2"], {"maps_1", "heads"}, marks=pytest.mark.slow),
-        pytest.param("dependency", ["--values", "2", "--given", "draft"], {"pairs_1"}, marks=pytest.mark.slow),
+        pytest.param("attention", ["--num_steps", "2", "--examples", "1"], {"maps_1", "heads"}, marks=pytest.mark.slow),
+        pytest.param(
+            "dependency", ["--values", "2", "--examples", "1", "--given", "draft"], {"pairs_1"}, marks=pytest.mark.slow
+        ),
         (
             "refinement",
-            ["--num_steps", "2", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],
+            ["--num_steps", "2", "--examples", "1", "--strategies", "padir", "mask_predict", "--passes", "1", "2"],
             {"steps", "reliability", "heat", "strategies", "strategies_by_step"},
         ),
         ("schedule", ["--passes", "1", "2"], {"nats_random", "nats_confident"}),
@@ -213,7 +215,7 @@ def corpus(tmp_path, monkeypatch):
 def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures, model_dir, corpus, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "out"
-    arguments = ["analyse", subject, "--model", str(model_dir), *corpus, "--examples", "1", "--output", str(folder)]
+    arguments = ["analyse", subject, "--model", str(model_dir), *corpus, "--output", str(folder)]
     assert main([*arguments, *more]) == 0
     written = json.loads((folder / f"{subject}.json").read_text())
     assert written["sentences"] == 3 and written["subject"] == subject
@@ -239,11 +241,15 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["refinement", "--strategies", "block_gibbs", "--num_steps", "1"], "behind a mask"),
         (["attention", "--sentences", "0"], "at least 1, got 0"),
         (["schedule", "--passes", "4", "33"], "passes must be in [1, 32], got 33"),
+        (["schedule", "--strategies", "padir"], "--strategies is an option of refinement, oracle alone"),
+        (["oracle", "--num_steps", "2"], "--num_steps is an option of attention, dependency, refinement alone"),
+        (["dependency", "--no-ising"], "--ising is an option of oracle alone: leave it out of dependency"),
+        (["attention", "--languages", "en-de"], "translates de-en, and the test set is en-de"),
     ],
 )
 def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, capsys):
     pytest.importorskip("matplotlib")
-    assert main(["analyse", *arguments, "--model", str(model_dir), *corpus]) == 2
+    assert main(["analyse", arguments[0], "--model", str(model_dir), *corpus, *arguments[1:]]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -171,6 +171,7 @@ def test_a_folder_that_will_be_made_is_named(tmp_path, capsys):
 def test_what_comes_with_padir_is_listed(tmp_path, capsys):
     found, out = results(capsys, tmp_path / "list.json", "list")
     assert set(found) == {"configs", "models", "strategies", "tasks"}
+    assert found["strategies"]["threshold"].endswith(" [threshold:tau=0.9,final_tau=None,schedule=None]")
     assert set(found["strategies"]) == set(STRATEGIES) and set(found["models"]) == set(PRETRAINED)
     assert "configs/run/toy_cpu.gin" in found["configs"] and found["tasks"]["toy_de_en"] == "built in"
     for kind, lines in found.items():

@@ -119,6 +119,7 @@ class TestTranslate:
         _, lines, _ = translate(built, tmp_path, capsys, b"eins zwei\ndrei\n")
         command = ["translate", "--model", built / "model", "--num_steps", 2]
         assert run(capsys, *command, "eins zwei", "drei") == (0, "".join(line + "\n" for line in lines), "")
+        assert "a file of this name: --input translates its lines" in run(capsys, *command, tmp_path / "in.txt")[2]
         for other in (["--input", tmp_path / "in.txt"], ["--interactive"]):
             assert f"give one of TEXT and {other[0]}" in refused(capsys, *command, "eins", *other)
         assert "--n_best lists candidates in JSON: give --jsonl" in refused(capsys, *command, "eins", "--n_best", 1)
@@ -281,3 +282,6 @@ class TestRefused:
         (tmp_path / "w").write_text("weights?")
         for name in (tmp_path / "w", tmp_path / "nowhere"):
             assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)
+        assert "neither a rule nor a model directory: did you mean 'causal'?" in refused(
+            capsys, "translate", "--rerank", "causl", "eins"
+        )
