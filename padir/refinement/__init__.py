@@ -5,7 +5,7 @@ the decoder's `Output` into the next canvas. The loop `refine` runs any strategy
 canvas of the next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
-from padir.refinement.canvas import Canvas, from_tokens, hide, repeats, restore, veil, write
+from padir.refinement.canvas import Canvas, end, from_tokens, hide, repeats, restore, veil, write
 from padir.refinement.corruption import (
     CORRUPTIONS,
     Cmlm,
@@ -84,6 +84,7 @@ __all__ = [
     "Uniform",
     "UniformRate",
     "draft",
+    "end",
     "from_tokens",
     "get_strategy",
     "hide",

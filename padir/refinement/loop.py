@@ -2,8 +2,8 @@
 
 1. The decoder gives logits at every position; the logits of forbidden ids are set to -inf.
 2. The strategy makes one step.
-3. Rows that were done before the step, as all their sentences were finished, stay unchanged; a pass is counted for all
-   other rows.
+3. Sentences that were finished before the step stay unchanged. A row is done when all its sentences are finished; a
+   pass is counted for each row that was not done.
 4. The loop stops after `num_steps` passes, or when every row is done.
 """
 
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, choose_rows
+from padir.refinement.canvas import Canvas, choose_rows, restore
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output, forbid
 from padir.text.ids import at_most
@@ -182,6 +182,7 @@ def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, bann
         after, memory_after = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
         if believing:
             after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
+        after = restore(after, canvas.done_BL, canvas)  # a packed row goes on until all its sentences are finished
         return choose_rows(canvas.done_B, (canvas, memory), (after, memory_after))
 
     return advance

@@ -49,10 +49,9 @@ class Strategy(Protocol):
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
     gets the index of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
-    EOS. By the last step, or when it ends a sentence (`padir.refinement.canvas.end`), it must have written each of the
-    sentence's free positions. A
-    strategy that only some models can run has a class attribute `needs` (see
-    `padir.refinement.strategies.check_strategy`).
+    EOS. By the last step, or when it ends a sentence (`padir.refinement.end`), it must have written each of the
+    sentence's free positions; `refine` does not change them afterwards. A strategy that only some models can run has a
+    class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
     """
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...

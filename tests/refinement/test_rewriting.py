@@ -365,6 +365,19 @@ class TestRejecter:
         with pytest.raises(PadirError, match="needs keep logits"):
             self.step(Rejecter(), canvas([10, 11, 12]), [20, 21, 22], None, 0)
 
+    def test_a_finished_sentence_of_a_packed_row_stays_written(self):
+        """A head that judges predictions would hide it again while the other sentence goes on."""
+        rows = 256
+        segment_BL = jnp.array([[1] * 4 + [2] * 8] * rows)
+        free_BL = jnp.array([[True] * 3 + [False] + [True] * 7 + [False]] * rows)
+        noise_BL, _ = Uniform().full()(keys(rows), jnp.where(free_BL, 9, EOS), free_BL, segment_BL, ids=IDS)
+        start = from_tokens(noise_BL, noise_BL, free_BL, segment_BL, IDS)
+        decoder = judging(moody(segment_BL, seed=8), "prediction")
+        refined = jax.jit(lambda: refine(keys(rows), start, decoder, Rejecter(), num_steps=9, trace=True))()
+        ended_BL = refined.canvas.done_BL & free_BL
+        assert (refined.canvas.score_BL[ended_BL] < 0).all()
+        assert (ended_BL[:, 0] != ended_BL[:, -2]).any() and refined.canvas.done_B.any()
+
     def test_wrong_threshold(self):
         with pytest.raises(PadirError, match="threshold must be at least 0, got -1.0"):
             Rejecter(-1.0)

@@ -37,6 +37,7 @@ def study(
             row: Row = {"order": order, "passes": count, **{name: losses[name, count, order] for name in SCHEDULES}}
             rows.append({**row, "searched": losses[shares[order], count, order], "shares": shares[order]})
             tell(cell(rows[-1]))
+    rows.sort(key=lambda row: ORDERS.index(row["order"]))
     return Findings(rows, {}, [_section(order, [row for row in rows if row["order"] == order]) for order in ORDERS])
 
 

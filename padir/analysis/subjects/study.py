@@ -16,11 +16,11 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class AnalysisOptions:
-    """Extent of an analysis. A subject in brackets is the only one that reads the option.
+    """Extent of an analysis. Subjects in brackets are the only ones that read the option.
 
     Attributes:
       sentences: how many sentences of the test set are analysed, from the first on.
-      examples: how many sentences are shown in pictures.
+      examples: how many sentences are shown in pictures (attention, dependency, refinement).
       values: number of tokens that are tried at a position (dependency; `padir.analysis.agreement`).
       canvases: number of first canvases over which measures are averaged (dependency).
       given: "source" hides the whole draft; "draft" shows all of it but the pair that is measured (dependency).

@@ -21,7 +21,7 @@ from padir.refinement.strategies.schedules import check_schedule, still_hidden
 class Threshold:
     """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    A written token stays; the last step writes all hidden positions. A row is done when no position is hidden, so that
+    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden, so that
     easy sentences take fewer passes. The memory is hidden_BL, the positions that are not yet written.
 
     Attributes:
@@ -71,7 +71,7 @@ class EntropyBound:
     A step takes the hidden positions of a sentence in order of entropy, lowest first. It writes as many as it can while
     the sum of their entropies, without the largest of them, is at most gamma. This sum bounds the mutual information
     that is lost because the positions are written independently. One position is always written, and the last step
-    writes all hidden positions. A row is done when no position is hidden. The memory is hidden_BL, the positions that
+    writes all hidden positions. A sentence ends when no position is hidden. The memory is hidden_BL, the positions that
     are not yet written.
 
     Attributes:
@@ -133,7 +133,7 @@ class EasyFirst:
 
     The first pass predicts every position from the source alone, and its confidences fix an order. Every later pass
     predicts all positions at once, each from the current tokens of the positions before it in that order. So after k
-    passes the k easiest tokens equal those of greedy decoding in that order. A row is done when a pass changes none of
+    passes the k easiest tokens equal those of greedy decoding in that order. A sentence ends when a pass changes none of
     its tokens. The memory is the confidence of each position at step 0.
 
     Raises:

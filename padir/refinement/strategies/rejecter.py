@@ -25,7 +25,7 @@ class Rejecter:
     - "prediction": the argmax of this pass, as in the published implementation. Every pass writes the argmax at every
       position, and every pass but the last hides the rejected positions again.
 
-    A row is done when a pass changes none of its tokens, because every further pass would show the decoder the same
+    A sentence ends when a pass changes none of its tokens, because every further pass would show the decoder the same
     tokens. With "prediction", the result is then the argmax of this pass, with no position hidden again.
 
     Attributes:

@@ -28,7 +28,7 @@ class Remdm:
         a (1 - s) + (1 - a) (b - (1 - s) a) / (1 - a) = b
 
     whatever sigma is, and the model sees as many masks as without remasking; (1 - b) / a is the largest s for which the
-    second probability is at most 1. The last pass writes all hidden positions. Without remasking a row is done when no
+    second probability is at most 1. The last pass writes all hidden positions. Without remasking a sentence ends when no
     position is hidden. The memory is hidden_BL, the positions that are not written. This is the capped schedule of
     ReMDM, as its authors' page https://remdm.github.io describes it (the paper is arXiv 2503.00307).
 
@@ -72,7 +72,7 @@ class PathPlanning:
     written position's is eta times the log-probability that the pass gives to its token. The positions of lowest score
     are hidden, as many as the schedule says; of all others, the hidden ones get their token and the written ones keep
     theirs. `MaskPredict` instead compares the log-probabilities of the passes that wrote the tokens, so that it keeps a
-    token that was certain at first and that later tokens contradict. A row is done when no position is hidden. The
+    token that was certain at first and that later tokens contradict. A sentence ends when no position is hidden. The
     memory is hidden_BL, the positions that are not written. The idea, that a planner chooses among written and hidden
     positions before the decoder's tokens are used, is that of P2 (arXiv 2502.03540, abstract, "self-planning").
 

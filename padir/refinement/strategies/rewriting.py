@@ -64,7 +64,7 @@ class PadirMemory:
 class Padir:
     """The paper's strategy (sections L.1.1 and L.2): writes the argmax everywhere, and rewrites stutter between steps.
 
-    After every step but the last, a token that equals its left neighbour is taken back. A row is done when a step
+    After every step but the last, a token that equals its left neighbour is taken back. A sentence ends when a step
     leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
     included. With the remask "previous", "start" or "none", all remaining steps would give the same tokens.
 
@@ -153,7 +153,7 @@ class MaskPredict:
 
     Each pass writes the hidden positions. After pass t of T the n = floor(L (T - t) / T) least confident of the L free
     positions of a sentence are hidden again; ties go to the leftmost position. All other positions keep the confidence
-    of the pass that wrote them. A row is done when no position is hidden. The memory is hidden_BL, the positions that
+    of the pass that wrote them. A sentence ends when no position is hidden. The memory is hidden_BL, the positions that
     the next pass writes.
 
     Attributes:
@@ -199,9 +199,9 @@ class Constant:
     """Mask-Predict with a constant schedule: every step but the last takes back the same number of positions.
 
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
-    sentence; ties go to the leftmost. A row is done when a step changes neither the tokens nor the positions taken
+    sentence; ties go to the leftmost. A sentence ends when a step changes neither the tokens nor the positions taken
     back; the result is then the tokens that this step wrote. With the remask "start" or "previous", ending the row
-    loses nothing: more steps would give the same tokens. With a schedule a row is done when no position is taken back.
+    loses nothing: more steps would give the same tokens. With a schedule a sentence ends when no position is taken back.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.

@@ -48,7 +48,7 @@ class SundaeSampling:
 
     The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
     each step chooses the tokens that were least certain when they were written, and replaces them by the argmax given
-    all tokens. At temperature 0 a row is done when the argmax agrees with every token; at other temperatures all steps
+    all tokens. At temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all steps
     are taken.
 
     Attributes:
@@ -183,7 +183,7 @@ class IndependentParallel:
     positions had before the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes
     one pass for each free position of a sentence, with that position alone hidden. A decontextualised decoder takes one
     pass for all positions, because none sees its own token. An unfinished sweep changes no token. At temperature 0 a
-    row is done when a sweep changes none of its tokens.
+    sentence ends when a sweep changes none of its tokens.
 
     Attributes:
       temperature: temperature of the draws, at least 0.

@@ -37,7 +37,7 @@ SCHEDULES = ("linear", "cosine", "geometric", "doubling")
 def check_schedule(**values: Any) -> None:
     """Refuses what is neither one of `SCHEDULES` nor shares that fall from at most 1 to 0."""
     for name, value in values.items():
-        if value not in SCHEDULES and not _falls_to_0(value):
+        if not (isinstance(value, str) and value in SCHEDULES) and not _falls_to_0(value):
             expected = (
                 f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
             )
