@@ -40,9 +40,7 @@ _READ_BY = {  # the subjects of `padir analyse` that read an option; the others 
     "outputs": ("oracle",),
     "model_outputs": ("oracle",),
     "ising": ("oracle",),
-    **dict.fromkeys(
-        ("top_k", "adjacent", "offsets", "draws", "keep", "rerank", "brevity", "length_weight"), ("refinement",)
-    ),
+    **dict.fromkeys(("adjacent", "offsets", "draws", "keep", "rerank", "brevity", "length_weight"), ("refinement",)),
 }
 
 

@@ -27,8 +27,8 @@ class Canvas:
         mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
       done_BL: positions of sentences that the strategy has finished, because another pass would change nothing or, with
-        a strategy that only fills masks, because no position is hidden any more. `end` marks them, and `refine` does not
-        change them any more.
+        a strategy that only fills masks, because no position is hidden any more. `end` marks them, and `refine` does
+        not change them any more.
       visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
         update this mask. None for all other decoders, which see the whole segment.
       ids: the vocabulary's special ids (static).

@@ -244,7 +244,7 @@ def test_the_command_writes_figures_pictures_and_a_page(subject, more, pictures,
         (["schedule", "--strategies", "padir"], "--strategies is an option of refinement, oracle alone"),
         (["oracle", "--num_steps", "2"], "--num_steps is an option of attention, dependency, refinement alone"),
         (["dependency", "--no-ising"], "--ising is an option of oracle alone: leave it out of dependency"),
-        (["attention", "--top_k", "5"], "--top_k is an option of refinement alone"),
+        (["attention", "--draws", "5"], "--draws is an option of refinement alone"),
         (["attention", "--languages", "en-de"], "translates de-en, and the test set is en-de"),
     ],
 )

@@ -16,7 +16,8 @@ from padir.ising import schedules
 from padir.refinement.strategies.schedules import SCHEDULES
 from padir.reporting.page import Section, cell
 
-COLUMNS = ("order", "passes", *SCHEDULES, "searched", "shares")
+_NAMES = (*SCHEDULES, "searched")
+COLUMNS = ("order", "passes", *_NAMES, "shares")
 _UNITS = 32  # the search measures references that are written in so many equal passes, and joins some of these
 
 
@@ -30,12 +31,15 @@ def study(
     found = {plan.order: searched(nats_UU) for plan, nats_UU in small.items()}
     rows: list[Row] = []
     for count in sorted(set(options.passes)):
-        shares = {order: found[order][count - 1] for order in ORDERS}
-        plans = [Plan(schedule, count, order) for order in ORDERS for schedule in (*SCHEDULES, shares[order])]
-        losses = {plan: float(nats_TT.trace()) for plan, nats_TT in nats_by_step(*measured, plans).items()}
+        plans = {
+            (order, name): Plan(found[order][count - 1] if name == "searched" else name, count, order)
+            for order in ORDERS
+            for name in _NAMES
+        }
+        nats = nats_by_step(*measured, plans.values())
         for order in ORDERS:
-            row: Row = {"order": order, "passes": count, **{name: losses[name, count, order] for name in SCHEDULES}}
-            rows.append({**row, "searched": losses[shares[order], count, order], "shares": shares[order]})
+            losses = {name: float(nats[plans[order, name]].trace()) for name in _NAMES}
+            rows.append({"order": order, "passes": count, **losses, "shares": found[order][count - 1]})
             tell(cell(rows[-1]))
     rows.sort(key=lambda row: ORDERS.index(row["order"]))
     return Findings(rows, {}, [_section(order, [row for row in rows if row["order"] == order]) for order in ORDERS])
@@ -57,8 +61,7 @@ def searched(nats_UU: Float[np.ndarray, "U U"]) -> list[tuple[float, ...]]:
 
 
 def _section(order: str, rows: list[Row]) -> Section:
-    names = (*SCHEDULES, "searched")
-    lines = [{"strategy": name, "steps": row["passes"], "nats": row[name]} for name in names for row in rows]
+    lines = [{"strategy": name, "steps": row["passes"], "nats": row[name]} for name in _NAMES for row in rows]
     return Section(
         f"Tokens in {order} order",
         "Mean of -log p(token) over references, in nats, each token under the pass that writes it. searched: the shares"

@@ -21,8 +21,8 @@ from padir.refinement.strategies.schedules import check_schedule, still_hidden
 class Threshold:
     """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden, so that
-    easy sentences take fewer passes. The memory is hidden_BL, the positions that are not yet written.
+    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden, so
+    that easy sentences take fewer passes. The memory is hidden_BL, the positions that are not yet written.
 
     Attributes:
       tau: probability that a token must exceed, in [0, 1]; 0 is one-shot decoding, 1 writes one position a step. A
@@ -133,8 +133,8 @@ class EasyFirst:
 
     The first pass predicts every position from the source alone, and its confidences fix an order. Every later pass
     predicts all positions at once, each from the current tokens of the positions before it in that order. So after k
-    passes the k easiest tokens equal those of greedy decoding in that order. A sentence ends when a pass changes none of
-    its tokens. The memory is the confidence of each position at step 0.
+    passes the k easiest tokens equal those of greedy decoding in that order. A sentence ends when a pass changes none
+    of its tokens. The memory is the confidence of each position at step 0.
 
     Raises:
       PadirError (in `init`): the canvas has no visible_BLL, as the model is not decontextualised.

@@ -38,8 +38,8 @@ class Frechet:
     A position's doubt is 1 minus the probability of its most likely token. With the bound 1, the tokens that a step
     writes together are the most likely combination, whatever the dependence between their positions; this module's
     docstring derives the rule. A sentence's most confident position is always written, and the last step writes all
-    hidden positions. A sentence ends when no position is hidden. The memory is hidden_BL, the positions that are not yet
-    written. arXiv 2606.02955 proposes this rule for diffusion language models (its project page states it).
+    hidden positions. A sentence ends when no position is hidden. The memory is hidden_BL, the positions that are not
+    yet written. arXiv 2606.02955 proposes this rule for diffusion language models (its project page states it).
 
     Attributes:
       bound: above 0; a larger bound writes more positions in a step and guarantees nothing.

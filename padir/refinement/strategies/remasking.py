@@ -28,8 +28,8 @@ class Remdm:
         a (1 - s) + (1 - a) (b - (1 - s) a) / (1 - a) = b
 
     whatever sigma is, and the model sees as many masks as without remasking; (1 - b) / a is the largest s for which the
-    second probability is at most 1. The last pass writes all hidden positions. Without remasking a sentence ends when no
-    position is hidden. The memory is hidden_BL, the positions that are not written. This is the capped schedule of
+    second probability is at most 1. The last pass writes all hidden positions. Without remasking a sentence ends when
+    no position is hidden. The memory is hidden_BL, the positions that are not written. This is the capped schedule of
     ReMDM, as its authors' page https://remdm.github.io describes it (the paper is arXiv 2503.00307).
 
     Attributes:

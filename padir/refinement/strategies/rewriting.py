@@ -201,7 +201,8 @@ class Constant:
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
     sentence; ties go to the leftmost. A sentence ends when a step changes neither the tokens nor the positions taken
     back; the result is then the tokens that this step wrote. With the remask "start" or "previous", ending the row
-    loses nothing: more steps would give the same tokens. With a schedule a sentence ends when no position is taken back.
+    loses nothing: more steps would give the same tokens. With a schedule a sentence ends when no position is taken
+    back.
 
     Attributes:
       share: share of a sentence's free positions that a step takes back, in [0, 1]; their number is rounded up.

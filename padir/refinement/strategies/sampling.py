@@ -48,8 +48,8 @@ class SundaeSampling:
 
     The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
     each step chooses the tokens that were least certain when they were written, and replaces them by the argmax given
-    all tokens. At temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all steps
-    are taken.
+    all tokens. At temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all
+    steps are taken.
 
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
