@@ -338,7 +338,7 @@ def test_a_t5_of_t5x_means_the_same_here(vocab_path, tmp_path):
     )  # fmt: skip
     ids = dataclasses.replace(tokenizer.ids, num_embeddings=512)
     model = Transformer(ours, ids)
-    tree = t5x.state_utils.traverse_util.unflatten_dict(found, sep="/")
+    tree = jax.tree.map(jnp.asarray, t5x.state_utils.traverse_util.unflatten_dict(found, sep="/"))
     arrays = (source, source > 0, target, target > 0)
     got, encoded = model.apply({"params": tree}, *(jnp.asarray(each, jnp.int32) for each in arrays))
     real = target > 0
@@ -351,7 +351,7 @@ def test_a_t5_of_t5x_means_the_same_here(vocab_path, tmp_path):
     fresh = t5x.state_utils.flatten_state_dict(jax.tree.map(np.asarray, fresh))
     taken, report = take(fresh, found, causal=False)
     assert set(found) - set(report.taken) == {"decoder/relpos_bias/rel_embedding"}
-    tree = t5x.state_utils.traverse_util.unflatten_dict(taken, sep="/")
+    tree = jax.tree.map(jnp.asarray, t5x.state_utils.traverse_util.unflatten_dict(taken, sep="/"))
     bound = Transformer(refining, ids).bind({"params": tree})
     encoded = bound.encode(jnp.asarray(source), jnp.asarray((source > 0).astype(np.int32)))
     np.testing.assert_allclose(

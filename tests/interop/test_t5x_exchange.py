@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import flax.traverse_util
 import jax
 import numpy as np
 import pytest
-from etils.epath import testing
+from etils import epath
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
@@ -222,11 +223,8 @@ def test_a_description_is_written_to_a_bucket(model_dir, tmp_path, monkeypatch):
     def local(path):
         return str(path).replace("gs://", str(tmp_path / "buckets") + "/")
 
-    with testing.mock_epath(
-        open=lambda original, path, mode: original(local(path), mode),
-        makedirs=lambda original, path, **options: original(local(path), **options),
-        mkdir=lambda original, path, **options: original(local(path), **options),
-    ):
+    with monkeypatch.context() as patched:
+        patched.setattr(epath, "Path", lambda path: Path(local(path)))
         write_description("gs://bucket/run", card, tokenizer)
     assert os.listdir(tmp_path) == ["buckets"]
     (tmp_path / "buckets" / "bucket" / "run" / "checkpoint_0").mkdir()
