@@ -90,7 +90,11 @@ class TestPseudoLikelihood:
         tokens, _ = translator.loaded.source_tokens(list(self.TEXTS), False)
         return pipeline, pipeline.run_to_drafts(SourceBatch(list(self.TEXTS), tokens))
 
-    @pytest.mark.parametrize("changes", [{"top_k": 3}, {"top_k": 3, "prune": Prune(keep=2)}], ids=["all", "kept"])
+    @pytest.mark.parametrize(
+        "changes",
+        [pytest.param({"top_k": 3}, marks=pytest.mark.slow), {"top_k": 3, "prune": Prune(keep=2)}],
+        ids=["all", "kept"],
+    )
     def test_hides_one_token_at_a_time(self, tokenizer, changes):
         translator = random_translator(tokenizer, corruption=Mask(), strategy=MaskPredict())
         ids, bound = translator.loaded.model.ids, translator.loaded.model.bind({"params": translator.params})

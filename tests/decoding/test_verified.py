@@ -181,7 +181,9 @@ class TestGreedy:
 class TestContract:
     """Holds every drafter to the Protocol `Drafter`."""
 
-    @pytest.fixture(params=[*DRAFTERS, "token", "refine", "ctc", "drawn"])
+    @pytest.fixture(
+        params=[*DRAFTERS, "token", "ctc", *(pytest.param(n, marks=pytest.mark.slow) for n in ("refine", "drawn"))]
+    )
     def drafter(self, request, refiner, ctc):
         if request.param == "drawn":
             return refiner(block=3, follow="place", temperature=1.0)

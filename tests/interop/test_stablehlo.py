@@ -514,7 +514,7 @@ def test_the_command(translator, tmp_path, capsys):
     assert "holds an earlier export" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("rule", ["causal", "pseudo"])
+@pytest.mark.parametrize("rule", ["causal", pytest.param("pseudo", marks=pytest.mark.slow)])
 def test_the_command_exports_a_model_without_the_choice_of_its_card(tokenizer, tmp_path, capsys, rule):
     model, folder = tmp_path / "model", tmp_path / "export"
     made = random_translator(tokenizer, dual=True)

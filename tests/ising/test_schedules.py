@@ -60,6 +60,7 @@ def test_sizes_are_those_of_the_decoder(schedule):
         assert schedules.sizes_of(schedule, 13, count) == [size for size in drawn_T.tolist() if size]
 
 
+@pytest.mark.slow
 def test_doubling_beats_equal_sizes_on_a_clique_only():
     sizes = passes.ScheduleSizes(num_spins=32)
     found = {(row["model"], row["schedule"]): row for row in passes.schedule_costs(sizes) if row["passes"] == 8}

@@ -62,6 +62,7 @@ class TestGibbsCorrector:
         start = draft(keys(ROWS), jnp.full(ROWS, 4), 4, Uniform(), IDS)
         return drawn(strategy, POSTERIORS, start, 40).tokens_TBL[passes]
 
+    @pytest.mark.slow
     def test_approaches_the_distribution_of_noisy_canvases(self):
         expected = noised(JOINT_VVV, RATE)
         assert distance(self.after(GibbsCorrector(RATE), 1), expected) > 0.2  # three independent draws
@@ -111,6 +112,7 @@ class TestPredictorCorrector:
         start = draft(keys(ROWS), jnp.full(ROWS, 4), 4, Mask(), IDS)
         return drawn(strategy, CONDITIONALS, start, num_steps).tokens_BL
 
+    @pytest.mark.slow
     def test_corrections_lead_from_the_product_of_the_marginals_to_the_joint(self):
         strategy = PredictorCorrector(self.ONE_SHOT, corrections=39, share=0.3, temperature=1.0)
         assert distance(self.run(strategy, 1), JOINT_VVV) > 0.4

@@ -64,6 +64,7 @@ class TestRemdm:
         for sigma in (0.0, 0.3):
             assert distance(drawn(Remdm(sigma), 60).tokens_BL) < 0.08
 
+    @pytest.mark.slow
     def test_without_remasking_a_row_is_done_when_all_is_written(self):
         assert (drawn(Remdm(0.0), 60).passes_B < 60).mean() > 0.8
         assert (drawn(Remdm(0.1), 60).passes_B == 60).all()

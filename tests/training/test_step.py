@@ -72,7 +72,7 @@ class TestParts:
             (Objective(Mask(0.5), normaliser="sentences", label_smoothing=0.1), {}),
             pytest.param(Objective(normaliser="positions", z_loss=0.1), {}, marks=pytest.mark.slow),
             (TeacherForcing(), {"causal": True}),
-            (Dual(), {"dual": True}),
+            pytest.param(Dual(), {"dual": True}, marks=pytest.mark.slow),
         ],
         ids=["tokens", "sentences", "positions", "causal", "dual"],
     )
