@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.refinement.segments import same_segment
+from padir.refinement.segments import count_in_segment, same_segment
 from padir.text.ids import Ids, positions_in_segment
 
 
@@ -105,6 +105,11 @@ def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "
 def end(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
     """Marks sentences as finished; `where_BL` is True at all positions of a finished sentence, and of padding."""
     return dataclasses.replace(canvas, done_BL=canvas.done_BL | where_BL)
+
+
+def end_without(canvas: Canvas, open_BL: Bool[Array, "B L"]) -> Canvas:
+    """Marks the sentences that have no position in `open_BL` as finished."""
+    return end(canvas, count_in_segment(open_BL, canvas.segment_BL) == 0)
 
 
 def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:

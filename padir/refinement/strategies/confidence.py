@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, end, write
+from padir.refinement.canvas import Canvas, end_without, write
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, precedes, worst
 from padir.refinement.strategies.schedules import check_schedule, still_hidden
@@ -124,7 +124,7 @@ def commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Can
     """
     written = write(canvas, hidden_BL & where_BL, token_BL, score_BL)
     hidden_BL = hidden_BL & ~where_BL
-    return end(written, count_in_segment(hidden_BL, canvas.segment_BL) == 0), hidden_BL
+    return end_without(written, hidden_BL), hidden_BL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,4 +161,4 @@ class EasyFirst:
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
         changed_BL = (written.tokens_BL != canvas.tokens_BL) | (step == 0)
         after = dataclasses.replace(written, visible_BLL=visible_BLL)
-        return end(after, count_in_segment(changed_BL, canvas.segment_BL) == 0), confidence_BL
+        return end_without(after, changed_BL), confidence_BL

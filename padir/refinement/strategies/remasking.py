@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from padir import checks
-from padir.refinement.canvas import Canvas, end, hide, write
+from padir.refinement.canvas import Canvas, end_without, hide, write
 from padir.refinement.draws import PLACE, position_keys, uniform_draws
 from padir.refinement.scores import Output, token_scores
 from padir.refinement.segments import count_in_segment, worst
@@ -60,7 +60,7 @@ class Remdm:
         hidden_BL = (memory & ~chosen_BL) | again_BL
         after = hide(write(canvas, chosen_BL, *drawn), again_BL)
         if self.sigma == 0:
-            after = end(after, count_in_segment(hidden_BL, canvas.segment_BL) == 0)
+            after = end_without(after, hidden_BL)
         return after, hidden_BL
 
 
@@ -102,4 +102,4 @@ class PathPlanning:
         count_BL = still_hidden(self.schedule, count_in_segment(free_BL, segment_BL), step + 1, num_steps)
         hidden_BL = worst(jnp.where(memory, score_BL, kept_BL), free_BL, segment_BL, count_BL)
         after = hide(write(canvas, memory & ~hidden_BL, token_BL, score_BL), hidden_BL)
-        return end(after, count_in_segment(hidden_BL, segment_BL) == 0), hidden_BL
+        return end_without(after, hidden_BL), hidden_BL

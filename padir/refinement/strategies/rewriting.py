@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, end, hide, repeats, restore, write
+from padir.refinement.canvas import Canvas, end, end_without, hide, repeats, restore, write
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, sum_in_segment, worst
 from padir.refinement.strategies.sampling import sample_tokens
@@ -176,8 +176,7 @@ class MaskPredict:
         free_BL = canvas.free_BL
         count_BL = still_hidden(self.schedule, count_in_segment(free_BL, canvas.segment_BL), step + 1, num_steps)
         hidden_BL = worst(written.score_BL, free_BL, canvas.segment_BL, count_BL)
-        after = hide(written, hidden_BL)
-        return end(after, count_in_segment(hidden_BL, canvas.segment_BL) == 0), hidden_BL
+        return end_without(hide(written, hidden_BL), hidden_BL), hidden_BL
 
 
 @flax.struct.dataclass
