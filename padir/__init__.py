@@ -3,29 +3,29 @@
     translator = padir.Translator.load()  # German to English; give the directory of a model of your own
     translator.translate(["Der Hund schläft."], num_steps=4)
 
-Each package is one room of the library: `padir.refinement` (the canvas, corruptions, strategies and the loop),
-`padir.models`, `padir.decoding`, `padir.training`, `padir.evaluation` and others. `import padir` loads what translating
-needs; import the other packages by name.
+The packages are `padir.refinement` (the canvas, corruptions, strategies and the loop), `padir.models`,
+`padir.decoding`, `padir.training`, `padir.evaluation` and others. `import padir` loads none of them. The names of
+`padir` load what translating needs when they are first used. Import the other packages by name.
 """
 
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import Decoding
-from padir.decoding.program_cache import compile_cache
-from padir.decoding.search import Beam, Greedy, Sampling
-from padir.decoding.shortlist import Shortlist
-from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
-from padir.distributed.sharding import Sharding
-from padir.errors import PadirError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from padir.decoding.options import Decoding
+    from padir.decoding.program_cache import compile_cache
+    from padir.decoding.shortlist import Shortlist
+    from padir.decoding.translation import Translation
+    from padir.decoding.translator import Translator
+    from padir.distributed.sharding import Sharding
+    from padir.errors import PadirError
 
 __version__ = "0.1.0"
 __all__ = [
-    "Beam",
     "Decoding",
-    "Greedy",
-    "LengthSearch",
     "PadirError",
-    "Sampling",
     "Sharding",
     "Shortlist",
     "Translation",
@@ -33,3 +33,22 @@ __all__ = [
     "__version__",
     "compile_cache",
 ]
+_MODULES = {
+    "Decoding": "decoding.options",
+    "PadirError": "errors",
+    "Sharding": "distributed.sharding",
+    "Shortlist": "decoding.shortlist",
+    "Translation": "decoding.translation",
+    "Translator": "decoding.translator",
+    "compile_cache": "decoding.program_cache",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"padir.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

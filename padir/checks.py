@@ -1,49 +1,70 @@
-"""Range checks with one wording; each raises a `PadirError` that names the value.
+"""Checks of ranges with one wording, and of values from JSON, gin or Python against dataclass annotations.
 
-Values are given by name, those of a dataclass through `fields_of`:
+A check of a range raises a `PadirError` that names the value, which is given by name:
 
-    checks.at_least(1, num_steps=num_steps)
-    checks.at_least(1, **checks.fields_of(self, "width", "heads"))  # "ModelConfig.width must be at least 1, got 0"
+    checks.counts(1, num_steps=num_steps)
+
+The annotations of a dataclass made by `settings` say what its fields may hold:
+
+    @checks.settings
+    class Uniform:
+        rate: Share = 0.7  # "Uniform.rate must be in [0, 1], got 2"
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import numbers
-from collections.abc import Collection
-from typing import Any
+import types
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from functools import cache, partial
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+import numpy as np
 
 from padir.errors import PadirError
 
 
-def fields_of(instance: Any, *names: str) -> dict[str, Any]:
-    """Fields of a dataclass under the names that gin binds, such as "ModelConfig.width"."""
-    return {f"{type(instance).__name__}.{name}": getattr(instance, name) for name in names}
-
-
 def whole_numbers(**values: Any) -> None:
-    """Refuses values that are no integers (bool, too); those of NumPy are integers."""
+    """Refuses values that are no integers (and bool); NumPy's integers are accepted."""
     for name, value in values.items():
         if not isinstance(value, numbers.Integral) or isinstance(value, bool):
             raise PadirError(name, "a whole number", value)
 
 
-def strings(**values: Any) -> None:
-    """Refuses values that are no lists of strings; other collections of strings pass, but for a single string."""
-    for name, value in values.items():
-        if isinstance(value, str | bytes) or not isinstance(value, Collection):
-            raise PadirError(name, "a list of strings", value, "put one string into a list, a generator into list(...)")
-        for i, item in enumerate(value):
-            if not isinstance(item, str):
-                remedy = "decode it, as with .decode()" if isinstance(item, bytes) else ""
-                raise PadirError(f"{name}[{i}]", "a string", item, remedy)
+def strings(name: str, value: Iterable[str]) -> list[str]:
+    """The strings of a list, a generator, or a column of a library for tables, as a list (`each_string`)."""
+    return [*each_string(name, value)]
+
+
+def each_string(name: str, value: Iterable[str]) -> Iterator[str]:
+    """Yields the strings of an iterable. Refuses a single string, sets and mappings, tables, and other items."""
+    one_column = len(getattr(value, "shape", (0,))) == 1  # iterating over a table gives the names of its columns
+    if isinstance(value, str | bytes | Set | Mapping) or not isinstance(value, Iterable) or not one_column:
+        got = value if isinstance(value, str | bytes | numbers.Number) else f"a {type(value).__name__}"
+        raise PadirError(name, "a list of strings", got, "put one string into a list, a set into sorted(...)")
+    for i, item in enumerate(value):
+        text = item.as_py() if hasattr(item, "as_py") else item  # PyArrow's arrays hold no str
+        if not isinstance(text, str):
+            remedy = "decode it, as with .decode()" if isinstance(text, bytes) else ""
+            raise PadirError(f"{name}[{i}]", "a string", text, remedy)
+        yield str(text)  # NumPy has a str of its own
 
 
 def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:
-    """Refuses values below `least` (NaN, too), and integers of 2**31 and above, which arrays of int32 cannot hold."""
+    """Refuses values below `least` (NaN, too)."""
     for name, value in values.items():
         if not value >= least:
             raise PadirError(name, f"at least {least}", value, remedy)
-        if isinstance(value, int) and value >= 2**31:
+
+
+def counts(least: int, remedy: str = "", /, **values: Any) -> None:
+    """Refuses counts below `least`, and counts from 2**31 on, which arrays of int32 cannot hold."""
+    at_least(least, remedy, **values)
+    for name, value in values.items():
+        if value >= 2**31:
             raise PadirError(name, "below 2**31", value, remedy)
 
 
@@ -73,3 +94,138 @@ def one_of(choices: Collection[str], remedy: str = "", /, **values: Any) -> None
     for name, value in values.items():
         if value not in choices:
             raise PadirError(name, f"one of {', '.join(choices)}", value, remedy)
+
+
+# Annotations of fields with a range.
+Count = Annotated[int, partial(counts, 1)]
+CountOrZero = Annotated[int, partial(counts, 0)]
+Positive = Annotated[float, partial(above, 0)]
+NotNegative = Annotated[float, partial(below, 0, math.inf)]
+Share = Annotated[float, partial(within, 0, 1)]
+ShareAbove0 = Annotated[float, partial(above, 0), partial(within, 0, 1)]
+ShareBelow1 = Annotated[float, partial(below, 0, 1)]
+
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def settings(cls: Class) -> Class:
+    """Makes a frozen dataclass whose `__post_init__`, if it has one, finds all fields checked (`check_fields`)."""
+    further = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any) -> None:
+        check_fields(self, f"{type(self).__name__}.")
+        if further is not None:
+            further(self)
+
+    cls.__post_init__ = __post_init__
+    return dataclasses.dataclass(frozen=True)(cls)
+
+
+def check_fields(instance: Any, prefix: str = "") -> None:
+    """Refuses fields whose value has another type than annotated, or is refused by a check in `Annotated`.
+
+    Makes tuples of lists, and Python's integers of NumPy's. Checks are not asked about None.
+
+    Args:
+      prefix: what stands before the names of fields in messages, such as "ModelConfig.".
+    """
+    for name, hint, checks in _annotations(type(instance)):
+        value = getattr(instance, name)
+        if not fits(value, hint) or isinstance(value, type):
+            remedy = "give an instance (in gin @Name())" if "padir." in str(hint) else ""
+            remedy += " or its name" if remedy and fits("", hint) else ""
+            raise PadirError(f"{prefix}{name}", _words(hint), value, remedy)
+        value = _plain(value)
+        object.__setattr__(instance, name, value)
+        for check in checks if value is not None else ():
+            check(**{f"{prefix}{name}": value})
+
+
+@cache
+def _annotations(cls: type) -> list[tuple[str, Any, list[Any]]]:
+    """Name, type and checks of each field of a dataclass."""
+    hints, full = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    return [(field.name, hints[field.name], list(_metadata(full[field.name]))) for field in dataclasses.fields(cls)]
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    """Lists what `Annotated` says of a type, or of one that is joined with None."""
+    for each in (hint, *typing.get_args(hint)):
+        if typing.get_origin(each) is Annotated:
+            yield from each.__metadata__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def type_name(hint: Any) -> str:
+    """An annotated type as code, such as "float | None"."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " | ".join(map(type_name, typing.get_args(hint)))
+    return "None" if hint is type(None) else hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _words(hint: Any) -> str:
+    """An annotated type in words, such as "a number or None"."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join(map(_words, typing.get_args(hint)))
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    hint = typing.get_origin(hint) or hint
+    return words.get(hint, f"a {hint.__name__}")
+
+
+def fits(value: Any, hint: Any, *, unresolved: tuple[type, ...] = ()) -> bool:
+    """True if a value has the annotated type; annotations of unknown kinds, such as protocols, fit every value.
+
+    Args:
+      unresolved: types of values that are not known yet (gin references); such values fit every annotation.
+
+    >>> fits(3, float), fits(True, int), fits(("a", 1), tuple[str, ...]), fits(None, int | None)
+    (True, False, False, True)
+    """
+    if hint is Any or isinstance(value, unresolved):
+        return True
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(fits(value, option, unresolved=unresolved) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        of = typing.get_args(hint)[0]
+        return isinstance(value, list | tuple) and all(fits(item, of, unresolved=unresolved) for item in value)
+    if typing.get_origin(hint) is dict:
+        of = typing.get_args(hint)[1]
+        return isinstance(value, dict) and all(fits(item, of, unresolved=unresolved) for item in value.values())
+    if hint is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def from_json(hint: Any, value: Any, name: str = "") -> Any:
+    """Makes a value of the annotated type from JSON: dataclasses from JSON objects, and tuples from lists.
+
+    >>> @dataclasses.dataclass
+    ... class Point:
+    ...     xy: tuple[int, ...]
+    >>> from_json(dict[str, Point], {"a": {"xy": [1, 2]}})["a"].xy
+    (1, 2)
+
+    Raises:
+      TypeError: a field is missing, unknown, or of another type.
+    """
+    of_dataclass, of_dict = dataclasses.is_dataclass(hint), typing.get_origin(hint) is dict
+    if (of_dataclass or of_dict) and not isinstance(value, dict):
+        raise TypeError(f"{name or hint} must be a JSON object, got {value!r}")
+    if of_dataclass:
+        hints = typing.get_type_hints(hint)
+        return hint(
+            **{key: from_json(hints.get(key, Any), item, f"{hint.__name__}.{key}") for key, item in value.items()}
+        )
+    if of_dict:
+        return {key: from_json(typing.get_args(hint)[1], item, f"{name}[{key!r}]") for key, item in value.items()}
+    if not fits(value, hint):
+        raise TypeError(f"{name} must be of type {hint}, got {value!r}")
+    return tuple(value) if isinstance(value, list) else value

@@ -23,38 +23,29 @@ import gin.config
 from gin.config import ConfigurableReference
 from gin.config_parser import ImportStatement
 
-from padir.data.mixture import Mixture
+from padir.checks import fits, type_name
 from padir.data.plan import Batching
+from padir.data.prepared import Mixture
 from padir.data.sources import ParallelText
-from padir.decoding.drafters import load_draft
-from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, PseudoLikelihood
-from padir.decoding.rescoring import rescorer
-from padir.decoding.search import SEARCHES
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import CORRUPTIONS, RandomVisible
 from padir.refinement.strategies import STRATEGIES
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
-from padir.storage.typecheck import fits
 from padir.training.averaging import Averaging
+from padir.training.causal import Causal, Sum
 from padir.training.config import Intervals, TrainConfig
-from padir.training.ctc import Ctc
-from padir.training.dual import Dual
-from padir.training.nonfinite import NotFinite
 from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Adam, Cosine
+from padir.training.optimizer import Adafactor, Adam, Cosine, NotFinite
 from padir.training.start_from import StartFrom
-from padir.training.teacher_forcing import TeacherForcing
 
 CONFIGURABLES: tuple[Callable[..., Any], ...] = (
     *(ParallelText, Mixture, Batching, ModelConfig, Sharding),
     *(*CORRUPTIONS.values(), RandomVisible, *STRATEGIES.values(), Lifted, Smart, Glat, SampledUnroll),
-    *(TrainConfig, Objective, Ctc, Dual, TeacherForcing, Adafactor, Adam, Cosine),
-    *(Averaging, Intervals, NotFinite, StartFrom, Decoding, LengthSearch, *SEARCHES.values(), load_draft),
-    *(OwnScore, CausalScore, PseudoLikelihood, MinimumBayesRisk, rescorer),
+    *(TrainConfig, Objective, Causal, Sum, Adafactor, Adam, Cosine),
+    *(Averaging, Intervals, NotFinite, StartFrom, Decoding),
 )
 
 
@@ -65,6 +56,7 @@ def _name(item: Callable[..., Any]) -> str:
 
 _REGISTERED = {_name(item): gin.external_configurable(item, _name(item), module="padir") for item in CONFIGURABLES}
 _UNBOUND = object()
+_MOST_BYTES, _MOST_VALUES = 65_536, 10_000  # of a gin file, and of a macro with the macros in it
 _overrides: list[str] = []  # names of the bindings that the command line gave
 _asked: set[str] = set()  # parameters that `argument` was asked for
 
@@ -72,11 +64,11 @@ _asked: set[str] = set()  # parameters that `argument` was asked for
 def configured(item: Callable[..., Any]) -> Callable[..., Any]:
     """Function or class of `CONFIGURABLES` that takes its arguments from the parsed configuration.
 
-    An argument without a binding whose default is configurable is made from the configuration, too, so that
+    If an argument has no binding and its default is configurable, it is also made from the configuration. So
     `--gin.ModelConfig.width=256` is enough, without `--gin.train.model=@ModelConfig()`.
 
-    >>> parse([], ["LengthSearch.top_k=3"])
-    >>> configured(Decoding)().lengths.top_k
+    >>> parse([], ["Decoding.top_k=3"])
+    >>> configured(Decoding)().top_k
     3
     >>> clear()
     """
@@ -119,15 +111,15 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
 def parse(
     files: Sequence[str] = (),
     bindings: Sequence[str] = (),
-    search_paths: Sequence[str] = (),
     allow_imports: Sequence[str] = (),
 ) -> None:
-    """Read gin files, then bindings, which take precedence; what was parsed before is forgotten.
+    """Read gin files, then bindings, which take precedence; earlier configuration is forgotten.
 
     Args:
-      files: paths, also relative to `search_paths` or to the repository.
-      bindings: each is "name.parameter=value", which is what follows `--gin.` on the command line.
-      allow_imports: modules that files may import, with submodules; if at least one is named, also padir's own modules.
+      files: paths, also relative to the repository; an included file may lie beside the file that includes it.
+      bindings: each is "name.parameter=value", as after `--gin.` on the command line.
+      allow_imports: modules that files may import, with submodules; if at least one is named, files may import padir's
+        modules, too.
 
     Raises:
       PadirError: a file is missing, a name is unknown (the message has the nearest known name), a value has the
@@ -135,8 +127,8 @@ def parse(
     """
     clear()
     package = Path(__file__).resolve().parent  # configs/ is beside it in the repository, inside it when installed
-    for folder in (".", *search_paths, str(package.parent), str(package)):
-        gin.add_config_file_search_path(folder)
+    folders = (".", *(str(Path(file).parent) for file in files), str(package.parent), str(package))
+    gin.config._LOCATION_PREFIXES[1:] = folders  # gin only adds folders, and an earlier call's would stay
     with _guarded(allow_imports):
         for file in files:
             _parse(f"--gin_file {file}", [file], [])
@@ -145,9 +137,32 @@ def parse(
         gin.finalize()
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
         raise PadirError(_explain(str(error))) from None
+    sizes: dict[Any, int] = {}
+    for (owner, _), parameters in list(gin.config._CONFIG.items()):
+        if sum(_expanded(value, sizes) for value in parameters.values()) > _MOST_VALUES:
+            raise PadirError(f"the macro {owner} stands for more than {_MOST_VALUES:,} values: name fewer")
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
+
+
+def _expanded(value: Any, sizes: dict[Any, int]) -> int:
+    """Number of values that a value becomes when its macros are replaced; a macro in a circle counts as one."""
+    if isinstance(value, ConfigurableReference):
+        if value.config_key not in sizes:
+            sizes[value.config_key] = 1
+            inner = gin.config._CONFIG.get(value.config_key, {}).values()
+            sizes[value.config_key] = sum(_expanded(each, sizes) for each in inner)
+        return sizes[value.config_key]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return 1 + sum(_expanded(each, sizes) for each in items)
+
+
+def _read(path: str) -> Any:
+    """Opens a gin file; a larger one than any configuration would keep the parser busy for minutes."""
+    if Path(path).stat().st_size > _MOST_BYTES:
+        raise PadirError(f"the gin file {path}", f"at most {_MOST_BYTES:,} bytes", remedy="name a configuration")
+    return open(path)
 
 
 def _check_types(item: Callable[..., Any]) -> None:
@@ -155,9 +170,8 @@ def _check_types(item: Callable[..., Any]) -> None:
     for parameter, hint in typing.get_type_hints(item).items():
         value = _bound(item, parameter)
         if value is not _UNBOUND and not fits(value, hint, unresolved=(ConfigurableReference,)):
-            expected = hint.__name__ if isinstance(hint, type) else str(hint)
             remedy = "write an instance as @Name()" if "padir." in f"{hint}" else ""
-            raise PadirError(f"{_name(item)}.{parameter}", f"of type {expected}", value, remedy)
+            raise PadirError(f"{_name(item)}.{parameter}", f"of type {type_name(hint)}", value, remedy)
 
 
 def _parse(name: str, files: list[str], bindings: list[str]) -> None:
@@ -168,7 +182,9 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
         raise PadirError(f"{name}: a gin file is missing: {str(error).splitlines()[0]}") from error
     except (SyntaxError, UnicodeDecodeError, tokenize.TokenError) as error:
         # Of the three errors only SyntaxError has a line number, and it has the text of the line, too.
-        line = f", line {error.lineno}: {(error.text or '').strip()!r}" if isinstance(error, SyntaxError) else ""
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        if isinstance(error, SyntaxError) and error.filename in files:  # an included file may be none of the user's
+            line += f": {(error.text or '').strip()!r}"
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
         raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
     except (ValueError, TypeError, ImportError, AttributeError, NameError, RecursionError) as error:
@@ -193,7 +209,7 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
         process_import(self, statement)
 
     gin.config.ParseContext.process_import = checked  # pyright: ignore[reportAttributeAccessIssue]
-    gin.config._FILE_READERS[:] = readers[:1]  # `open`
+    gin.config._FILE_READERS[:] = [(_read, readers[0][1])]  # the first is `open`
     try:
         yield
     finally:
@@ -230,8 +246,8 @@ def check_overrides() -> None:
         short = _bare(name)
         if "." in short and short not in used:
             raise PadirError(
-                f"--gin.{name} has no effect, because nothing here uses {short.partition('.')[0]}: bind an instance of"
-                f" it, such as --gin.Objective.corruption=@{short.partition('.')[0]}(), or leave it out"
+                f"{name} has no effect, because nothing here uses {short.partition('.')[0]}: bind an instance of"
+                f" it, such as Objective.corruption=@{short.partition('.')[0]}(), or leave it out"
             )
 
 
@@ -248,7 +264,7 @@ def clear() -> None:
 
 
 def _quoted(binding: str) -> str:
-    """Quote the value of a binding if it is a bare path, as in `DATASET=data/toy`: gin wants a string."""
+    """Quote the value of a binding if it is a bare path, as in `DATASET=data/toy`, because gin needs a string."""
     name, separator, value = binding.partition("=")
     if not separator:
         raise PadirError(f"--gin.{binding} lacks a value: write --gin.name.parameter=value")

@@ -32,13 +32,9 @@ class PadirError(ValueError):
             message += f", got {self.got!r}"
         return f"{message}: {self.remedy}" if self.remedy else message
 
-    def renamed(self, what: str) -> PadirError:
-        """Copies the error with another `what`, such as the command-line option that set the field."""
-        return PadirError(what, self.expected, self.got, self.remedy)
-
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Remedy for an unknown name: the known name that is spelled most alike, or else all known names.
+    """Remedy for an unknown name: the known name with the most similar spelling, or else all known names.
 
     >>> nearest("num_stepz", ["num_steps", "seed"])
     "did you mean 'num_steps'?"
@@ -49,7 +45,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """First line of another library's error message; if it is long, its beginning and the system's reason, or its end.
+    """First line of another library's message; a long line keeps its beginning, and the system's reason or its end.
 
     >>> first_line(OSError("x" * 200 + " File too large " + "y" * 200))[120:]
     ' ... File too large'

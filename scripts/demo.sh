@@ -14,17 +14,17 @@ make_environment
 steps="${DEMO_STEPS:-3000}"
 
 if [[ ! -f demo/data/manifest.json ]]; then
-    say "1. A vocabulary, and 100,000 sentence pairs of the built-in grammar as records"
+    say "1. A vocabulary (about a minute), and 100,000 sentence pairs of the built-in grammar as records"
     padir vocab --task toy_de_en --size 2400 --output demo/vocab.model
     padir prepare --task toy_de_en --vocab demo/vocab.model --output demo/data \
-        --max_source_tokens 64 --max_target_tokens 64
+        --set max_source_tokens=64 max_target_tokens=64
 fi
 
 say "2. Training ($steps steps; interrupted, it goes on where it stopped)"
 # With products of bfloat16 numbers, processors that have them train faster.
 precision="${JAX_DEFAULT_MATMUL_PRECISION-$(grep -qs avx512_bf16 /proc/cpuinfo && echo BF16_BF16_F32 || echo float32)}"
-JAX_DEFAULT_MATMUL_PRECISION="$precision" padir train --gin_file=configs/run/demo.gin --data demo/data \
-    --model_dir "demo/model-$steps" --gin.train.num_steps="$steps"
+JAX_DEFAULT_MATMUL_PRECISION="$precision" padir train demo --data demo/data \
+    --model_dir "demo/model-$steps" --steps "$steps"
 
 say "3. The held-out sentences, whose grammar lists every right translation"
 padir evaluate --model "demo/model-$steps" --data demo/data --split test --num_steps 1 2 4 10 --json demo/scores.json

@@ -1,13 +1,13 @@
-"""Pages of the site that are made when it is built: commands, configurations, API, tables of results. A hook of mkdocs.
+"""Pages of the site that are made when it is built: commands, configurations, API, long tables. A hook of mkdocs.
 
-Nothing here is committed: each page is made of the parsers, the gin files, the docstrings or results/*.json.
+Nothing here is committed: each page is made of the parsers, the gin files, the docstrings or results/*.md. The tables
+within pages are committed (`fill_tables.py`).
 """
 
 import argparse
 import ast
 import os
 import re
-import runpy
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 GITHUB = "https://github.com/padir/padir/blob/main/"
-MARK = re.compile(r"<!-- made: (\w+)(?: (\w+))? -->")
+MARK = re.compile(r"<!-- made: (\w+) -->")
 
 
 def on_config(config: Any) -> Any:
@@ -45,8 +45,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Puts what is made where a page has a mark such as <!-- made: evaluation toy_cpu -->."""
-    return MARK.sub(lambda mark: MADE[mark[1]](*filter(None, [mark[2]])), markdown)
+    """Puts what is made where a page has a mark such as <!-- made: commands -->."""
+    return MARK.sub(lambda mark: MADE[mark[1]](), markdown)
 
 
 def from_root(name: str) -> str:
@@ -67,7 +67,7 @@ def from_root(name: str) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parsers."""
-    from padir.cli.commands import GROUPS, build_parser
+    from padir.cli.entry import GROUPS, build_parser
 
     os.environ["COLUMNS"] = "110"  # argparse wraps usage to it
     lines = []
@@ -170,24 +170,10 @@ def api() -> str:
     return "\n".join(f"- [`{name}`](api/{name}.md): {about}" for name, about in packages())
 
 
+MADE = {"commands": commands, "configs": configs, "api": api}
+
+
 # Measurements
-
-TABLES = runpy.run_path(str(ROOT / "scripts" / "result_tables.py"))
-SPEED = runpy.run_path(str(ROOT / "scripts" / "speed_table.py"))
-MADE = {
-    "commands": commands,
-    "configs": configs,
-    "api": api,
-    "evaluation": TABLES["evaluation"],
-    "by_steps": TABLES["by_steps"],
-    "objectives": TABLES["objectives"],
-    "ablations": TABLES["ablations"],
-    "speed": SPEED["table"],
-    "speed_shapes": SPEED["shapes"],
-    "verified": SPEED["verified"],
-    "models": SPEED["models"],
-}
-
 
 OBJECTIVES = {
     "toy_strategies": "Every strategy on the built-in corpus",

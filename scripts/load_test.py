@@ -37,9 +37,9 @@ import httpx
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from padir.benchmark.report import environment, machine_line
 from padir.data.toy import ToyDeEn
 from padir.errors import PadirError
+from padir.measuring.benchmark.speed_report import environment, machine_line
 from padir.reporting import tables
 from padir.storage.files import write_json
 
@@ -202,9 +202,7 @@ def main() -> int:
     loads = [("clients", size) for size in args.clients] + [("arrivals", size) for size in args.rates]
     rows: list[dict[str, Any]] = []
     with contextlib.nullcontext(args.url) if args.url else server(args.serve) as url:
-        while httpx.get(f"{url}health").json().get("shapes_left", 0):  # compiled while no request waits
-            time.sleep(1.0)
-        # Shapes that the warm-up left out are compiled here, not in a timed load.
+        # Programs of larger batches are compiled here, not in a timed load.
         for size in sorted({1, *args.clients}):
             asyncio.run(measure(url, sentences, fields, "clients", size, args.seconds / 4))
         for kind, size in loads:

@@ -12,7 +12,7 @@ source scripts/environment.sh
 
 strategies=(padir mask_predict mask_predict:schedule=cosine mask_predict:schedule=geometric constant:share=0.2 sundae:share=0.5,temperature=0
     sundae:share=0.3,temperature=0,order=uncertain rejecter threshold entropy_bound renoise frechet factor p2 remdm:temperature=0
-    gibbs_corrector:temperature=0 predictor_corrector block_gibbs:temperature=0,order=margin
+    block_gibbs:temperature=0,order=margin
     independent_parallel:temperature=0 easy_first)
 models=()
 
@@ -39,7 +39,7 @@ compare() {
     read -ra metrics <<<"$3"
     padir evaluate --model "${models[@]}" --strategy "${strategies[@]}" --num_steps "${num_steps[@]}" --top_k 1 \
         --batch_size 256 --output "runs/$1_objectives/table" "${@:4}"
-    padir tables "runs/$1_objectives/table.json" --metrics "${metrics[@]}" --across steps --output "results/$1_strategies.md"
+    padir tables "runs/$1_objectives/table.json" --metric "${metrics[@]}" --set across=steps --output "results/$1_strategies.md"
 }
 
 toy() {
@@ -47,7 +47,7 @@ toy() {
     (($#)) || set -- padir self_conditioning one_stage rejecter sundae cmlm mdlm rdm smart glat disco autoregressive
     if ! prepared toy_de_en; then
         padir vocab --task toy_de_en --size 2400 --output data/toy.model
-        padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --max_source_tokens 64 --max_target_tokens 64
+        padir prepare --task toy_de_en --vocab data/toy.model --output data/toy_de_en --set max_source_tokens=64 max_target_tokens=64
     fi
     for name; do
         train_objective runs/toy_objectives "$name" configs/run/toy_cpu.gin --gin.ModelConfig.length_unit=1 # also for sundae
@@ -57,8 +57,9 @@ toy() {
 
 multi30k() {
     local name steps="${STEPS:-1500}" data=data/multi30k_de_en_general teacher=runs/multi30k_objectives/teacher
+    local words=("${@:2}")
     prepared multi30k_de_en_general || padir prepare --task multi30k_de_en --data_dir "$1" --output "$data" \
-        --vocab padir/pretrained/de_en_ar/vocab.model --max_source_tokens 120 --max_target_tokens 120
+        --vocab padir/pretrained/de_en_ar/vocab.model --set max_source_tokens=120 max_target_tokens=120
     padir train --gin_file=configs/run/multi30k_de_en_ar_cpu.gin --data "$data" --model_dir "$teacher" \
         "--gin.train.start_from='de_en_ar'" --gin.train.num_steps=1200 --gin.ModelConfig.dropout_rate=0.1 \
         --gin.Cosine.peak=1e-2 --gin.Cosine.warmup_steps=50 --gin.Batching.row_length=80 --gin.Batching.rows=13
@@ -70,7 +71,7 @@ multi30k() {
             --gin.Objective.length_weight=5.0
     done
     models+=("autoregressive=$teacher")
-    compare multi30k "4 10" "bleu non_words stutter_before passes" --data "$data" --split validation --known_words "${@:2}"
+    compare multi30k "4 10" "bleu non_words stutter_before passes" --data "$data" --split validation --metric "${words[@]/#/known_words=}"
 }
 
 case "${1:-}" in

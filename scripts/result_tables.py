@@ -1,13 +1,10 @@
-"""Tables of results/*.json, which `padir evaluate` wrote, for the README and the site.
-
-python scripts/result_tables.py    # prints the README's
-"""
+"""Tables of results/*.json, which `padir evaluate` wrote, for README and docs/ (`fill_tables.py`)."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from padir.evaluation.columns import SYSTEM
+from padir.evaluation.rows import SYSTEM
 
 REPEATS = "repeats dropped"
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -129,7 +126,7 @@ def ablations() -> str:
 
 
 def readme() -> str:
-    """The README's table: SacreBLEU after at most 1 and 4 passes, and that of the autoregressive model."""
+    """The README's table: SacreBLEU after 1 and 4 passes and one that chooses, and of the autoregressive models."""
 
     def score(name: str, metric: str, **wanted: Any) -> str:
         found = [row for row in load(name) if all(row.get(field) == value for field, value in wanted.items())]
@@ -149,7 +146,21 @@ def readme() -> str:
         + [score(multi30k, "bleu", num_steps=steps, top_k=5, rerank=causal) for steps in (1, 4)]
         + [score(multi30k, "bleu", model="teacher", **beam(5, 0.6))],
     ]
-    return table(["German to English, BLEU", "1 pass", "4 passes", "autoregressive"], rows, text=True)
+    return table(["German to English, BLEU", "1 + 1 passes", "4 + 1 passes", "autoregressive"], rows, text=True)
+
+
+def board() -> str:
+    """The best tries of results/speedrun.json, by budget and by the parameters that they began with."""
+    best: dict[tuple[int, str], tuple[float, list[str]]] = {}
+    for each in json.loads((RESULTS / "speedrun.json").read_text()).values():
+        start = "a teacher's" if each["from_teacher"] else "random"
+        scores = [row["bleu"] for row in each["rows"] if row["steps"] is not None and "bleu" in row]
+        if scores and max(scores) > best.get((each["minutes"], start), (0.0, []))[0]:
+            what = each["what"].removeprefix("the same as ")
+            line = [f"{each['minutes']}", start, what, f"{each['cpu_minutes']:.0f}", f"{max(scores):.1f}"]
+            best[each["minutes"], start] = max(scores), line
+    head = ["budget, minutes", "first parameters", "best try", "minutes", "BLEU"]
+    return table(head, [line for _, (_, line) in sorted(best.items())], text=True)
 
 
 def load(name: str) -> list[dict[str, Any]]:
@@ -166,7 +177,3 @@ def table(head: list[str], rows: list[list[str]], text: bool = False) -> str:
 
 def _number(count: int | None) -> str:
     return "N" if count is None else str(count)
-
-
-if __name__ == "__main__":
-    print(readme())

@@ -10,19 +10,19 @@ padir() { .venv/bin/python -m padir "$@"; }
 
 make_environment
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"  # large pages for large arrays, where Linux grants them
-paper=(--random padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin --strategy mask_predict)
+paper=(--model padir=configs/model/padir_6_6.gin ar=configs/model/ar_6_6.gin --strategy mask_predict)
 peers=()
 .venv/bin/python -c 'import ctranslate2' 2> /dev/null && peers=(--ctranslate2 int8)
 
 # The paper's size, random weights; mask_predict makes all four passes, where padir stops at a fixed point.
-padir benchmark "${paper[@]}" --tokens 30 --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
-    --batch_size 1 --sentences 10 --repeats 3 --output results/speed_30_tokens
-padir benchmark "${paper[@]}" --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" \
-    --batch_size 32 --sentences 32 --repeats 5 --output results/speed_30_tokens_batch_32
-padir benchmark "${paper[@]}" --tokens 100 --beam 1 --batch_size 1 --sentences 10 --repeats 3 \
+padir benchmark "${paper[@]}" --set tokens=30 --top_k 1 5 --beam 1 5 --precision float32 int8 "${peers[@]}" \
+    --batch_size 1 --set sentences=10 repeats=3 --output results/speed_30_tokens
+padir benchmark "${paper[@]}" --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" \
+    --batch_size 32 --set sentences=32 repeats=5 --output results/speed_30_tokens_batch_32
+padir benchmark "${paper[@]}" --set tokens=100 --beam 1 --batch_size 1 --set sentences=10 repeats=3 \
     --output results/speed_100_tokens
-padir benchmark --random padir=configs/model/padir_6_6.gin --strategy mask_predict --tokens 128 --top_k 5 \
-    --batch_size 16 --sentences 16 --repeats 1 --output results/speed_128_tokens_batch_16
+padir benchmark --model padir=configs/model/padir_6_6.gin --strategy mask_predict --set tokens=128 --top_k 5 \
+    --batch_size 16 --set sentences=16 repeats=1 --output results/speed_128_tokens_batch_16
 # Deep encoders and shallow decoders, with two and four passes.
 shapes=()
 for shape in padir_6_6 padir_6_2 padir_9_1 padir_12_1 ar_6_6 ar_6_2 ar_12_1; do
@@ -30,40 +30,34 @@ for shape in padir_6_6 padir_6_2 padir_9_1 padir_12_1 ar_6_6 ar_6_2 ar_12_1; do
 done
 mkdir -p runs
 .venv/bin/python scripts/numbers_shortlist.py runs/numbers.shortlist.npz
-common=(--strategy mask_predict --num_steps 2 4 --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" --sentences 32)
-padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 1 --repeats 3 --output results/speed_shapes_batch_1
-padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 32 --repeats 5 --output results/speed_shapes_batch_32
-padir benchmark --random "${shapes[@]}" "${common[@]}" --batch_size 32 --repeats 5 \
+common=(--strategy mask_predict --num_steps 2 4 --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" --set sentences=32)
+padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 1 --set repeats=3 --output results/speed_shapes_batch_1
+padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 32 --set repeats=5 --output results/speed_shapes_batch_32
+padir benchmark --model "${shapes[@]}" "${common[@]}" --batch_size 32 --set repeats=5 \
     --shortlist runs/numbers.shortlist.npz --output results/speed_shapes_batch_32_shortlist
 # What a list of 4,096 ids saves, and a pass fewer: short sentences halt after 2.7 on average, long ones hardly do.
-padir benchmark "${paper[@]}" --num_steps 3 4 --tokens 30 --beam 1 --precision float32 int8 "${peers[@]}" \
-    --shortlist none runs/numbers.shortlist.npz --batch_size 1 --sentences 10 --repeats 3 \
+padir benchmark "${paper[@]}" --num_steps 3 4 --set tokens=30 --beam 1 --precision float32 int8 "${peers[@]}" \
+    --shortlist none runs/numbers.shortlist.npz --batch_size 1 --set sentences=10 repeats=3 \
     --output results/speed_30_tokens_shortlist
-padir benchmark "${paper[@]}" --num_steps 3 4 --tokens 30 --beam 1 --shortlist none runs/numbers.shortlist.npz \
-    --batch_size 32 --sentences 32 --repeats 3 --output results/speed_30_tokens_batch_32_shortlist
+padir benchmark "${paper[@]}" --num_steps 3 4 --set tokens=30 --beam 1 --shortlist none runs/numbers.shortlist.npz \
+    --batch_size 32 --set sentences=32 repeats=3 --output results/speed_30_tokens_batch_32_shortlist
 
 # The models that come with padir: quality beside speed, on short sentences and on long ones.
 if [[ -f data/tatoeba_de_en/manifest.json ]]; then
     # Its programs need more memory mappings than Linux allows by default: sysctl -w vm.max_map_count=262144
     padir benchmark --data data/tatoeba_de_en --mode refine causal verify --num_steps 1 4 --top_k 1 5 --beam 1 5 \
-        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --sentences 160 --repeats 2 --output results/speed_de_en
-    # Drafts that an autoregressive model verifies, on short sentences and on long ones.
-    padir benchmark --model de_en_ar --draft none de_en de_en:num_steps=2 de_en:num_steps=4 de_en:follow=place \
-        de_en:follow=refine de_en:block=7 jacobi copy --beam 1 --data data/tatoeba_de_en --split validation --batch_size 1 \
-        --sentences 200 --repeats 5 --output results/speed_verified
-    padir benchmark --model de_en_ar --draft none de_en de_en:block=7 jacobi --beam 1 --data data/bible_de_en \
-        --split validation --batch_size 1 --sentences 60 --repeats 5 --output results/speed_verified_long
+        --precision float32 int8 "${peers[@]}" --batch_size 1 32 --set sentences=160 repeats=2 --output results/speed_de_en
     [[ -f runs/general.shortlist.npz ]] || padir shortlist --data data/tatoeba_de_en data/bible_de_en data/mlqe_pe_de_en \
         --output runs/general.shortlist.npz
     padir benchmark --data data/bible_de_en --top_k 1 --rerank own --beam 1 --precision float32 int8 "${peers[@]}" \
-        --shortlist none runs/general.shortlist.npz --batch_size 1 --sentences 60 --repeats 3 \
+        --shortlist none runs/general.shortlist.npz --batch_size 1 --set sentences=60 repeats=3 \
         --output results/speed_de_en_long
 fi
 
 # Training at the published size, on real lengths: captions, and news of some 32 tokens.
 for data in multi30k_de_en wmt_dev_de_en; do
     if [[ -f "data/$data/manifest.json" ]]; then
-        padir benchmark --train 5 --gin_file=configs/run/speed.gin --vocab_size 32100 --data "data/$data" \
+        padir benchmark --steps 5 --gin_file=configs/run/speed.gin --set vocab_size=32100 --data "data/$data" \
             --output "results/speed_training_$data"
     fi
 done

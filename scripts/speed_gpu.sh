@@ -21,16 +21,16 @@ fi
 measure() {  # NAME ARGUMENTS: four passes of padir with 1 and 5 hypotheses, against greedy and beam search
     local name="$1"
     shift
-    "$python" -m padir benchmark --random "${models[@]}" --vocab_size "$vocabulary" --strategy mask_predict \
-        --precision bfloat16 --top_k 1 5 --beam 1 5 --repeats "$repeats" --output "$output/speed_gpu_$name" "$@"
+    "$python" -m padir benchmark --model "${models[@]}" --set vocab_size="$vocabulary" --strategy mask_predict \
+        --precision bfloat16 --top_k 1 5 --beam 1 5 --set repeats="$repeats" --output "$output/speed_gpu_$name" "$@"
 }
 
 for tokens in 30 100; do
-    measure "${tokens}_tokens" --tokens "$tokens" --batch_size "${sizes[@]}" --sentences "$sentences"
+    measure "${tokens}_tokens" --set tokens="$tokens" --batch_size "${sizes[@]}" --set sentences="$sentences"
 done
 if [[ -n "${1:-}" ]]; then
-    measure real_lengths --data "$1" --batch_size 1 --sentences "$sentences"
-    [[ -n "${DRY_RUN:-}" ]] || "$python" -m padir benchmark --train 20 --gin_file=configs/run/speed.gin \
-        --gin.ModelConfig.dtype='"bfloat16"' --gin.Batching.rows=256 --vocab_size 32100 --data "$1" \
+    measure real_lengths --data "$1" --batch_size 1 --set sentences="$sentences"
+    [[ -n "${DRY_RUN:-}" ]] || "$python" -m padir benchmark --steps 20 --gin_file=configs/run/speed.gin \
+        --gin.ModelConfig.dtype='"bfloat16"' --gin.Batching.rows=256 --set vocab_size=32100 --data "$1" \
         --output "$output/speed_gpu_training"
 fi

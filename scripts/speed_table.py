@@ -83,19 +83,7 @@ def table(results: Path = RESULTS) -> str:
         measured = _times_as_fast(ours, theirs)
         goal = "-" if target is None else f"{target:.1f}"
         lines.append(f"| {what} | {_ms(ours)} | {against} | {_ms(theirs)} | {measured} | {goal} |")
-    return "\n".join([*lines, "", *_memory(results), *_training(results)]) + "\n"
-
-
-def verified(name: str, results: Path = RESULTS) -> str:
-    """Format the table of drafts of results/speed_NAME.json, in whose first row nothing is drafted, in Markdown."""
-    rows = _rows(results, name)
-    lines = ["| draft | tokens a pass | passes of the drafter | speed (range) |", "|---|---:|---:|---:|"]
-    for row in rows:
-        scores = {each: score["value"] for each, score in row["scores"].items()}
-        draft = f"`{row['draft']['name']}`" if row["draft"] else "none"
-        tokens = f"{scores['tokens'] / scores['passes']:.2f} | {scores.get('draft_passes', 0):.2f}"
-        lines.append(f"| {draft} | {tokens} | {_times_as_fast(row, rows[0])} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def models(name: str, results: Path = RESULTS) -> str:
@@ -119,7 +107,7 @@ def models(name: str, results: Path = RESULTS) -> str:
         for size in sizes:
             cells += [f"{_p50(by_size[size]):.1f} ms", _times_as_fast(by_size[size], peers[size])]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def shapes(name: str, results: Path = RESULTS) -> str:
@@ -139,24 +127,25 @@ def shapes(name: str, results: Path = RESULTS) -> str:
         against = [*(own[name, _precision(row)] for name in ("ar_6_6", "ar_6_2", "ar_12_1")), peers[0]]
         cells = ["-" if row is other else _times_as_fast(row, other) for other in against]
         lines.append(f"| {row['model']} | {row['num_steps'] or 'one per token'} | {_ms(row)} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _rows(results: Path, name: str) -> list[Row]:
     return json.loads((results / f"speed_{name}.json").read_text())["rows"]
 
 
-def _memory(results: Path) -> list[str]:
+def memory(results: Path = RESULTS) -> str:
+    """Format the memory of refining in Markdown."""
     (row,) = _rows(results, "128_tokens_batch_16")
     needed = row["scores"]["temporaries_mb"]["value"]
-    return [
-        f"Refining 16 sentences of 128 tokens with 5 hypotheses needs {needed:.0f} MB of XLA temporaries (target: at"
-        " most 750; the published implementation: 2,991).",
-        "",
-    ]
+    return (
+        "| XLA's temporaries of refining | MB | target at most | the published implementation |\n|---|---:|---:|---:|\n"
+        f"| 16 sentences of 128 tokens, 5 hypotheses | {needed:.0f} | 750 | 2,991 |"
+    )
 
 
-def _training(results: Path) -> list[str]:
+def training(results: Path = RESULTS) -> str:
+    """Format the speed of training in Markdown."""
     lines = [
         "| training, 83M parameters, two stages, float32 | target tokens/s | padding | of a matrix product's speed |"
         " times the published (target) |",
@@ -172,7 +161,7 @@ def _training(results: Path) -> list[str]:
             f"| {what} | {metrics['tokens_per_second']:.0f} | {metrics['padding_share']:.1%} |"
             f" {metrics['share_of_matmul']:.0%} | {times:.1f} ({target:.1f}) |"
         )
-    return lines
+    return "\n".join(lines)
 
 
 def _is_peer(row: Row) -> bool:
@@ -212,4 +201,4 @@ def _ms(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(table(), memory(), training(), sep="\n\n")

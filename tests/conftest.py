@@ -1,9 +1,11 @@
 """Tests run on the CPU, and every jaxtyping annotation of padir is checked while they do."""
 
+import contextlib
 import gc
 import os
 import shutil
 import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,14 +18,15 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "")
 if version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-# What one test compiles, others need, and so do the commands that tests start. Every worker has its own folder: JAX
-# writes an entry in place, and a reader of half an entry warns. One that is named keeps the programs from run to run.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# What one test compiles, others need, and so do other workers, the commands that tests start, and the next run. JAX
+# writes an entry in place; a reader of half an entry compiles, and warns, which pyproject.toml ignores.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/padir-tests-{os.getuid()}")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import jax
 import jaxtyping
 import pytest
+from _pytest.doctest import DoctestModule
 
 # Tracing makes millions of objects that live on: looking for garbage so often takes a twentieth of the time.
 gc.set_threshold(100_000, 20, 20)
@@ -33,6 +36,12 @@ ROOT = Path(__file__).parents[1] / "padir"
 CHECKED = [f"padir.{path.stem}" for path in ROOT.iterdir() if path.stem != "data"]
 CHECKED += [f"padir.data.{path.stem}" for path in (ROOT / "data").iterdir() if path.stem != "toy"]
 jaxtyping.install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Looks for no examples in test files: a file that cannot be imported would be skipped there, and not fail."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,6 +58,31 @@ def endless_patience():
     from padir.reporting import patience
 
     patience.SECONDS = 3_600.0
+
+
+@pytest.fixture(scope="session")
+def vocab_path(tmp_path_factory):
+    """The vocabulary of counted words (`support.small_corpus`) as a file."""
+    from support.small_corpus import small_tokenizer
+
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
+    small_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer(vocab_path):
+    from padir.text.tokenizer import Tokenizer
+
+    return Tokenizer.load(vocab_path)
+
+
+@pytest.fixture(scope="session")
+def translator(tokenizer):
+    """A model that refines, of random weights."""
+    from support.tiny_model import random_translator
+
+    return random_translator(tokenizer)
 
 
 @pytest.fixture
@@ -70,8 +104,14 @@ def blank_config():
     config.clear()
 
 
-def pytest_unconfigure():
-    shutil.rmtree(f"{tempfile.gettempdir()}/padir-tests-{os.getpid()}", ignore_errors=True)
+def pytest_configure():
+    """Removes what was compiled more than a week ago."""
+    compiled, week = Path(tempfile.gettempdir()) / f"padir-tests-{os.getuid()}", 7 * 24 * 3_600.0
+    compiled.mkdir(mode=0o700, exist_ok=True)
+    for entry in compiled.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another worker removes it, too
+            if time.time() - entry.stat().st_mtime > week:
+                entry.unlink()
 
 
 @pytest.fixture

@@ -9,17 +9,16 @@ import pytest
 from padir import config
 from padir.cli import main
 from padir.data.plan import Batching
-from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import STRATEGIES, MaskPredict, Padir, Threshold
 from padir.refinement.transitions import Lifted
+from padir.training.causal import Causal
 from padir.training.config import Intervals, TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Adam, Cosine
-from padir.training.teacher_forcing import TeacherForcing
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs").rglob("*.gin"))
@@ -43,11 +42,10 @@ class TestOrder:
         assert (made.width, made.heads, made.mlp) == (32, 4, 9)
         assert made.head_dim == ModelConfig().head_dim
 
-    def test_a_file_includes_another_from_a_search_path(self, tmp_path):
-        (tmp_path / "inner").mkdir()
-        write(tmp_path / "inner", "ModelConfig.width = 8\n", "base.gin")
+    def test_a_file_includes_another_beside_it(self, tmp_path):
+        write(tmp_path, "ModelConfig.width = 8\n", "base.gin")
         outer = write(tmp_path, 'include "base.gin"\nModelConfig.mlp = 9\n')
-        config.parse([outer], [], [str(tmp_path / "inner")])
+        config.parse([outer])
         assert config.configured(ModelConfig)() == ModelConfig(width=8, mlp=9)
 
     def test_parsing_again_forgets(self):
@@ -74,15 +72,15 @@ class TestOrder:
         config.check_overrides()
 
     def test_an_unbound_argument_is_made_of_the_configuration(self, tmp_path):
-        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "LengthSearch.top_k=3"]
+        bindings = ["Uniform.rate=0.5", "Objective.length_weight=2.0", "Decoding.top_k=3"]
         config.parse([], bindings)
         objective = config.argument(TrainConfig, "objective")
         assert objective == Objective(Uniform(0.5), length_weight=2.0)
-        assert config.configured(Decoding)().lengths == LengthSearch(top_k=3)
-        assert config.configured(Decoding)(lengths=LengthSearch(top_k=7)).lengths == LengthSearch(top_k=7)
+        assert config.configured(Decoding)().top_k == 3
+        assert config.configured(Decoding)(top_k=7).top_k == 7
         config.check_overrides()
-        config.parse([], [*bindings, "train.objective=@TeacherForcing()"])
-        assert config.argument(TrainConfig, "objective") == TeacherForcing()
+        config.parse([], [*bindings, "train.objective=@Causal()"])
+        assert config.argument(TrainConfig, "objective") == Causal()
 
 
 class TestInstances:
@@ -93,7 +91,7 @@ class TestInstances:
         # jit keys on both, and the model card on the class.
         assert hash(made) == hash(Objective(corruption=Mask(0.5))) and type(made.corruption) is Mask
 
-    @pytest.mark.parametrize("kind", [Objective, TeacherForcing])
+    @pytest.mark.parametrize("kind", [Objective, Causal])
     def test_what_saves_memory(self, kind):
         name = kind.__name__
         config.parse([], [f"train.objective=@{name}()", f"{name}.positions_at_once=512", "ModelConfig.remat=True"])
@@ -114,11 +112,9 @@ class TestInstances:
         assert config.configured(Decoding)() == Decoding(strategy=Threshold(0.75))
 
     def test_nested(self):
-        bindings = ["Decoding.lengths=@LengthSearch()", "LengthSearch.top_k=5", "LengthSearch.offsets=(-1, 0, 1)"]
+        bindings = ["Decoding.top_k=5", "Decoding.adjacent=True"]
         config.parse([], [*bindings, "Decoding.canvas=@Uniform()", "Adam.learning_rate=@Cosine()", "Cosine.peak=2e-3"])
-        assert config.configured(Decoding)() == Decoding(
-            lengths=LengthSearch(top_k=5, offsets=(-1, 0, 1)), canvas=Uniform()
-        )
+        assert config.configured(Decoding)() == Decoding(top_k=5, adjacent=True, canvas=Uniform())
         assert config.configured(Adam)() == Adam(learning_rate=Cosine(peak=2e-3))
 
     def test_a_wrong_value_is_refused_by_its_class(self):
@@ -147,7 +143,7 @@ class TestClassesOfOnesOwn:
         assert "my_strategies.Mine.patience = 3" in config.operative()  # and the binding of num_steps counts as used
 
     def test_the_command_line_allows_their_module(self, mine, monkeypatch, capsys):
-        monkeypatch.setattr("padir.cli.translating._translate", lambda args: print(config.configured(Decoding)()))
+        monkeypatch.setattr("padir.cli.translating.run_translate", lambda args: print(config.configured(Decoding)()))
         assert main(["translate", "--gin_file", mine]) == 2
         assert "add --allow_imports" in capsys.readouterr().err
         assert main(["translate", "--gin_file", mine, "--allow_imports", "my_strategies"]) == 0
@@ -181,8 +177,8 @@ class TestImports:
         "\n  \n# from\nimport harmful # padir",
         "import harmful_or_not\nimport harmful",
         "from __gin__ import dynamic_registration\nimport harmful",
-        "from __gin__ import dynamic_registration\nimport padir.data.mixture",
-        "import padir.data.mixture",
+        "from __gin__ import dynamic_registration\nimport padir.data.prepared",
+        "import padir.data.prepared",
         "ModelConfig:\n  width = 8\nimport harmful",
     ]
 
@@ -203,8 +199,9 @@ class TestImports:
             config.parse([], [f"SIZE=1\n{text}"], allow_imports=allowed)
 
     def test_a_path_that_looks_like_a_package_imports_nothing(self, tmp_path):
+        (tmp_path / "apart").mkdir()  # an included file is found beside the one that includes it
         with pytest.raises(PadirError, match="a gin file is missing"):
-            config.parse([write(tmp_path, 'include "harmful/inner/x.gin"\n')])
+            config.parse([write(tmp_path / "apart", 'include "harmful/inner/x.gin"\n')])
 
     def test_gin_is_left_as_it_was(self, tmp_path):
         before = gin_config.ParseContext.process_import, list(gin_config._FILE_READERS)
@@ -255,9 +252,9 @@ class TestWrongTypes:
             ("ModelConfig.tied=1", "must be of type bool, got 1"),
             ("ModelConfig.width=True", "must be of type int, got True"),
             ("ModelConfig.mlp_activations='relu'", "must be of type tuple"),
-            ("LengthSearch.offsets=(0, 'x')", "must be of type tuple"),
+            ("Decoding.top_k='x'", "must be of type int"),
             ("Uniform.rate='x'", "must be of type float, got 'x'"),
-            ("Decoding.strategy=padir", r"Strategy.*got 'padir': write an instance as @Name\(\)"),
+            ("Decoding.strategy=3", "Strategy.*got 3: write an instance as"),
             ("Objective.corruption=mask", r"Corruption, got 'mask': write an instance as @Name\(\)"),
         ],
     )
@@ -267,7 +264,7 @@ class TestWrongTypes:
 
     @pytest.mark.parametrize(
         "binding",
-        ["Uniform.rate=1", "Batching.max_segments=None", "LengthSearch.offsets=[0, 1]", "ModelConfig.width=%SIZE"],
+        ["Uniform.rate=1", "Batching.max_segments=None", "Decoding.strategy='padir'", "ModelConfig.width=%SIZE"],
     )
     def test_what_fits_passes(self, binding):
         config.parse([], ["SIZE=8", binding])
@@ -312,6 +309,28 @@ class TestWrongNames:
             with pytest.raises(PadirError, match=f"write {name}, without {module} in front"):
                 config.parse(files, bindings)
 
+    def test_an_included_file_is_not_quoted(self, tmp_path):
+        (tmp_path / "secret").write_text("pass:word\n")
+        (tmp_path / "a.gin").write_text(f"include '{tmp_path}/secret'\n")
+        with pytest.raises(PadirError, match="a.gin cannot be read as gin configuration, line 1") as error:
+            config.parse([str(tmp_path / "a.gin")])
+        assert "pass:word" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "M0 = 1\n" + "".join(f"M{i} = ({f'%M{i - 1}, ' * 9})\n" for i in range(1, 12)),
+                "stands for more than 10,000",
+            ),
+            (f"X = ({'1, ' * 10**6})\n", "must be at most 65,536 bytes"),
+        ],
+    )
+    def test_small_files_of_huge_values_are_refused_at_once(self, tmp_path, text, message):
+        (tmp_path / "a.gin").write_text(text + "Decoding.top_k = %M11\n")
+        with pytest.raises(PadirError, match=message):
+            config.parse([str(tmp_path / "a.gin")])
+
     def test_in_a_file_the_line_is_told(self, tmp_path):
         file = write(tmp_path, "ModelConfig.width = 8\nModelConfig.headz = 2\n")
         with pytest.raises(PadirError, match=r"headz.*some\.gin.*line 2.*did you mean 'heads'\?"):
@@ -326,7 +345,7 @@ class TestWrongNames:
 def test_a_shipped_configuration_parses_and_makes_its_objects(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     config.parse([str(path)])  # a name that does not exist is an error here
-    for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding, LengthSearch):
+    for item in (ModelConfig, Objective, Batching, Intervals, Cosine, Adafactor, Adam, Decoding):
         assert isinstance(config.configured(item)(), item)
     if path.parts[1] == "run":
         assert isinstance(config.macro("DATASET"), str | tuple) and isinstance(config.macro("MODEL_DIR"), str)

@@ -1,57 +1,47 @@
-"""The check of the built documentation notices links that lead nowhere and pages that load something from elsewhere."""
+"""Pages that show code or quote messages: the code runs, and the messages are those of the library."""
 
-import runpy
+import re
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "docs_check.py"
-PAGE = '<h1 id="top">padir</h1><a href="{link}">x</a>'
+import padir
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 
 
-@pytest.fixture(scope="module")
-def check():
-    if not SCRIPT.exists():
-        pytest.skip("needs a checkout with scripts/")
-    return runpy.run_path(str(SCRIPT))["check"]
+@pytest.fixture(scope="module", autouse=True)
+def pages():
+    if not DOCS.exists():
+        pytest.skip("needs a checkout with docs/")
 
 
-@pytest.mark.parametrize(
-    "link",
-    [
-        "#top",
-        "other/#there",
-        "other/index.html",
-        "https://example.org/of-another-site",
-        "https://github.com/padir/padir/blob/main/pyproject.toml",
-    ],
-)
-def test_links_that_lead_somewhere_are_no_faults(check, tmp_path, link):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "index.html").write_text('<h2 id="there">x</h2>')
-    (tmp_path / "index.html").write_text(PAGE.format(link=link))
-    assert list(check(tmp_path)) == []
+def test_the_snippets_of_the_cookbook_run(translator, monkeypatch):
+    monkeypatch.setattr(padir.Translator, "load", lambda *_, **__: translator)
+    names = {"__name__": "cookbook"}
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "cookbook.md").read_text(), re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, "docs/cookbook.md", "exec"), names)
+    assert len(names["translations"]) == len(names["table"]["en"]) == 2
+    assert names["refined"].passes_B.tolist() == [3, 3]
 
 
-@pytest.mark.parametrize(
-    "link", ["#nowhere", "missing/", "../outside.html", "https://github.com/padir/padir/blob/main/missing.py"]
-)
-def test_links_that_lead_nowhere_are_faults(check, tmp_path, link):
-    (tmp_path / "index.html").write_text(PAGE.format(link=link))
-    (fault,) = check(tmp_path)
-    assert fault.startswith("index.html: ")
+def test_the_messages_are_those_of_the_library():
+    source = "".join(path.read_text() for path in (ROOT / "padir").rglob("*.py"))
+    # Texts that adjoin, over the end of a line, are one text; what a brace holds is shown as "...".
+    text = re.sub(r"""["']\s+f?["']""", "", source)
+    messages = re.findall(r"^\| `(.*?)` \|", (DOCS / "messages.md").read_text(), re.MULTILINE)
+    assert len(messages) >= 20
+    parts = [part for message in messages for part in message.split("...")]
+    assert [part for part in parts if part.strip() and part not in text] == []
 
 
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("index.html", '<script src="https://cdn.example/x.js"></script>'),
-        ("index.html", '<link rel="stylesheet" href="//fonts.example/css">'),
-        ("style.css", "@import 'https://fonts.example/css';"),
-        ("style.css", "a { background: url(//cdn.example/x.png) }"),
-    ],
-)
-def test_what_is_loaded_from_elsewhere_is_a_fault(check, tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    (fault,) = check(tmp_path)
-    assert fault.startswith(f"{name}: loads ")
+def test_links_between_pages_lead_to_pages():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text()):
+            made = target in ("objectives.md", "speed_tables.md", "contributing.md", "changelog.md")
+            made = made or (
+                target.startswith("results/") and (ROOT / target).exists()
+            )  # the site copies these pictures
+            assert re.match(r"\w+:", target) or made or (page.parent / target).exists(), f"{page.name}: {target}"

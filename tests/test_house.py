@@ -11,15 +11,11 @@ import padir
 ROOT = Path(padir.__file__).parent
 TESTS = Path(__file__).parent
 
-MAX_PARAMETERS, MAX_CODE_LINES, MAX_FILE_LINES, MAX_TEST_NAME = 8, 60, 275, 70
+MAX_PARAMETERS, MAX_CODE_LINES, MAX_FILE_LINES, MAX_TEST_NAME = 8, 60, 400, 70
 
 MANY_PARAMETERS: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
-LONG_FILES: dict[str, str] = {
-    "data/toy/nouns.py": "a table of the built-in grammar, one noun a line",
-    "models/transformer.py": "the interface of the model: every method that others call, with its arguments",
-    "interop/standalone.py": "it is copied into every exported folder and imports nothing of padir",
-}
+LONG_FILES: dict[str, str] = {}
 
 # A docstring that opens with one of these words says what its neighbours know and a search does not find.
 VAGUE = {"What", "Whether", "Where", "Which", "Whose", "How", "Why", "Of", "It", "Its", "They", "Those", "That", "Such"}

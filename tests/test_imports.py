@@ -9,6 +9,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ ROOT = Path(padir.__file__).parent
 
 # A package may import from those before it; whoever adds one gives it its place. tests/ has the same folders.
 ORDER = """
-    errors checks storage reporting distributed text refinement data metrics pretrained models training decoding
-    evaluation serve jobs interop ising analysis benchmark compilation config cli __main__
+    errors checks storage reporting distributed text refinement readout data metrics pretrained models training decoding
+    evaluation serve jobs interop studies measuring config cli __main__
 """.split()
 
 # Nothing of this may come with `import padir`.
@@ -102,6 +103,13 @@ def test_packages_import_from_earlier_ones(name):
     assert not wrong
 
 
+@pytest.mark.parametrize("aside", ["studies", "measuring"])
+def test_only_the_command_line_uses_what_stands_beside_the_library(aside):
+    """Commands find studies and measurements when they run; gin and the library do without both."""
+    users = {name for name in NAMES if package(name) != aside and any(package(i) == aside for i in imports_of(name))}
+    assert {package(name) for name in users} <= {"cli", "config"}
+
+
 def test_no_imports_in_a_circle():
     """Modules of one package may use each other, in one direction."""
     graph = {name: imports_of(name) - {name} for name in NAMES if name}
@@ -112,12 +120,12 @@ def test_no_imports_in_a_circle():
     ("package", "allowed"),
     [
         ("gin", {"config"}),
-        ("tensorflow", {"interop.tfds_sets", "metrics.bleurt", "interop.t5x.adapter.features"}),
-        ("seqio", {"interop.tfds_sets", "interop.t5x.adapter.features", "interop.t5x.adapter.refinement_model"}),
+        ("tensorflow", {"interop.tfds_sets", "metrics.bleurt", "interop.t5x.adapter"}),
+        ("seqio", {"interop.tfds_sets", "interop.t5x.adapter"}),
         ("tensorflow_datasets", set()),
-        ("t5x", {f"interop.t5x.adapter{name}" for name in ("", ".refinement_model", ".setup")}),
+        ("t5x", {"interop.t5x.adapter"}),
         *((package, set()) for package in ("pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib")),
-        ("tokenizers", {"metrics.similarity", "metrics.wordpiece"}),
+        ("tokenizers", {"metrics.bleurt"}),
         ("torch", set()),
         ("starlette", {"serve.app", "serve.connections"}),
         ("uvicorn", {"serve.server", "serve.connections"}),
@@ -181,8 +189,23 @@ def python(code):
 LOADED = "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
 
 
+def test_words_that_run_nothing_load_no_jax():
+    """Help, the version and messages about wrong words come at once."""
+    wrong = [["fly"], ["translate", "--num_stepz", "3"], ["prepare", "--vocab"], ["compile", "--what", "fly"]]
+    words = [["--help"], ["--version"], [], *wrong]
+    code = f"""
+        import contextlib, io, json, sys
+        from padir.cli.entry import main
+        for words in {words}:
+            with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+                main(words)
+    """
+    assert not set(python(f"{textwrap.dedent(code)}\n{LOADED}")) & {"jax", "numpy", "flax", *HEAVY}
+
+
 def test_import_padir_stays_light():
-    loaded = set(python(f"import json, sys, padir; {LOADED}"))
+    assert not {"jax", "numpy"} & set(python(f"import json, sys, padir; {LOADED}"))
+    loaded = set(python(f"import json, sys, padir; [getattr(padir, name) for name in padir.__all__]; {LOADED}"))
     assert {"jax", "flax", "sentencepiece"} <= loaded
     assert not loaded & HEAVY
 

@@ -5,7 +5,6 @@ share, and `arguments` and `corpora` turn parsed options into decoding options, 
 each hold the commands of one group, which parse, call the library and print.
 """
 
-from padir.cli.commands import build_parser
-from padir.cli.entry import main
+from padir.cli.entry import build_parser, main
 
 __all__ = ["build_parser", "main"]

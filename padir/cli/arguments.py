@@ -3,37 +3,93 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import contextlib
+import inspect
 import itertools
-import os
-from collections.abc import Iterable, Sequence
+import json
+import pkgutil
+import typing
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from padir.cli.options import given
-from padir.decoding.drafters import load_draft
-from padir.decoding.modes import in_mode
-from padir.decoding.options import Decoding, Prune, foreign_option
-from padir.decoding.rerank import RULES, OwnScore, Rerank
-from padir.decoding.rescoring import rescorer
-from padir.decoding.search import Beam, Sampling, Search
-from padir.decoding.shortlist import Shortlist
+from padir.checks import fits, type_name
+from padir.cli.options import SEVERAL
+from padir.decoding.options import Decoding, foreign_option, mode_of, option_table
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
-from padir.pretrained import PRETRAINED, model_folder
 from padir.reporting.patience import told
 from padir.storage.files import is_address
 
-_SEVERAL = ("strategy", "top_k", "rerank", "num_steps", "beam", "shortlist", "draft")
-# Options whose values `Decoding.changed` takes as they are.
-_PLAIN = ("num_steps", "batch_size", "seed", "strategy", "top_k", "adjacent", "offsets", "draws", "n_best")
-_OF_REFINING = (
-    *("num_steps", "strategy", "top_k", "adjacent", "offsets", "draws"),
-    *("keep", "rerank", "brevity", "length_weight", "n_best"),
-)
-_OF_CAUSAL = ("beam", "length_penalty", "sample", "draft")
+
+def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Values of the options that are on the command line, lists as tuples; options that are not given are left out."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
+
+
+def named_value(word: str, option: str) -> tuple[str, Any]:
+    """Split NAME=VALUE; a JSON value is parsed, and any other value is text.
+
+    >>> named_value("top_k=3", "--set"), named_value("strategy=padir", "--set")
+    (('top_k', 3), ('strategy', 'padir'))
+    """
+    name, separator, value = word.partition("=")
+    if not separator:
+        raise PadirError(option, "of words NAME=VALUE", word)
+    with contextlib.suppress(ValueError):
+        return name, json.loads(value)
+    return name, value
+
+
+def named_values(words: Iterable[str], option: str) -> dict[str, Any]:
+    """The values of words NAME=VALUE, by name.
+
+    Raises:
+      PadirError: a word has no value, or a name comes twice.
+    """
+    values: dict[str, Any] = {}
+    for name, value in (named_value(word, option) for word in words):
+        if name in values:
+            raise PadirError(f"{option} has {name} twice", remedy="give it one value")
+        values[name] = value
+    return values
+
+
+def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
+    """Values that --set gives to the parameters of a function or dataclass.
+
+    Args:
+      owner: the owner as the command's parser names it, such as "padir.data.prepared:LengthLimits".
+
+    Raises:
+      PadirError: the command has no such setting, or a value is not of its type.
+    """
+    values = {}
+    for name, value in named_values(args.set, "--set").items():
+        if name not in args.settings:
+            raise PadirError(f"there is no setting {name!r}", remedy=nearest(name, args.settings))
+        if args.settings[name] == owner:
+            parameters = inspect.signature(pkgutil.resolve_name(owner), eval_str=True).parameters
+            values[name] = _typed(name, value, parameters[name].annotation) if name in parameters else value
+    return values
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """A value of the annotated type: for a sequence, text is split at blanks, or at commas between numbers."""
+    several = [
+        each for each in (hint, *typing.get_args(hint)) if typing.get_origin(each) in (tuple, Sequence, Collection)
+    ]
+    if several and isinstance(value, str):  # strategies have commas of their own
+        of_numbers = typing.get_args(several[0])[0] in (int, float)
+        value = [named_value(f"={word}", name)[1] for word in value.split(",")] if of_numbers else value.split()
+    elif several and not isinstance(value, list):
+        value = [value]
+    if not fits(value, hint):
+        raise PadirError(name, f"of type {type_name(hint)}", value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> Decoding:
@@ -50,114 +106,67 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
     if args.gin:
         from padir import config
 
-        base = _with_gin(default)
-        if args.command != "train":  # training uses further bindings
-            config.check_overrides()
+        base = with_gin(default)
+        config.check_overrides()
     said = vars(args) | chosen
-    said = {name: value for name, value in said.items() if value is not None}
-    changes: dict[str, Any] = {name: said[name] for name in _PLAIN if name in said}
-    if "keep" in said:
-        changes["prune"] = Prune(said["keep"])
-    if "shortlist" in said:
-        changes["shortlist"] = None if said["shortlist"] == "none" else Shortlist.load(said["shortlist"])
-    if {"rerank", "brevity", "length_weight"} & said.keys():
-        changes["rerank"] = _rerank(said.get("rerank"), said.get("brevity"), said.get("length_weight"), base.rerank)
-    if "draft" in said:
-        with told(f"loading the draft {said['draft']}"):
-            changes["draft"] = None if said["draft"] == "none" else load_draft(said["draft"])
-    if {"beam", "length_penalty", "sample"} & said.keys():
-        changes["search"] = _search(said.get("beam"), said.get("length_penalty"), said.get("sample"), base.search)
+    changes: dict[str, Any] = {name: said[name] for name in option_table() if said.get(name) is not None}
+    for name in ("shortlist", "draft"):
+        if changes.get(name) == "none":
+            changes[name] = None
     return base.changed(**changes)
 
 
-def _with_gin(default: Decoding) -> Decoding:
+def with_gin(default: Decoding) -> Decoding:
     """Decoding options with the values that gin binds, and the default's values for everything else."""
     from padir import config
 
-    configured, bound = config.configured(Decoding)(), config.bound(Decoding)
-    changes = {name: getattr(configured, name) for name in bound}
-    for part in {"lengths", "rerank", "search"} - bound:  # gin may bind fields of the class that the default has
-        value, own = getattr(configured, part), getattr(default, part)
-        if type(value) is type(own):
-            fields = {name: getattr(value, name) for name in config.bound(type(own))}
-            changes[part] = dataclasses.replace(own, **fields)
+    configured = config.configured(Decoding)()
+    changes: dict[str, Any] = {name: getattr(configured, name) for name in config.bound(Decoding)}
     return default.changed(**changes)
 
 
 def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **chosen: Any) -> list[Decoding]:
     """Decoding options for every combination of values, for options that take several values."""
-    axes = [getattr(args, name) or [None] for name in _SEVERAL]
+    axes = [getattr(args, name, None) or [None] for name in SEVERAL]
     return [
-        decoding_of(args, default, **dict(zip(_SEVERAL, values, strict=True)), **chosen)
+        decoding_of(args, default, **dict(zip(SEVERAL, values, strict=True)), **chosen)
         for values in itertools.product(*axes)
     ]
 
 
-def _search(beam: int | None, length_penalty: float | None, temperature: float | None, base: Search) -> Search:
-    """Search by --sample, or by --beam and --length_penalty; gin's search supplies the other settings."""
-    if temperature is not None:
-        if beam is not None or length_penalty is not None:
-            raise PadirError("give either --sample or --beam with its --length_penalty, not both")
-        return dataclasses.replace(base if isinstance(base, Sampling) else Sampling(), temperature=temperature)
-    changes: dict[str, Any] = {"size": beam, "alpha": length_penalty}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    return dataclasses.replace(base if isinstance(base, Beam) else Beam(), **changes)
-
-
-def _rerank(how: str | None, brevity: float | None, length_weight: float | None, base: Rerank) -> Rerank:
-    """Rerank rule by --rerank, --brevity and --length_weight; gin's rule supplies the other settings."""
-    settings = {} if brevity is None else {"brevity": brevity}
-    if how == "own" or (how is None and isinstance(base, OwnScore)):
-        settings |= {} if length_weight is None else {"length_weight": length_weight}
-        return dataclasses.replace(base if isinstance(base, OwnScore) else OwnScore(), **settings)
-    if length_weight is not None:
-        raise PadirError(f"--length_weight belongs to --rerank own, got {how or base}")
-    with_brevity = {name: rule for name, rule in RULES.items() if hasattr(rule, "brevity")}
-    belongs = f"--brevity belongs to --rerank {', '.join(with_brevity)} or MODEL_DIR"
-    if how is None:
-        how = next((name for name, rule in with_brevity.items() if type(rule) is type(base)), None)
-    if how is None:
-        raise PadirError(f"{belongs}, got {base}: name one of them")
-    if how not in RULES:
-        if os.sep not in how and not os.path.exists(model_folder(how)):
-            known = nearest(how, [*RULES, *PRETRAINED])
-            raise PadirError(f"--rerank {how!r} is neither a rule nor a model directory", remedy=known)
-        return rescorer(how, **settings)
-    if how in with_brevity:
-        return dataclasses.replace(with_brevity[how], **settings)  # pyright: ignore
-    if settings:
-        raise PadirError(f"{belongs}: minimum Bayes risk ignores lengths")
-    return RULES[how]
-
-
 def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Sequence[Decoding] = ()) -> None:
-    """Check that the options apply to the kind of at least one model, and that --rerank has hypotheses to choose from.
+    """Check that each option applies to a mode of at least one model, and that --rerank has hypotheses to choose from.
 
     Raises:
       PadirError: an option applies to none of the models, or --rerank to none of the decodings.
     """
-    if len({model.causal for model in models}) == 1:
-        causal = models[0].causal
-        for name in _OF_REFINING if causal else _OF_CAUSAL:
-            if getattr(args, name, None) is not None:
-                raise foreign_option(f"--{name}", models[0])
-    most = max((_hypotheses(decoding) for decoding in decodings), default=None)
-    rules = getattr(args, "rerank", None) or []
-    if most == 1 and any(how != "own" for how in ([rules] if isinstance(rules, str) else rules)):
+    given = [name for name in option_table() if getattr(args, name, None) is not None]
+    modes = [mode for mode in _words(getattr(args, "mode", None)) or ([None] if "draft" not in given else ["verify"])]
+    found: set[str] = set()
+    errors = []
+    for mode, model in itertools.product(modes, models):
+        try:
+            found.add(mode_of(Decoding(mode=mode), model))
+        except PadirError as error:
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    for name in given:
+        if found and not found & {*option_table()[name].modes}:
+            raise foreign_option(f"--{name}", next(iter(found)), models[0])
+    most = max((decoding.top_k * decoding.draws for decoding in decodings), default=None)
+    if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
         raise PadirError(
-            "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k, --offsets or"
-            " --draws)"
+            "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k or --draws)"
         )
     if most is not None and (getattr(args, "n_best", None) or 0) > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
         raise PadirError("--n_best", expected, args.n_best, "raise --top_k or --draws")
 
 
-def _hypotheses(decoding: Decoding) -> int:
-    """Number of hypotheses that a sentence has at the end: top-k lengths × offsets × draws, or as many as are kept."""
-    search = decoding.lengths
-    number = search.top_k * len(set(search.offsets)) * search.draws
-    return number if decoding.prune is None else min(number, decoding.prune.keep)
+def _words(value: Any) -> list[Any]:
+    """The values of an option that takes one value, several or none."""
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def named_model(model: str) -> tuple[str, str]:
@@ -171,57 +180,20 @@ def named_model(model: str) -> tuple[str, str]:
 
 
 def load_model(args: argparse.Namespace, sharding: Sharding | None = None, *, step: int | None = None) -> Translator:
-    """Load the model of --model, at a step of its training run, in the precision of --precision."""
+    """Load the model of --model, at a step of its training run."""
     with told(f"loading {args.model}"):
-        translator = Translator.load(args.model, step=step, sharding=sharding)
-    translator = in_precisions("", translator, given(args, "precision").values())[0][1]
-    mode = getattr(args, "mode", None)
-    return translator if mode is None else in_mode(translator, mode)
+        return Translator.load(args.model, step=step, sharding=sharding)
 
 
 def load_models(
     args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
-    """Load every model, as DIR or NAME=DIR, at --step, in every precision of --precision.
-
-    Dual models are loaded in every mode of --mode.
-
-    Raises:
-      PadirError: a mode is given, but no model is dual.
-    """
+    """Load every model, as DIR or NAME=DIR, at --step."""
     loaded: list[tuple[str, Translator]] = []
     for name, folder in map(named_model, models):
         with told(f"loading {folder}"):
-            translator = Translator.load(folder, step=args.step, sharding=sharding)
-        loaded += in_precisions(name, translator, args.precision or ())
-    return in_modes(loaded, args.mode or ())
-
-
-def in_precisions(name: str, translator: Translator, precisions: Iterable[str]) -> list[tuple[str, Translator]]:
-    """One (name, translator) pair for each precision; without precisions, the unchanged translator alone."""
-    made = {
-        "int8": lambda: (f"{name}, int8", translator.quantised()),
-        "bfloat16": lambda: (f"{name}, bfloat16", translator.in_bfloat16()),
-        "float32": lambda: (name, translator),
-    }
-    return [made[precision]() for precision in precisions] or [(name, translator)]
-
-
-def in_modes(models: list[tuple[str, Translator]], modes: Sequence[str]) -> list[tuple[str, Translator]]:
-    """The models, with each dual one in every mode; without modes, the unchanged models.
-
-    Raises:
-      PadirError: there are modes, but no model is dual.
-    """
-    if modes and not any(translator.card.config.dual for _, translator in models):
-        in_mode(models[0][1], modes[0])  # says what is wrong
-    made = []
-    for name, translator in models:
-        if modes and translator.card.config.dual:
-            made += [(f"{name}, {mode}", in_mode(translator, mode)) for mode in modes]
-        else:
-            made.append((name, translator))
-    return made
+            loaded.append((name, Translator.load(folder, step=args.step, sharding=sharding)))
+    return loaded
 
 
 def sharding_of(args: argparse.Namespace) -> Sharding:

@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from padir.data.sources import ParallelText, Source
+from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.interop.tfds_sets import get_source
+from padir.storage.copies import fetched
+from padir.text.languages import pair_of
 
 
 def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
@@ -29,6 +31,10 @@ def source_of(args: argparse.Namespace) -> Source:
     files = files_of(args)
     if args.task and files:
         raise PadirError("give either --task or files, not both")
+    if not files and args.languages:
+        raise PadirError("--languages names the languages of files", remedy="give files, or leave it out")
+    if args.data_dir and not args.task:
+        raise PadirError("--data_dir is the folder of a task's files", remedy="give --task, or leave it out")
     if args.task:
         return get_source(args.task, args.data_dir)
     if files:
@@ -45,32 +51,29 @@ def source_of(args: argparse.Namespace) -> Source:
 
 
 def _parallel_text(languages: str | None, files: dict[str, tuple[str, ...]]) -> ParallelText:
-    source_language, separator, target_language = (languages or "").partition("-")
-    if not separator or not source_language or not target_language:
-        raise PadirError(f"files need --languages SRC-TGT, such as de-en, got {languages!r}")
-    for split, paths in files.items():
-        if len(paths) > 2:
-            raise PadirError(f"--{split} takes one .tsv file or two text files, got {len(paths)}")
-    single: dict[str, Any] = {split: paths[0] if len(paths) == 1 else paths for split, paths in files.items()}
-    return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **single)
+    if languages is None:
+        raise PadirError("files need --languages SRC-TGT, such as de-en")
+    source_language, target_language = pair_of(languages)
+    return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **files)
 
 
 def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Prepared folders of --data, or of gin's DATASET.
+    """Prepared folders of --data, or of gin's DATASET, which each process fetches from an address.
 
     Raises:
-      PadirError: neither names a folder.
+      PadirError: neither names a folder, or a process cannot fetch one.
     """
     from padir import config
 
     folders = args.data or config.macro("DATASET")
     if not folders:
         raise PadirError("no data: give --data DIR, or --gin.DATASET=DIR")
-    return (folders,) if isinstance(folders, str) else tuple(folders)
+    names = [folders] if isinstance(folders, str) else folders
+    return agreed("the data", lambda: tuple(str(fetched(name)) for name in names), lambda _: "")
 
 
 def test_set_of(args: argparse.Namespace) -> TestSet:
-    """Test set of --data or of a corpus; a test set from files has the files' name.
+    """Test set of --data or of a corpus; a test set from files is named after the files.
 
     Raises:
       PadirError: there is no test set, or more than one.
@@ -78,9 +81,16 @@ def test_set_of(args: argparse.Namespace) -> TestSet:
     files = files_of(args)
     if args.data and (args.task or files):
         raise PadirError("give either --data, or --task or files, not both")
+    if others := sorted(files.keys() - {args.split}):
+        raise PadirError(f"--split {args.split} reads no files of --{others[0]}", remedy="give files of one split")
     if args.data:
+        if args.languages or args.data_dir:
+            raise PadirError("--data has languages and files of its own", remedy="leave out --languages and --data_dir")
         return TestSet.of_prepared(args.data, args.split)
     test_set = TestSet.of_source(source_of(args), args.split)
     if files:
-        test_set = dataclasses.replace(test_set, task=Path(files[args.split][0]).name.split(".")[0])
+        names = dict.fromkeys(Path(path).name.split(".")[0] for path in files[args.split])
+        test_set = dataclasses.replace(
+            test_set, task="+".join(names) if len(files[args.split]) > 2 else next(iter(names))
+        )
     return test_set

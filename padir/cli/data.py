@@ -3,95 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
+from padir.cli.arguments import chosen, given
 from padir.cli.console import print_splits, tell, warn
 from padir.cli.corpora import source_of
-from padir.cli.options import common_options, corpus_options, given, sentinels_option, setting
-from padir.data.manifest import LengthLimits
-from padir.data.mixture import Mixture
 from padir.data.prepare import prepare
-from padir.data.prepared import load_manifest, load_tokenizer
+from padir.data.prepared import LengthLimits, Mixture, load_manifest, load_tokenizer
 from padir.decoding.shortlist import Shortlist
 from padir.jobs import learn_shortlist
 from padir.reporting import tables
+from padir.reporting.patience import told
 from padir.storage.copies import sent_folder
 from padir.text import tokenizer
 from padir.text.tokenizer import Tokenizer
 
 
-def add_vocab(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
-    setting(parser, tokenizer.train, "size", "number of pieces, without sentinels")
-    sentinels_option(parser)
-    setting(parser, tokenizer.train, "max_lines", "sample a larger corpus down to this number of lines")
-    setting(
-        parser,
-        tokenizer.train,
-        "character_coverage",
-        "share of the corpus's characters that get a piece; other characters are spelt in bytes",
-    )
-    corpus_options(parser, "train", "validation", "test")
-    common_options(parser)
-    parser.set_defaults(run=_vocab)
-
-
-def _vocab(args: argparse.Namespace) -> dict[str, Any]:
+def run_vocab(args: argparse.Namespace) -> dict[str, Any]:
     source = source_of(args)
     split = "train" if "train" in source.splits else source.splits[0]
     texts = (text for pair in source.pairs(split) for text in pair)
-    settings = given(args, "size", "num_sentinels", "max_lines", "character_coverage")
-    trained = tokenizer.train(texts, args.output, **settings)
+    settings = given(args, "size") | chosen(args, "padir.text.tokenizer:train")
+    with told("training a vocabulary, which reads the whole split"):
+        trained = tokenizer.train(texts, args.output, **settings)
     tell(f"{args.output}: {trained.num_pieces:,} pieces and {trained.ids.num_sentinels} sentinels")
     return {"file": args.output, "pieces": trained.num_pieces, "sha256": trained.sha256}
 
 
-def add_prepare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
-    sentinels_option(parser)
-    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    setting(parser, LengthLimits, "max_source_tokens", "drop pairs with longer sources")
-    setting(parser, LengthLimits, "max_target_tokens", "drop pairs with longer targets")
-    setting(parser, LengthLimits, "max_length_ratio", "drop pairs whose lengths have a larger ratio", type=float)
-    setting(parser, prepare, "records_per_shard", "number of records in one file")
-    parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
-    corpus_options(parser, "train", "validation", "test")
-    common_options(parser)
-    parser.set_defaults(run=_prepare)
-
-
-def _prepare(args: argparse.Namespace) -> dict[str, Any]:
-    source, vocabulary = source_of(args), Tokenizer.load(args.vocab, **given(args, "num_sentinels"))
-    limits = LengthLimits(**given(args, "max_source_tokens", "max_target_tokens", "max_length_ratio"))
-    shards = given(args, "records_per_shard")
+def run_prepare(args: argparse.Namespace) -> dict[str, Any]:
+    source, vocabulary = (
+        source_of(args),
+        Tokenizer.load(args.vocab, **chosen(args, "padir.text.tokenizer:Tokenizer.load")),
+    )
+    limits = LengthLimits(**chosen(args, "padir.data.prepared:LengthLimits"))
+    if args.dedupe:
+        limits = dataclasses.replace(limits, drop=tuple(dict.fromkeys((*limits.drop, "duplicate"))))
+    shards = chosen(args, "padir.data.prepare:prepare")
     with sent_folder(args.output) as output:
         manifest = prepare(source, vocabulary, output, limits, overwrite=args.overwrite, **shards)
     print_splits(args.output, manifest)
     return manifest.to_json()
 
 
-def add_shortlist(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "The lists are learned by IBM Model 1 on the training split; decoding with --shortlist then computes logits for"
-        " listed pieces only. Recall is measured on the validation split: the share of target tokens (EOS included),"
-        " and of whole targets, that the lists of their batches contain."
-    )
-    parser.add_argument(
-        "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
-    setting(parser, learn_shortlist.learn, "candidates", "maximum number of target pieces per source piece")
-    setting(parser, learn_shortlist.learn, "frequent", "number of most frequent pieces that belong to every list")
-    setting(parser, learn_shortlist.learn, "iterations", "iterations of expectation maximisation")
-    setting(parser, learn_shortlist.learn, "most_pairs", "maximum number of pairs to learn from", option="pairs")
-    common_options(parser)
-    parser.set_defaults(run=_shortlist)
-
-
-def _shortlist(args: argparse.Namespace) -> dict[str, Any]:
-    settings = given(args, "candidates", "frequent", "iterations")
-    if args.pairs is not None:
-        settings["most_pairs"] = args.pairs
+def run_shortlist(args: argparse.Namespace) -> dict[str, Any]:
+    settings = chosen(args, "padir.jobs.learn_shortlist:learn")
     learned = learn_shortlist.learn(Mixture(tuple(args.data)), **settings)
     learned.save(args.output)
     kept = learned.describe()

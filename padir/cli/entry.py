@@ -1,49 +1,39 @@
-"""`main`: run one command of the command line, with its configuration, exit status and error messages.
+"""All commands of `padir`, in groups; `main` parses the words of a command, then runs it.
 
-Every command takes gin configuration (--gin_file FILE, --gin.NAME=VALUE, --gin_search_paths DIR) and --json FILE for
-its results.
+Nothing here imports JAX, so help, the version and messages about wrong words appear at once. The module of a command,
+which holds its `run_NAME`, is imported when the command runs. Every command takes gin configuration (--gin_file FILE,
+--gin.NAME=VALUE) and --json FILE for its results.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
-import jax
-
-from padir.cli.commands import build_parser
-from padir.cli.completion import script
-from padir.cli.console import own_words, tell, without_controls
-from padir.decoding.program_cache import compile_cache
-from padir.distributed.platforms import ignore_absent_tpus
-from padir.errors import PadirError, first_line
-from padir.reporting.patience import tell_of_compiling, told_of_stopping
-from padir.storage.files import check_local, check_writable, is_address, write_json
-from padir.storage.remote import RemoteFolder, Unreachable
+from padir import __version__
+from padir.cli import options as use
+from padir.cli import options_of_study as study
+from padir.cli.options import common_options
+from padir.cli.parser import Parser
 
 _GIN = "--gin."
-# Options that may be addresses, and commands whose --output may be one.
-_ADDRESSES = ("data", "model", "model_dir", "checkpoints", "rerank")
-_SENDING = ("prepare", "distill", "average")
 _INTERRUPTED = 130  # exit status, as of shells
-# Options that set a parameter of another name; `padir vocab` has a --size of its own.
-_OPTIONS = {"size": ("size", "beam"), "alpha": ("length_penalty",), "temperature": ("sample",)}
 
 
 def command() -> NoReturn:
     """Run the command of this process, and exit with its status.
 
-    An interrupted process exits at once: a program that XLA was compiling would hold up the exit and then crash it.
+    An interrupted process exits at once, because a program that XLA is compiling would delay the exit and then crash.
     Several processes exit in the ordinary way, which lets them leave each other in order.
     """
     status = main()
-    if status == _INTERRUPTED and not jax.distributed.is_initialized():
+    jax = sys.modules.get("jax")
+    if status == _INTERRUPTED and not (jax and jax.distributed.is_initialized()):
         for stream in filter(None, (sys.stdout, sys.stderr)):
             with contextlib.suppress(OSError):
                 stream.flush()
@@ -68,135 +58,230 @@ def main(argv: Sequence[str] | None = None) -> int:
     bindings = [word.removeprefix(_GIN) for word in words if word.startswith(_GIN)]
     words = [word for word in words if not word.startswith(_GIN)]
     parser = build_parser(words[:1])
+    names = [binding.partition("=")[0] for binding in bindings]
+    if twice := [name for name in names if names.count(name) > 1]:
+        parser.error(f"{_GIN}{twice[0]} is given twice")
     args = parser.parse_args(words)
-    if args.command is None and not args.print_completion:
+    if args.command is None:
         parser.print_help(sys.stderr)
         return 2
-    ignore_absent_tpus()
-    compile_cache()
-    tell_of_compiling()
-    with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
     try:
-        with told_of_stopping():
-            if args.print_completion:
-                print(script(build_parser(), args.print_completion))
-                _flush()
-            else:
-                _run(args, bindings)
-    except PadirError as error:
-        return _fail(str(_with_option(error, args)), 1 if isinstance(error, Unreachable) else 2)
-    except BrokenPipeError:
-        _discard_output()
-        return 141
-    except (MemoryError, RuntimeError) as error:  # XLA's error for too little memory is a RuntimeError
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return _fail(f"out of memory ({first_line(error)}): use smaller batches, or shorter rows")
-    except OSError as error:
-        _discard_output()
-        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        from padir.cli.running import run  # imports JAX
+
+        return run(args, bindings)
     except KeyboardInterrupt as interrupt:
-        saved = own_words(str(interrupt))
-        print(f"padir: stopped{': ' + saved if saved else ''}", file=sys.stderr)
+        saved = str(interrupt).partition("\n")[0]  # gin adds lines about its calls
+        with contextlib.suppress(OSError):  # the terminal is gone
+            print(f"padir: stopped{saved and ': '}{saved}", file=sys.stderr)
         return _INTERRUPTED
-    return getattr(args, "status", 0)
 
 
-def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
-    """Parse the gin configuration, run the command and write its results as JSON."""
-    _check_addresses(args)
-    args.bindings = bindings
-    args.gin = bool(args.gin_file or bindings or args.command == "train")
-    if args.gin:
-        from padir import config
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of the command line.
 
-        config.parse(args.gin_file, bindings, args.gin_search_paths, args.allow_imports)
-    if hasattr(args, "coordinator"):
-        _join(args)
-    if getattr(args, "coordinator", None):
-        from padir.distributed.processes import from_first
+    Attributes:
+      name: the word after `padir`; "t5x" has two actions, each with its own parser.
+      module: the module of `padir.cli` that has the command's `run_NAME`.
+      sentence: one sentence that says what the command does.
+      example: words that follow the name in the example of its help.
+      options: adds its options to its parser.
+    """
 
-        from_first(lambda: _check_results(args))
-    else:
-        _check_results(args)
-    results = args.run(args)
-    if args.json and results is not None and _is_first(args):  # else a command or another process has written them
-        write_json(args.json, results)
-    _flush()
+    name: str
+    module: str
+    sentence: str
+    example: str
+    add: Callable[[Parser], None]
 
-
-def _check_results(args: argparse.Namespace) -> None:
-    """Check that the files of results can be written, before any work."""
-    for name in ("output", "json", "html", "hypotheses"):
-        path = getattr(args, name, None)
-        if isinstance(path, str) and not is_address(path):  # `compare` reads several --hypotheses
-            check_writable(path, file=name != "output")
-            if name != "output" or args.command == "translate":
-                _tell_of_new_folder(Path(path).absolute().parent)
+    def options(self, parser: Parser) -> None:
+        """Add the command's options, and those that every command has."""
+        self.add(parser)
+        if self.name != "t5x":
+            common_options(parser)
 
 
-def _check_addresses(args: argparse.Namespace) -> None:
-    """Refuse addresses such as gs://bucket/run where only files are read or written, and unknown ones everywhere."""
-    for name, value in vars(args).items():
-        for word in value if isinstance(value, list) else [value]:
-            if name == "texts" or not isinstance(word, str):  # a sentence may begin with an address
-                continue
-            if name in _ADDRESSES or (name == "output" and args.command in _SENDING):
-                if is_address(word):
-                    RemoteFolder.at(word)
-            else:
-                check_local(word)
+GROUPS = {
+    "data": (
+        Command(
+            "vocab",
+            "data",
+            "Train a vocabulary on both sides of a corpus.",
+            "--task toy_de_en --size 2400 --output data/vocab.model",
+            use.vocab_options,
+        ),
+        Command(
+            "prepare",
+            "data",
+            "Tokenise a corpus into records.",
+            "--task toy_de_en --vocab data/vocab.model --output data/toy",
+            use.prepare_options,
+        ),
+        Command(
+            "shortlist",
+            "data",
+            "Learn which pieces each source piece is translated to, for --shortlist.",
+            "--data data/toy --output data/shortlist.npz",
+            use.shortlist_options,
+        ),
+    ),
+    "train": (
+        Command(
+            "train",
+            "training",
+            "Train a model, or resume a training run.",
+            "toy_cpu --data data/toy --model_dir runs/toy --steps 5000",
+            use.train_options,
+        ),
+        Command(
+            "average",
+            "training",
+            "Average checkpoints of a training run into one model.",
+            "--model_dir runs/toy --last 3 --output runs/toy_average",
+            use.average_options,
+        ),
+        Command(
+            "distill",
+            "training",
+            "Write a teacher's translations as a training set.",
+            "--model runs/teacher --data data/toy --output data/toy_distilled",
+            use.distill_options,
+        ),
+    ),
+    "use": (
+        Command(
+            "translate",
+            "translating",
+            "Translate sentences or the lines of a file, one line out for each.",
+            '--trace "Wo ist der Bahnhof?"',
+            use.translate_options,
+        ),
+        Command(
+            "score",
+            "translating",
+            "Compute log-probabilities of given translations.",
+            "--model runs/toy --input de.txt --target en.txt",
+            use.score_options,
+        ),
+        Command(
+            "list",
+            "listing",
+            "List the configurations, models, strategies and corpora that come with padir.",
+            "strategies",
+            use.list_options,
+        ),
+        Command(
+            "serve",
+            "translating",
+            "Serve a model over HTTP, with a page that shows the refinement steps.",
+            "--port 8000",
+            use.serve_options,
+        ),
+    ),
+    "measure": (
+        Command(
+            "evaluate",
+            "evaluating",
+            "Translate and score a test set with one model or several.",
+            "--model runs/toy --data data/toy --num_steps 1 4 --output results/toy",
+            study.evaluate_options,
+        ),
+        Command(
+            "tables",
+            "evaluating",
+            "Make tables in the paper's layout from JSON files of `padir evaluate`.",
+            "results/toy.json",
+            study.tables_options,
+        ),
+        Command(
+            "compare",
+            "evaluating",
+            "Compare translations by a paired bootstrap test.",
+            "--languages de-en --target en.txt baseline.txt mine.txt",
+            study.compare_options,
+        ),
+        Command(
+            "benchmark",
+            "measuring",
+            "Time several ways of translating, side by side.",
+            "--task toy_de_en --num_steps 1 4 --set sentences=16",
+            study.benchmark_options,
+        ),
+        Command(
+            "compile",
+            "measuring",
+            "Compile a configuration's programs for TPUs that need not be here.",
+            "--topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train",
+            study.compile_options,
+        ),
+    ),
+    "exchange": (
+        Command(
+            "export",
+            "exchanging",
+            "Write a model as StableHLO programs, or its weights for other frameworks.",
+            "--model runs/toy --output exported/toy",
+            study.export_options,
+        ),
+        Command(
+            "t5x",
+            "exchanging",
+            "Read and write T5X checkpoints; T5X itself is not needed.",
+            "export --model runs/toy --output t5x/toy",
+            study.t5x_options,
+        ),
+    ),
+    "study": (
+        Command(
+            "ising",
+            "measuring",
+            "Run the paper's Ising experiments and check its theorems exactly.",
+            "fig1 --set samples=1000 --output results/fig1",
+            study.ising_options,
+        ),
+        Command(
+            "analyse",
+            "measuring",
+            "Analyse a model: attention, dependency between positions, refinement.",
+            "attention --task toy_de_en --output results/attention",
+            study.analyse_options,
+        ),
+    ),
+}
 
 
-def _tell_of_new_folder(folder: Path) -> None:
-    if not folder.exists():
-        tell(f"padir: {folder} does not exist, and will be made")
+def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """Build the parser of the command line.
+
+    Args:
+      names: commands that get their options, or None for all.
+    """
+    parser = Parser(
+        prog="padir",
+        usage="padir [-h] [--version] COMMAND ...",
+        description="Generative-masked translation: draft a whole sentence, then refine it.",
+        epilog=_overview(),
+    )
+    parser.add_argument("--version", action="version", version=f"padir {__version__}")
+    commands = parser.add_subparsers(dest="command", prog="padir", metavar="COMMAND", help=argparse.SUPPRESS)
+    for command in (command for group in GROUPS.values() for command in group):
+        one = commands.add_parser(command.name, help=command.sentence)
+        if names is None or command.name in names:
+            command.options(one)
+        one.epilog = f"example:\n{_example(command)}"
+        one.description = " ".join(filter(None, [command.sentence, one.description]))
+        one.set_defaults(module=command.module)
+    return parser
 
 
-def _join(args: argparse.Namespace) -> None:
-    """Join the other processes of the command, before anything asks for a device."""
-    if args.coordinator:
-        from padir.distributed.processes import join
-
-        join(args.coordinator, args.num_processes, args.process_id)
-    elif args.num_processes is not None or args.process_id is not None:
-        raise PadirError("--num_processes and --process_id need --coordinator HOST:PORT, at which processes meet")
-
-
-def _is_first(args: argparse.Namespace) -> bool:
-    """Tell whether this process is the one that writes files."""
-    if not getattr(args, "coordinator", None):
-        return True
-    from padir.distributed.processes import is_first
-
-    return is_first()
+def _overview() -> str:
+    """Every command with its sentence, by group."""
+    lines = []
+    for title, group in GROUPS.items():
+        lines += [f"{title}:", *(f"  {command.name:<11}{command.sentence}" for command in group), ""]
+    begin = next(command for command in GROUPS["use"] if command.name == "translate")
+    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command. To begin:", _example(begin)])
 
 
-def _with_option(error: PadirError, args: argparse.Namespace) -> PadirError:
-    """Replace a parameter in an error by the command-line option that sets it, if the option's value was refused."""
-    parameter = error.what.rpartition(".")[2]
-    for option in _OPTIONS.get(parameter, (parameter,)):
-        given = getattr(args, option, None)
-        if given is not None and error.got in (given if isinstance(given, list) else [given]):
-            return error.renamed(f"--{option}")
-    return error
-
-
-def _flush() -> None:
-    """Flush standard output now, as a failure at the end of the process would print a traceback."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def _discard_output() -> None:
-    """Discard output that standard output no longer accepts, or Python would try to write it again at exit."""
-    try:
-        _flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(message: str, status: int = 2) -> int:
-    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
-    return status
+def _example(command: Command) -> str:
+    return f"  padir {command.name} {command.example}"

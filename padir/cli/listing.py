@@ -1,44 +1,31 @@
-"""`padir list`: configurations, models, strategies and corpora that come with padir, with a line about each."""
+"""`padir list`, and the configurations that come with padir: their names, headers and files."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import textwrap
 from pathlib import Path
 
-import padir
-from padir.cli.options import common_options
 from padir.data.sources import SOURCES
+from padir.errors import PadirError, nearest
 from padir.interop.tfds_sets import TFDS_SETS
 from padir.pretrained import PRETRAINED
 from padir.refinement.strategies import STRATEGIES
 
 
-def add_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", choices=[*_LISTS], help="what to list (all)")
-    common_options(parser)
-    parser.set_defaults(run=_list)
-
-
-def _list(args: argparse.Namespace) -> dict[str, dict[str, str]]:
+def run_list(args: argparse.Namespace) -> dict[str, dict[str, str]]:
     found = {kind: listed() for kind, listed in _LISTS.items() if args.kind in (None, kind)}
     for kind, lines in found.items():
         width = max(map(len, lines), default=0)
-        print(f"{kind}:", *(f"  {name:<{width}}  {line}" for name, line in lines.items()), "", sep="\n")
+        wrapper = textwrap.TextWrapper(120, initial_indent="  ", subsequent_indent=" " * (width + 4))
+        print(f"{kind}:", *(wrapper.fill(f"{name:<{width}}  {line}") for name, line in lines.items()), "", sep="\n")
     return found
 
 
 def _configs() -> dict[str, str]:
-    """Each gin file, as --gin_file takes it, with the first line of its header."""
-    package = Path(padir.__file__).parent
-    folder = next(place / "configs" for place in (package.parent, package) if (place / "configs" / "run").is_dir())
-    files = sorted(folder.rglob("*.gin"))
-    return {f"configs/{file.relative_to(folder).as_posix()}": _header(file) for file in files}
-
-
-def _header(file: Path) -> str:
-    first = file.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    """Each configuration, as `padir train` and --gin_file take it, with the first paragraph of its header."""
+    return {name: header(file) for name, file in configurations().items()}
 
 
 def _strategies() -> dict[str, str]:
@@ -58,3 +45,36 @@ def _tasks() -> dict[str, str]:
 
 
 _LISTS = {"configs": _configs, "models": lambda: PRETRAINED, "strategies": _strategies, "tasks": _tasks}
+
+
+def configurations() -> dict[str, Path]:
+    """Gin files by name: "toy_cpu" of configs/run/, and "ablation/stages_1" of the other folders."""
+    package = Path(__file__).parents[1]
+    folder = next(place / "configs" for place in (package.parent, package) if (place / "configs" / "run").is_dir())
+    files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.gin"))}
+    return {name.removeprefix("run/"): file for name, file in files.items()}
+
+
+def config_file(name: str) -> str:
+    """The gin file of a configuration's name; a path to a gin file stays as it is.
+
+    Raises:
+      PadirError: there is no such configuration; the message has the nearest name.
+    """
+    if name.endswith(".gin") or Path(name).is_file():
+        return name
+    known = configurations()
+    if name not in known:
+        remedy = f"{nearest(name, known)}" if len(name) > 1 else "`padir list configs` shows all"
+        raise PadirError(f"there is no configuration {name!r}", remedy=remedy)
+    return str(known[name])
+
+
+def header(file: Path) -> str:
+    """The first paragraph of the comment with which a file begins."""
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#") or line.strip() == "#":
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)

@@ -1,78 +1,34 @@
-"""Options that several commands share; defaults and types come from the dataclasses and functions that take the values.
+"""Options that several commands share, and options of the commands that make models and translate.
 
-An option that is not given is None, and is then left out of the call (`given`), so that gin's value or the default of
-the library holds.
+An option that is not given is None, and is left out of the call (`padir.cli.arguments.given`). So gin's value or the
+library's default holds. Nothing here imports JAX.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.modes import MODES
-from padir.decoding.options import Decoding
-from padir.decoding.rerank import OwnScore
-from padir.decoding.search import Beam
-from padir.pretrained import DEFAULT
-from padir.text.tokenizer import Tokenizer
+from padir.cli.parser import OF_FIELD, Parser, setting
 
-Options = argparse._ActionsContainer  # a parser or a group of options
+MODEL = "de_en"  # the default of --model
+MODES = ("refine", "causal", "verify")
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
-def setting(options: Options, owner: Callable[..., Any], name: str, about: str, **settings: Any) -> None:
-    """Add an option for a field of a dataclass, or for a parameter of a function.
-
-    The option has the type of the default, and its help ends with the default. A truth value has the options --NAME and
-    --no-NAME.
+def settings_option(parser: argparse.ArgumentParser, owners: dict[str, dict[str, str]]) -> None:
+    """Add --set NAME=VALUE for parameters that few commands have.
 
     Args:
-      owner: the dataclass or function.
-      name: the field or parameter; the option is called --NAME unless `settings` have another `option`.
-      about: help text without the default.
-      settings: further arguments of `add_argument`.
-
-    >>> parser = argparse.ArgumentParser()
-    >>> setting(parser, Decoding, "num_steps", "decoder passes")
-    >>> parser.parse_args(["--num_steps", "2"]).num_steps
-    2
+      owners: help texts by parameter, for each function or dataclass of `padir`, such as "text.tokenizer:train".
     """
-    default = default_of(owner, name)
-    kinds: dict[str, Any] = {"type": type(default)} if isinstance(default, int | float | str) else {}
-    if isinstance(default, bool):  # which is an int, too
-        kinds = {"action": argparse.BooleanOptionalAction}
-    option = settings.pop("option", name)
-    options.add_argument(f"--{option}", **(kinds | settings), help=f"{about}{_shown(default)}".replace("%", "%%"))
-
-
-def default_of(owner: Callable[..., Any], name: str) -> Any:
-    """Default of a dataclass's field or of a function's parameter."""
-    return inspect.signature(owner).parameters[name].default
-
-
-def _shown(default: Any) -> str:
-    """A default in parentheses, or "" for None."""
-    if default is None:
-        return ""
-    if isinstance(default, bool):
-        return f" ({'yes' if default else 'no'})"
-    if isinstance(default, tuple):
-        return f" ({' '.join(map(str, default))})"
-    return (
-        f" ({default:,})"
-        if isinstance(default, int)
-        else f" ({default:g})"
-        if isinstance(default, float)
-        else f" ({default})"
+    settings = {name: (f"padir.{owner}", text) for owner, texts in owners.items() for name, text in texts.items()}
+    action = parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="further settings:"
     )
-
-
-def given(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Values of the options that are on the command line, lists as tuples; options that are not given are left out."""
-    values = {name: getattr(args, name) for name in names}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None}
+    vars(action)["settings"] = settings
+    parser.set_defaults(settings={name: owner for name, (owner, _) in settings.items()})
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:
@@ -80,42 +36,36 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
     group.add_argument(
-        "--gin_search_paths",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder to look for gin files in; repeatable",
-    )
-    group.add_argument(
         "--allow_imports",
         action="append",
         default=[],
         metavar="MODULE",
-        help="let gin files import this module of yours, which runs it and them as programs; repeatable",
+        help="let gin files import this module, so that it and they can run code; repeatable",
     )
     about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
     group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
 
 
-def processes_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which several processes of the command find each other."""
-    hosts = parser.add_argument_group("several processes, each running this command (docs/devices.md)")
-    hosts.add_argument(
+def processes_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which several processes of the command find each other."""
+    parser.add_argument(
         "--coordinator",
-        metavar="HOST:PORT",
-        help="address of the first process; auto: taken from TPU, SLURM or MPI (default: a single process)",
+        metavar="HOST:PORT,N,I",
+        help="work together with other processes that run this command (docs/devices.md): the address of the first one,"
+        " the number of processes, and the number of this one, from 0; auto: taken from TPU, SLURM or MPI",
     )
-    hosts.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
-    hosts.add_argument("--process_id", type=int, metavar="I", help="number of this process, from 0")
 
 
 def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
     """Add the options that name parallel text, with files for these splits."""
-    group = parser.add_argument_group("parallel text: a known task, or files (plain or .gz; one .tsv, or two files)")
+    group = parser.add_argument_group(
+        "parallel text: a known task, or files: two of plain text, or any number of .tsv, .csv, .jsonl, .tmx, SGM, XML"
+        " (WMT's) or .parquet, plain or compressed"
+    )
     group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
     group.add_argument("--data_dir", metavar="DIR", help="folder of the task's files")
-    group.add_argument("--languages", metavar="SRC-TGT", help="languages of the files, such as de-en")
+    group.add_argument("--languages", metavar="SRC-TGT", help="languages of the files, such as de-en or zh_CN-en")
     for split in splits:
         group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
 
@@ -129,8 +79,8 @@ def test_set_options(parser: argparse.ArgumentParser, *splits: str) -> None:
 
 def model_option(parser: argparse.ArgumentParser) -> None:
     """Add --model with the default model that comes with padir."""
-    about = f"a model directory from `padir train`, or the name of a model that comes with padir ({DEFAULT})"
-    parser.add_argument("--model", default=DEFAULT, metavar="DIR", help=about)
+    about = f"a model directory from `padir train`, or the name of a model that comes with padir ({MODEL})"
+    parser.add_argument("--model", default=MODEL, metavar="DIR", help=about)
 
 
 def step_option(parser: argparse.ArgumentParser) -> None:
@@ -139,118 +89,253 @@ def step_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help=about)
 
 
-def sentinels_option(parser: argparse.ArgumentParser) -> None:
-    """Add --num_sentinels, the number of special ids after the pieces of the vocabulary."""
-    setting(parser, Tokenizer.load, "num_sentinels", "number of sentinel ids on top of the pieces")
-
-
-def dtype_option(parser: argparse.ArgumentParser) -> None:
-    """Add --dtype, the precision in which weights are stored."""
+def stored_precision_option(parser: argparse.ArgumentParser) -> None:
+    """Add --precision, here the precision in which weights are stored."""
     about = "precision of the stored weights (float32)"
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help=about)
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help=about)
 
 
-def mode_option(parser: argparse.ArgumentParser, **several: Any) -> None:
-    """Add --mode, the way in which a dual model writes."""
-    about = (
-        "how a dual model writes: refine drafts | causal, from left to right | verify, from left to right with its own"
-        " draft (refine); other models have one way"
-    )
-    parser.add_argument("--mode", choices=MODES, help=about, **several)
+# Type and metavar of the option for each field of `Decoding`, whose metadata have the help, and its default.
+_DECODING: dict[str, tuple[Any, str | None]] = {
+    "mode": (str, None),
+    "num_steps": (int, None),
+    "strategy": (str, "NAME[:FIELD=VALUE,...]"),
+    "canvas": (str, "NAME[:FIELD=VALUE,...]"),
+    "top_k": (int, None),
+    "adjacent": (bool, None),
+    "draws": (int, None),
+    "length_weight": (float, None),
+    "rerank": (str, "HOW"),
+    "brevity": (float, None),
+    "drop_repeats": (bool, None),
+    "blank_penalty": (float, None),
+    "beam": (int, None),
+    "length_penalty": (float, None),
+    "temperature": (float, None),
+    "n_best": (int, None),
+    "shortlist": (str, "FILE"),
+    "batch_size": (int, None),
+    "seed": (int, None),
+    "precision": (str, None),
+    "draft": (str, "MODEL"),
+}
+# Options that take several values, each of which makes a row of the table.
+_SEVERAL_REFINING = ("num_steps", "strategy", "top_k", "rerank", "blank_penalty")
+SEVERAL = ("mode", *_SEVERAL_REFINING, "beam", "shortlist", "precision", "draft")
 
 
-def precision_option(parser: argparse.ArgumentParser, **several: Any) -> None:
-    """Add --precision, the precision in which models compute."""
-    parser.add_argument(
-        "--precision",
-        **several,
-        choices=["float32", "bfloat16", "int8"],
-        help="precision of weights and matrix products: int8 is faster on a CPU, bfloat16 on a GPU or TPU; translations"
-        " may differ slightly (float32)",
-    )
-
-
-def steps_options(options: Options) -> None:
-    """Add --num_steps and --top_k with one value each."""
-    setting(options, Decoding, "num_steps", "decoder passes; default: the model's card, else")
-    setting(options, LengthSearch, "top_k", "number of most likely lengths to try; default: the model's card, else")
-
-
-def several_steps_options(options: Options) -> None:
-    """Add --num_steps and --top_k with several values, each of which makes a row."""
-    setting(options, Decoding, "num_steps", "decoder passes; several values make several rows", nargs="+")
-    setting(
-        options,
-        LengthSearch,
-        "top_k",
-        "number of most likely lengths to try; several values make several rows",
-        nargs="+",
-    )
-
-
-def decoding_options(parser: argparse.ArgumentParser, several: bool = False, batch_size: bool = True) -> None:
-    """Add the options that set fields of `Decoding`.
+def decoding_options(parser: argparse.ArgumentParser, several: bool = False, without: Sequence[str] = ()) -> None:
+    """Add an option for every field of `Decoding`.
 
     Args:
-      several: let some of the options take several values.
-      batch_size: add --batch_size, too.
+      several: let the options of `SEVERAL` take several values.
+      without: fields that get no option.
     """
-    many: dict[str, Any] = {"nargs": "+"} if several else {}
-    group = parser.add_argument_group(
-        "decoding (by default as gin's Decoding and LengthSearch say, else the model's card, else as shown)"
+    group = parser.add_argument_group("decoding (defaults: gin's Decoding, else the model's card, else as shown)")
+    for name, (kind, metavar) in _DECODING.items():
+        settings: dict[str, Any] = {"type": kind, "metavar": metavar}
+        if kind is bool:
+            settings = {"action": argparse.BooleanOptionalAction}
+        if choices := {"mode": MODES, "precision": PRECISIONS}.get(name):
+            settings = {"choices": choices, "type": str}
+        if several and name in SEVERAL:
+            settings["nargs"] = "+"
+        if name not in without:
+            setting(group, "padir.decoding:Decoding", name, OF_FIELD, **settings)
+
+
+CTRANSLATE2 = ("float32", "int8")
+SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
+
+
+def vocab_options(parser: Parser) -> None:
+    parser.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
+    owner = "text.tokenizer:train"
+    setting(parser, f"padir.{owner}", "size", "number of pieces, without sentinels")
+    coverage = "share of the corpus's characters that get a piece; other characters are spelt in bytes"
+    lines = "sample a larger corpus down to this number of lines"
+    settings_option(parser, {owner: SENTINELS | {"max_lines": lines, "character_coverage": coverage}})
+    corpus_options(parser, "train", "validation", "test")
+
+
+def prepare_options(parser: Parser) -> None:
+    parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    limits = {
+        "max_source_tokens": "drop pairs with longer sources",
+        "max_target_tokens": "drop pairs with longer targets",
+        "max_length_ratio": "drop pairs whose lengths have a larger ratio",
+        "drop": "drop training pairs with equal sides (equal) or in another script than their languages' (script)",
+    }
+    shards = {"records_per_shard": "number of records in one file"}
+    owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
+    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS})
+    parser.add_argument("--dedupe", action="store_true", help="drop training pairs that came before")
+    parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
+    corpus_options(parser, "train", "validation", "test")
+
+
+def shortlist_options(parser: Parser) -> None:
+    parser.description = (
+        "The lists are learned by IBM Model 1 on the training split; decoding with --shortlist then computes logits for"
+        " listed pieces only. Recall is measured on the validation split: the share of target tokens (EOS included),"
+        " and of whole targets, that the lists of their batches contain."
     )
-    group.add_argument(
-        "--strategy",
-        **many,
-        metavar="NAME[:FIELD=VALUE,...]",
-        help="refinement strategy, such as threshold:tau=0.9; default: the model's own",
+    parser.add_argument(
+        "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
     )
-    setting(group, LengthSearch, "adjacent", "the lengths of --top_k are neighbours of the most likely one")
-    offsets = "numbers added to each predicted length"
-    setting(group, LengthSearch, "offsets", offsets, type=int, nargs="+", metavar="OFFSET")
-    setting(group, LengthSearch, "draws", "random drafts of each length, of which the best is kept")
-    group.add_argument(
-        "--keep", type=int, help="number of hypotheses of a sentence that go on after the first step (all)"
+    parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
+    learning = {
+        "candidates": "maximum number of target pieces per source piece",
+        "frequent": "number of most frequent pieces that belong to every list",
+        "iterations": "iterations of expectation maximisation",
+        "most_pairs": "maximum number of pairs to learn from",
+    }
+    settings_option(parser, {"jobs.learn_shortlist:learn": learning})
+
+
+# Options of `padir train`, each the short name of a gin binding: the binding, its owner, its type and its help.
+_TRAINING = {
+    "steps": ("train.num_steps", "training.config:TrainConfig", int, "optimizer steps in all"),
+    "seed": ("train.seed", "training.config:TrainConfig", int, "seed of parameters, order of the data and noise"),
+    "rows": ("Batching.rows", "data.plan:Batching", int, "packed rows of a batch"),
+    "learning_rate": ("Cosine.peak", "training.optimizer:Cosine", float, "highest learning rate"),
+    "warmup": ("Cosine.warmup_steps", "training.optimizer:Cosine", int, "steps until the highest learning rate"),
+    "dropout": ("ModelConfig.dropout_rate", "models.config:ModelConfig", float, "share of activations dropped"),
+    "start_from": ("train.start_from", "training.config:TrainConfig", str, "model whose fitting parameters to take"),
+    "evaluate_every": ("Intervals.evaluate", "training.config:Intervals", int, "steps between validations; 0: none"),
+}
+
+
+def train_options(parser: Parser) -> None:
+    parser.description = (
+        "An option wins over --gin.NAME=VALUE, which wins over the files; of several files the last one wins."
+        " `padir list configs` shows the configurations that come with padir."
     )
-    group.add_argument(
-        "--rerank",
-        **many,
-        metavar="HOW",
-        help="choose among hypotheses by: own (the model's score) | causal (a dual model's score from left to right)"
-        " | pseudo (each token given all others) | mbr | mbr_bleu | an autoregressive MODEL_DIR (own)",
+    about = "configurations, such as toy_cpu or ablation/stages_1, or gin files, read in this order"
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help=about)
+    data = "prepared folders, also at addresses such as gs://BUCKET/DATA; gin's DATASET"
+    parser.add_argument("--data", nargs="+", metavar="DIR", help=data)
+    model_dir = "directory of the training run, or its address; gin's MODEL_DIR"
+    parser.add_argument("--model_dir", metavar="DIR", help=model_dir)
+    group = parser.add_argument_group("training; each option binds a parameter of the configuration")
+    for option, (binding, owner, kind, about) in _TRAINING.items():
+        name = binding.partition(".")[2]
+        setting(group, f"padir.{owner}", name, f"{about}; gin's {binding}", option=option, type=kind)
+    parser.set_defaults(binds={option: binding for option, (binding, *_) in _TRAINING.items()})
+    parser.add_argument(
+        "--validate",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="decoding options of validation, such as num_steps=4 top_k=3 batch_size=64; gin's Decoding",
     )
-    setting(group, OwnScore, "brevity", "not for mbr and mbr_bleu: divide the log-probability by tokens^BREVITY")
-    setting(group, OwnScore, "length_weight", "own: weight of the length's log-probability")
-    beam = "size of an autoregressive model's beam"
-    setting(group, Beam, "size", beam, option="beam", metavar="N", **many)
-    penalty = "exponent of the beam's length penalty; 0: none"
-    setting(group, Beam, "alpha", penalty, option="length_penalty", metavar="A")
-    group.add_argument(
-        "--sample",
-        type=float,
-        metavar="TEMPERATURE",
-        help="sample an autoregressive model's tokens at this temperature, without a beam; equal lines get equal"
-        " samples, another --seed gives others",
+    parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
+    processes_option(parser)
+    parser.meanings = {
+        "--num_steps": "--steps trains, --validate num_steps=N sets the decoder passes of validation",
+        "--batch_size": "--rows trains, --validate batch_size=N sets validation",
+        **dict.fromkeys(
+            ("--strategy", "--top_k", "--beam", "--rerank", "--draws"), "it decodes: give it to --validate"
+        ),
+        **dict.fromkeys(("--model", "--output"), "--model_dir names the run's directory"),
+        **dict.fromkeys(("--config", "--name"), "name the configuration without an option: padir train toy_cpu"),
+        "--epochs": "--steps counts batches",
+    }
+
+
+def average_options(parser: Parser) -> None:
+    parser.add_argument("--model_dir", required=True, metavar="DIR", help="directory of a training run")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
+    which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
+    parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
+    stored_precision_option(parser)
+    parser.add_argument(
+        "--decoding",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the model's default decoding options, such as top_k=5 brevity=1.5",
     )
-    group.add_argument(
-        "--shortlist",
-        **many,
-        metavar="FILE",
-        help="write only pieces that a file of `padir shortlist` lists for a batch's sources (none: all pieces)",
+    parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
+
+
+def distill_options(parser: Parser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="the teacher, a model from `padir train`")
+    parser.add_argument("--data", required=True, metavar="DIR", help="a prepared folder")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the pairs that the folder holds")
+    about = "search in CTranslate2, which is several times as fast on a CPU (autoregressive teachers, extra peers)"
+    parser.add_argument("--ctranslate2", choices=CTRANSLATE2, help=about)
+    processes_option(parser)
+    decoding_options(parser, without=("n_best",))
+
+
+def translate_options(parser: Parser) -> None:
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="sentences to translate (default: standard input, on a terminal with a prompt)",
     )
-    group.add_argument(
-        "--draft",
-        **many,
-        metavar="DRAFT",
-        help="speculative decoding: propose tokens that an autoregressive model verifies, several in one pass, for the"
-        " words of its greedy search in fewer passes: a padir MODEL_DIR | jacobi (the model's own guesses) | copy (the"
-        " source), with fields as in jacobi:block=4 (none)",
+    model_option(parser)
+    step_option(parser)
+    parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
+    parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
+    parser.add_argument(
+        "--jsonl",
+        action="store_true",
+        help="write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated",
     )
-    if batch_size:
-        setting(group, Decoding, "batch_size", "sentences decoded at once")
-    setting(
-        group,
-        Decoding,
-        "seed",
-        "seed of random drafts, or of sampling; with one seed, equal lines get equal translations",
+    parser.add_argument("--split", action="store_true", help="translate each sentence of a line by itself")
+    parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
+    parser.add_argument("--html", metavar="FILE", help="write a page with every step of the first 1,000 lines")
+    decoding_options(parser)
+
+
+def score_options(parser: Parser) -> None:
+    parser.add_argument("--model", required=True, metavar="DIR", help="a model from `padir train`")
+    step_option(parser)
+    parser.add_argument("--input", required=True, metavar="FILE", help="sources, one sentence a line")
+    parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
+    setting(parser, "padir.decoding:Decoding", "batch_size", "pairs scored at once")
+    output = "file of log-probability, tokens and mean (default: standard output)"
+    parser.add_argument("--output", metavar="FILE", help=output)
+
+
+def list_options(parser: Parser) -> None:
+    kinds = ("configs", "models", "strategies", "tasks")
+    parser.add_argument("kind", nargs="?", choices=kinds, help="what to list (all)")
+
+
+def serve_options(parser: Parser) -> None:
+    parser.description = (
+        "Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve)."
+        " Decoding options hold for all requests, except that a request may set its own mode, strategy,"
+        " num_steps and top_k."
     )
+    model_option(parser)
+    step_option(parser)
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: reachable from this machine only)"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
+    limits = {
+        "max_body": "largest body of a request, in bytes",
+        "max_sentences": "maximum number of sentences in a request",
+        "max_steps": "largest num_steps of a request",
+        "max_lengths": "largest top_k and n_best of a request",
+        "max_queue": "maximum number of sentences in the queue, of all clients",
+        "timeout": "seconds that a request may take, without the time for compiling",
+    }
+    engine = {"warm_up": "at start, compile for sources up to this number of tokens"}
+    names = {
+        "allowed_hosts": "host names under which clients reach the server, beside --host and localhost",
+        "allowed_origins": "origins of web pages that may read answers, such as https://mine.example, or *",
+    }
+    settings_option(
+        parser, {"serve.request:Limits": limits, "serve.engine:Engine": engine, "serve.server:serve": names}
+    )
+    decoding_options(parser, without=("n_best",))

@@ -1,35 +1,25 @@
-"""`padir translate` and `padir score`: translate text, or score given translations."""
+"""`padir translate`, `padir score` and `padir serve`: translate text, score given translations, serve a model."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from padir.cli.arguments import check_options, decoding_of, load_model, sharding_of
-from padir.cli.console import counter, read_lines, tell, warn, without_controls
-from padir.cli.options import (
-    common_options,
-    decoding_options,
-    mode_option,
-    model_option,
-    precision_option,
-    setting,
-    step_option,
-    steps_options,
-)
-from padir.decoding.options import Decoding
-from padir.decoding.scoring import score_pairs, summary
+from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, sharding_of
+from padir.cli.console import read_lines, tell, warn, without_controls
 from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
+from padir.reporting.patience import progress_bar
 from padir.reporting.trace import Step, Trace, render_html, render_text
+from padir.serve.request import Limits
 from padir.storage.files import atomic_file, write_text
 from padir.text.lines import TimedReader, open_bytes
 
@@ -37,33 +27,7 @@ _SHOWN = 1_000  # maximum number of translations on the page of --html, for the 
 _IDLE = 0.1  # seconds without a further line after which the lines read so far are translated
 
 
-def add_translate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences to translate (default: standard input)")
-    model_option(parser)
-    step_option(parser)
-    precision_option(parser)
-    mode_option(parser)
-    parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
-    parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
-    parser.add_argument(
-        "--interactive", action="store_true", help="prompt for each sentence on the terminal; Ctrl-D ends"
-    )
-    parser.add_argument(
-        "--jsonl",
-        action="store_true",
-        help="write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated",
-    )
-    parser.add_argument("--split", action="store_true", help="translate each sentence of a line by itself")
-    setting(parser, Decoding, "n_best", "--json, --jsonl: list this number of candidates, best first")
-    steps_options(parser)
-    parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
-    parser.add_argument("--html", metavar="FILE", help="write a page with every step of the first 1,000 lines")
-    decoding_options(parser)
-    common_options(parser)
-    parser.set_defaults(run=_translate)
-
-
-def _translate(args: argparse.Namespace) -> None:
+def run_translate(args: argparse.Namespace) -> None:
     sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     _check_streams(args)
     translator = load_model(args, sharding, step=args.step)
@@ -81,7 +45,7 @@ def _translate(args: argparse.Namespace) -> None:
             decoding,
             warn=warn,
             ready=ready,
-            progress=stack.enter_context(counter("translate", shown=not on_terminal)),
+            progress=stack.enter_context(progress_bar("translate", None, "lines", show=not on_terminal)),
             trace=bool(args.trace or args.html),
             split=args.split,
         )
@@ -106,10 +70,8 @@ def _translate(args: argparse.Namespace) -> None:
 
 def _check_streams(args: argparse.Namespace) -> None:
     """Check that there is one source of text and a place for the results."""
-    ways = {"TEXT": args.texts, "--input": args.input, "--interactive": args.interactive}
-    given = [name for name, value in ways.items() if value]
-    if len(given) > 1:
-        raise PadirError(f"give one of {' and '.join(given)}: sentences come from one place")
+    if args.texts and args.input:
+        raise PadirError("give TEXT or --input, not both")
     for name in filter(os.path.isfile, args.texts):
         warn(f"{name!r} is translated as a sentence, and there is a file of this name: --input translates its lines")
     if (sys.stdin is None and not args.input and not args.texts) or (sys.stdout is None and not args.output):
@@ -126,18 +88,17 @@ def _check_streams(args: argparse.Namespace) -> None:
 def _source(
     args: argparse.Namespace, stack: contextlib.ExitStack, language: str
 ) -> tuple[Iterable[str], Callable[[], bool]]:
-    """The lines to translate, and a function that tells whether the next one is there."""
+    """The lines to translate, and a function that says whether the next line is there."""
     if args.texts:
         return args.texts, lambda: True
-    if args.interactive:
-        return _typed(language), lambda: False
     if args.input:
         file: Any = stack.enter_context(open_bytes(args.input, f"--input {args.input}"))
     else:
         file = sys.stdin.buffer
         if file.isatty():
             tell("padir: type sentences, one a line; Ctrl-D ends")
-    if isinstance(file, gzip.GzipFile) or stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return _typed(language), lambda: False
+    if (args.input and file.kind) or stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return lines(file, warn), lambda: True
     timed = TimedReader(file)
     return lines(timed, warn), lambda: timed.ready(_IDLE)
@@ -170,41 +131,39 @@ def _show_steps(args: argparse.Namespace, source: str, result: Translation, trac
         return
     trace = Trace(source, tuple(Step(pieces, log_probs) for pieces, log_probs in result.trace), result.text)
     if args.trace:
-        print(render_text(trace), file=sys.stderr)
+        left_out = f"\nleft out: {result.broken} characters whose bytes are no text" if result.broken else ""
+        print(render_text(trace) + left_out, file=sys.stderr)
     if args.html and len(traces) < _SHOWN:
         traces.append(trace)
 
 
-def add_score(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="DIR", help="a model from `padir train`")
-    step_option(parser)
-    mode_option(parser)
-    parser.add_argument("--source", required=True, metavar="FILE", help="sources, one sentence a line")
-    parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
-    parser.set_defaults(precision=None)
-    setting(parser, Decoding, "num_steps", "refinement stages before the target is scored")
-    parser.add_argument(
-        "--strategy",
-        metavar="NAME[:FIELD=VALUE,...]",
-        help="refinement strategy between the stages (default: the model's own)",
-    )
-    setting(parser, Decoding, "batch_size", "pairs scored at once")
-    setting(parser, Decoding, "seed", "seed of the first stage's noise; equal pairs get equal scores")
-    parser.add_argument(
-        "--output", metavar="FILE", help="file of log-probability, tokens and mean (default: standard output)"
-    )
-    common_options(parser)
-    parser.set_defaults(run=_score)
-
-
-def _score(args: argparse.Namespace) -> dict[str, Any]:
-    sharding, decoding = sharding_of(args), decoding_of(args)
-    translator = load_model(args, sharding, step=args.step)
-    check_options(args, translator.card.config)
-    results = score_pairs(translator, read_lines(args.source), read_lines(args.target), decoding)
+def run_score(args: argparse.Namespace) -> dict[str, Any]:
+    translator = load_model(args, sharding_of(args), step=args.step)
+    results = translator.score(read_lines(args.input), read_lines(args.target), **given(args, "batch_size"))
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
     if args.output:
         write_text(args.output, text)
     else:
         print(text, end="")
-    return summary(results)
+    log_prob, tokens = sum(r.log_prob for r in results), sum(r.tokens for r in results)
+    return {"pairs": len(results), "tokens": tokens, "mean": log_prob / max(1, tokens)}
+
+
+def run_serve(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        from padir.serve.engine import Engine
+        from padir.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise PadirError(
+            f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
+        ) from None
+
+    limits, waiting = Limits(**chosen(args, "padir.serve.request:Limits")), chosen(args, "padir.serve.engine:Engine")
+    decoding_of(args)  # wrong numbers are refused before all else
+    translator = load_model(args, step=args.step)
+    decoding = decoding_of(args, translator.decoding)
+    check_options(args, translator.card.config)
+    engine = Engine(translator, decoding, limits, **waiting)
+    name = Path(args.model).name
+    where = {"host": args.host, "port": args.port, **chosen(args, "padir.serve.server:serve")}
+    return serve(engine, name, **where, tell=lambda text: tell(f"padir: {text}"))

@@ -4,10 +4,8 @@
 folder. This package does not export them, because their modules import ArrayRecord and Grain.
 """
 
-from padir.data.manifest import LengthLimits, PreparedManifest
-from padir.data.mixture import Mixture
 from padir.data.plan import Batching
-from padir.data.prepared import load_manifest, load_tokenizer, read_text
+from padir.data.prepared import LengthLimits, Mixture, PreparedManifest, load_manifest, load_tokenizer, read_text
 from padir.data.sources import SOURCES, ParallelText, Source, get_source
 
 __all__ = [

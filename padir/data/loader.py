@@ -1,11 +1,11 @@
 """The loader: batches of token arrays from prepared folders, packed or bucketed by length.
 
 Only seed, epoch and the lengths of the pairs decide which pairs are in which batch (`padir.data.plan`). So the loader's
-state is (epoch, batch), a restored loader gives exactly the same batches, and every process of a multi-host training
-run makes the same plan and reads only its own rows. There are two modes of batching:
+state is (epoch, batch), and a restored loader gives exactly the same batches. Every process of a training run makes the
+same plan and reads only its own rows. There are two modes of batching:
 
     pack     several pairs in a row of fixed length; source and target of a pair have the same segment number
-    bucket   one pair in a row; a batch has rows of similar length, and more of them if they are shorter
+    bucket   one pair in a row; a batch has rows of similar length, and more rows if they are shorter
 
 A batch is a dict of int32 arrays: source_BS, source_segment_BS, target_BL, target_segment_BL. Segments are numbered
 from 1 in each row; padding has segment 0. A source segment is [length token] + source + EOS, a target segment is
@@ -26,9 +26,8 @@ import grain
 import numpy as np
 
 from padir import checks
-from padir.data.manifest import REMEDY, PreparedManifest, SplitInfo
-from padir.data.mixture import Mixture
 from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
+from padir.data.prepared import REMEDY, Mixture, PreparedManifest, SplitInfo
 from padir.data.records import read_flat, readable
 from padir.data.sources import PathLike
 from padir.errors import PadirError
@@ -53,7 +52,7 @@ def make_loader(
     """Makes an iterator over the batches of one split of a prepared folder or of a mixture of folders.
 
     `get_state()` gives a small dict for JSON. `set_state()` on an iterator made with the same arguments continues with
-    exactly the batches that would have followed. Each epoch is shuffled over the whole split, in an order of its own.
+    exactly the batches that would have followed. Each epoch shuffles the whole split in another order.
 
     >>> batches = make_loader("prepared", Batching(rows=32, row_length=128))  # doctest: +SKIP
     >>> next(batches)["target_BL"].shape  # doctest: +SKIP
@@ -61,7 +60,7 @@ def make_loader(
 
     Args:
       batching: the shape of the batches; source_row_length is `default_source_length` if not given.
-      row_multiple: the rows of every batch are a multiple of this number and of the batching's own row_multiple.
+      row_multiple: the number of rows in a batch is a multiple of this number and of the batching's own row_multiple.
       length_token: put the length token in front of every source.
       seed: seed of the order of pairs; the same seed gives the same batches on every machine. None does not shuffle.
       num_epochs: None repeats the data forever.
@@ -78,7 +77,7 @@ def make_loader(
     if seed is not None:
         checks.within(0, 2**32 - 1, "use None to keep the order of the records", seed=seed)
     if num_epochs is not None:
-        checks.at_least(1, "use None to repeat the data forever", num_epochs=num_epochs)
+        checks.counts(1, "use None to repeat the data forever", num_epochs=num_epochs)
     mixture = Mixture.of(data)
     manifests = mixture.manifests(split)
     source_length = batching.source_row_length
@@ -99,9 +98,9 @@ def make_loader(
 def default_source_length(manifest: PreparedManifest, row_length: int, *, length_token: bool = True) -> int:
     """The default source length S of packed rows with `row_length` target tokens.
 
-    S is the average number of source tokens that belong to `row_length` target tokens, plus a tenth, so that the source
-    side of a row does not fill up before the target side. S is at least the longest source and a multiple of 8. The
-    average is taken over the training split, if there is one, so that all splits get the same shape.
+    S is the average number of source tokens for `row_length` target tokens, plus a tenth, so that the source side of a
+    row is seldom full before the target side. S is at least the longest source and a multiple of 8. The average is
+    taken over the training split, if there is one, so that all splits get the same shape.
     """
     splits = manifest.splits
     main = splits.get("train") or next(iter(splits.values()))

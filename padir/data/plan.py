@@ -1,7 +1,7 @@
 """Shapes of batches, and plans that put sentence pairs into batches, packed or bucketed by length.
 
-A plan is made from the order of the pairs and their lengths alone, without reading a token. So a plan can be replayed
-up to any batch, and every process of a multi-host training run makes the same plan.
+A plan depends only on the order of the pairs and on their lengths. So it can be replayed up to any batch without
+reading tokens, and every process of a training run makes the same plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Shape = tuple[int, int, int]  # B, S, L
 Rows = list[list[int]]  # the record numbers of each row, in segment order
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Batching:
     """The options for the shape of training batches, which gin configurations set.
 
@@ -37,11 +37,11 @@ class Batching:
       source_row_length: source positions of a packed row; None takes the length that the corpus needs.
       mode: "pack" puts several pairs into a row, "bucket" batches pairs of similar length.
       max_segments: maximum number of pairs in a packed row; None takes an eighth of row_length.
-      row_multiple: the rows of every batch are a multiple of this number and of the number of devices that share
-        them. In "bucket" mode the batches then do not change with the number of devices, if that divides row_multiple.
-      parts: a step takes the gradient of a batch part by part, in this number of parts with equally many rows, and adds
-        up the gradients: for batches that are too large for a device's memory. The result is that of the whole batch
-        but for the last bits; with dropout, its noise differs.
+      row_multiple: the number of rows in a batch is a multiple of this number and of the number of devices that share
+        the rows. So in "bucket" mode the batches are the same for all numbers of devices that divide row_multiple.
+      parts: gradient accumulation: a step computes the gradient in this number of parts with equally many rows, one
+        after the other, and adds up the gradients. Use it for batches that are too large for a device's memory. The
+        result differs from that of the whole batch only in the last bits and in the noise of dropout.
 
     Raises:
       PadirError: parts is below 1.
@@ -53,10 +53,7 @@ class Batching:
     mode: str = "pack"
     max_segments: int | None = None
     row_multiple: int = 1
-    parts: int = 1
-
-    def __post_init__(self):
-        checks.at_least(1, **checks.fields_of(self, "parts"))
+    parts: checks.Count = 1
 
     @property
     def num_segments(self) -> int:
@@ -92,7 +89,7 @@ class Layout:
     def __post_init__(self):
         checks.one_of(MODES, mode=self.mode)
         for name in ("rows", "row_length", "source_row_length", "max_segments", "row_multiple"):
-            checks.at_least(1, **{name: getattr(self, name)})
+            checks.counts(1, **{name: getattr(self, name)})
         if self.rows % self.row_multiple:
             raise PadirError("rows", f"a multiple of row_multiple, {self.row_multiple}", self.rows)
         positions = self.rows * max(self.row_length, self.source_row_length)
@@ -100,7 +97,7 @@ class Layout:
             raise PadirError("a batch", f"of at most {_MOST_POSITIONS:,} positions", positions, "lower Batching.rows")
 
     def shapes(self) -> tuple[Shape, ...]:
-        """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same in all.
+        """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same for all shapes.
 
         >>> Layout(rows=4, row_length=24, source_row_length=32, mode="bucket").shapes()
         ((12, 16, 8), (6, 24, 16), (4, 32, 24))

@@ -6,7 +6,7 @@ A prepared folder holds
     vocab.model                            the SentencePiece file
     {split}-00000-of-00001.arrayrecord     pairs as tokens
     {split}.lengths.npy                    int32 [pairs, 2]: source and target tokens of each record, EOS included
-    dropped-{split}.jsonl                  {"line": 17, "reason": "..."} of each pair that has no record, from line 1
+    dropped-{split}.jsonl                  {"line": 17, "reason": "..."} for each pair without a record; lines from 1
     {validation,test}.{language}.txt       the original text of *all* pairs, because evaluation drops none
 
 `padir.data.records` describes the format of a record.
@@ -19,24 +19,26 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import rich.console
-import rich.progress
-
 from padir import checks
-from padir.data.manifest import (
+from padir.data.audit import Audit
+from padir.data.formats import Corpus
+from padir.data.prepared import (
     VOCABULARY,
     CorpusInfo,
     LengthLimits,
     PreparedManifest,
     SplitInfo,
     VocabularyInfo,
+    check_replaceable,
+    is_prepared,
+    load_manifest,
     text_names,
 )
-from padir.data.prepared import check_replaceable, is_prepared, load_manifest
 from padir.data.records import SplitWriter, pair_bytes
-from padir.data.sources import PathLike, Source
+from padir.data.sources import ParallelText, PathLike, Source
 from padir.errors import PadirError
-from padir.storage.folders import atomic_folder, remove_leftovers
+from padir.reporting.patience import progress_bar
+from padir.storage.folders import atomic_folder, remove_leftovers, vacant
 from padir.storage.manifest import file_sums
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
@@ -70,7 +72,7 @@ def prepare(
       PadirError: the folder holds something else or cannot be written, a number is out of range, or the source cannot
         be read.
     """
-    checks.at_least(1, records_per_shard=records_per_shard)
+    checks.counts(1, records_per_shard=records_per_shard)
     output_dir = Path(output_dir).absolute()
     remove_leftovers(output_dir.parent, output_dir.name)
     inputs = {
@@ -84,10 +86,12 @@ def prepare(
         return kept
     with atomic_folder(output_dir) as partial:
         tokenizer.save(partial / VOCABULARY)
-        splits = {}
-        for split in source.splits:
+        splits, audit = {}, Audit((source.source_language, source.target_language), limits.drop)
+        for split in sorted(source.splits, key="train".__ne__):  # the audit sees training first
             writer = SplitWriter(partial, split, limits, records_per_shard)
-            splits[split] = _write_split(source, split, tokenizer, writer, progress)
+            audit.begin(split)
+            splits[split] = _write_split(source, split, tokenizer, writer, audit, progress)
+            audit.end(limits.max_length_ratio)
         if "train" in splits and not splits["train"].written:
             counts = {reason: count for reason, count in splits["train"].dropped.items() if count}
             dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
@@ -103,12 +107,10 @@ def _check_output(
     output_dir: Path, source: Source, inputs: dict[str, object], overwrite: bool
 ) -> PreparedManifest | None:
     """Returns the manifest of a folder that already holds the same pairs; None if the folder must be written."""
-    if not output_dir.exists():
+    if vacant(output_dir):
         return None
     if not output_dir.is_dir():
         raise PadirError(f"{output_dir} is a file", remedy="give a folder")
-    if not any(output_dir.iterdir()):
-        return None
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds files that `padir prepare` did not make", remedy="give another folder")
     if overwrite:
@@ -135,35 +137,30 @@ def _sums(source: Source) -> dict[str, str]:
     return sums
 
 
-def _write_split(source: Source, split: str, tokenizer: Tokenizer, writer: SplitWriter, progress: bool) -> SplitInfo:
+def _write_split(
+    source: Source, split: str, tokenizer: Tokenizer, writer: SplitWriter, audit: Audit, progress: bool
+) -> SplitInfo:
+    corpora = source.corpora(split) if isinstance(source, ParallelText) else [Corpus(source.name, source.pairs(split))]
     with contextlib.ExitStack() as stack:
         names = () if split == "train" else text_names(split, source.source_language, source.target_language)
         paths = [writer.directory / name for name in names]
         texts = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         records = stack.enter_context(writer)
-        console = rich.console.Console(stderr=True)
-        bar = stack.enter_context(
-            rich.progress.Progress(
-                rich.progress.TextColumn("{task.description}"),
-                rich.progress.MofNCompleteColumn(),
-                rich.progress.TimeElapsedColumn(),
-                console=console,
-                disable=not (progress and console.is_terminal),
-            )
-        )
-        task = bar.add_task(f"{source.name} {split}: pairs", total=None)
-        for batch in _batches(source.pairs(split)):
+        advance = stack.enter_context(progress_bar(f"{source.name} {split}", None, "pairs", show=progress))
+        for name, batch in ((corpus.name, batch) for corpus in corpora for batch in _batches(corpus.pairs)):
+            records.corpus = name
             sources, targets = zip(*batch, strict=True)
             token_lists = zip(tokenizer.encode_batch(sources), tokenizer.encode_batch(targets), strict=True)
             for pair, tokens in zip(batch, token_lists, strict=True):
                 if "\n" in pair[0] or "\n" in pair[1]:
                     where = f"{source.name} {split}, pair {records.read + 1}"
-                    raise PadirError(f"{where}: a sentence must be one line, got a newline in it")
+                    raise PadirError(f"{where}: a sentence must be one line, got one with a newline")
                 for file, text in zip(texts, pair, strict=False):
                     file.write(text + "\n")
                 source_ids, target_ids = (ids + [EOS] for ids in tokens)
-                records.write(pair, source_ids, target_ids)
-            bar.update(task, completed=records.read)
+                reason = audit.reason_to_drop(name, pair, (len(source_ids), len(target_ids)))
+                records.write(pair, source_ids, target_ids, reason)
+            advance(len(batch))
     return records.info
 
 

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from padir.data.manifest import REMEDY, LengthLimits, SplitInfo, lengths_name
+from padir.data.audit import FILTERS
+from padir.data.prepared import REMEDY, LengthLimits, SplitInfo, lengths_name
 from padir.errors import PadirError, first_line
 from padir.text.ids import EOS, PADDING
 
-REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio")
+REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio", *FILTERS)
 
 # Each group has one record, because the loader reads single records in shuffled order.
 _WRITER_OPTIONS = "group_size:1"
@@ -34,16 +35,19 @@ class SplitWriter:
     Attributes:
       directory: the folder that is being prepared.
       read: number of pairs given so far.
+      corpus: name of the corpus that the next pairs are from, for the counts of `SplitInfo`; "" for none.
       info: the split's entry in the manifest, made when the context ends.
     """
 
     info: SplitInfo
+    corpus = ""
 
     def __init__(self, directory: Path, split: str, limits: LengthLimits, per_shard: int):
         self.directory, self._split, self._limits = directory, split, limits
         self._stack = contextlib.ExitStack()
         self._shards = _Shards(directory, split, per_shard)
         self._dropped: collections.Counter[str] = collections.Counter()
+        self._corpora: dict[str, dict[str, int]] = {}
         self._digest = hashlib.sha256()
         self._lengths = array.array("i")  # source and target tokens of each record in turn
         self.read = 0
@@ -66,10 +70,13 @@ class SplitWriter:
         self.read += 1
         self._digest.update(pair_bytes(pair))
         reason = reason or self._limits.reason_to_drop(*pair, len(source_ids), len(target_ids))
+        counts = self._corpora.setdefault(self.corpus, {"read": 0, "written": 0})
+        counts["read"] += 1
         if reason:
             self._dropped[reason] += 1
             self._drops.write(json.dumps({"line": self.read, "reason": reason}) + "\n")
             return
+        counts["written"] += 1
         self._shards.write(np.array([len(source_ids), *source_ids, *target_ids], "<i4").tobytes())
         self._lengths.extend((len(source_ids), len(target_ids)))
 
@@ -89,6 +96,7 @@ class SplitWriter:
             longest_target=int(longest[1]),
             shards=tuple(self._shards.names),
             sha256=self._digest.hexdigest(),
+            corpora={name: counts for name, counts in self._corpora.items() if name},
         )
 
 
@@ -157,10 +165,10 @@ def readable(where: object) -> Iterator[None]:
 def read_flat(
     source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Source tokens and target tokens of many records, each as one int32 array with the records one after another.
+    """All source tokens and all target tokens of many records, as two int32 arrays with one record after another.
 
-    This does the work of `read_records` for all records at once, which is several times as fast. Arguments and errors
-    are those of `read_records`.
+    This function reads all records at once and is several times as fast as `read_records`. Arguments and errors are as
+    in `read_records`.
     """
     if not len(numbers):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -194,7 +202,7 @@ def read_records(
       where: the folder or another name of the records, for the message.
 
     Raises:
-      PadirError: a file cannot be read, or a record is not what the lengths say.
+      PadirError: a file cannot be read, or a record does not have the given lengths.
     """
     with readable(where):
         records = source.__getitems__(list(numbers)) if len(numbers) else []
@@ -222,5 +230,5 @@ def read_record(record: bytes, length_2: np.ndarray, vocab_size: int) -> tuple[n
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:
-    """The bytes of a pair for the SHA-256 of its split; newlines, which no sentence has, end its two sentences."""
+    """The bytes of a pair for the SHA-256 of its split: each sentence, followed by a newline."""
     return f"{pair[0]}\n{pair[1]}\n".encode()

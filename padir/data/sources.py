@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
+from padir.data.formats import Corpus, corpora, lines_of
 from padir.errors import PadirError
-from padir.text.lines import byte_lines, open_bytes
+from padir.text.lines import open_bytes
 
 SPLITS = ("train", "validation", "test")
-LONGEST_LINE = 1 << 24  # maximum length of a line in bytes; no sentence is longer
 
 PathLike = str | os.PathLike[str]
-# Two files with the same number of lines, or one file with two columns separated by a tab.
-SplitFiles = tuple[PathLike, PathLike] | PathLike
+# Files of one corpus or of several, as `padir.data.formats` tells them apart.
+SplitFiles = Sequence[PathLike] | PathLike
 
 
 @runtime_checkable
@@ -46,10 +46,11 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ParallelText:
-    """Text files of one language pair, plain or .gz, read as UTF-8 one line at a time.
+    """Files of one language pair, plain or compressed, read as UTF-8 one sentence at a time.
 
-    Each split is a pair of files with one sentence a line, or one TSV file with two columns. Only a newline ends a line
-    (U+2028 and the like are text); a byte order mark at the start and a carriage return before the newline are removed.
+    Each split is one corpus or several: pairs of files with one sentence a line, or files with both sides, in the
+    formats of `padir.data.formats`. Only a newline ends a line (U+2028 and the like are text); a byte order mark at the
+    start and a carriage return before the newline are removed.
 
     >>> ParallelText("mine", "de", "en", train=("a.de", "a.en"), test="b.tsv.gz").splits  # doctest: +SKIP
     ('train', 'test')
@@ -78,76 +79,38 @@ class ParallelText:
         return tuple(split for split in SPLITS if getattr(self, split) is not None)
 
     def _paths(self, split: str) -> tuple[Path, ...]:
-        files = cast(SplitFiles, getattr(self, split))
-        return tuple(map(Path, files)) if isinstance(files, (tuple, list)) else (Path(files),)
+        files: SplitFiles = getattr(self, split)
+        return (Path(files),) if isinstance(files, str | os.PathLike) else tuple(map(Path, files))
+
+    def corpora(self, split: str) -> list[Corpus]:
+        """The corpora of a split, with their names and pairs.
+
+        Raises:
+          PadirError: the split is unknown, or a file is of a format that is not read, or has no partner.
+        """
+        if split not in self.splits:
+            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
+        return corpora(self._paths(split), (self.source_language, self.target_language))
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Sentence pairs of a split, in the files' order.
 
         Raises:
-          PadirError: the split is unknown, or its files are empty, differ in their numbers of lines, do not have two
-            columns, are not UTF-8 or are damaged gzip files.
+          PadirError: as `corpora`; or files are empty, differ in their numbers of lines, do not have two columns, are
+            not UTF-8 or are damaged.
         """
-        if split not in self.splits:
-            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
-        paths = self._paths(split)
-        pairs = _columns(paths[0]) if len(paths) == 1 else _aligned(*paths)
-        first = next(pairs, None)
-        if first is None:
-            raise PadirError(
-                f"{self.name} {split}: {paths[0]} is empty", remedy="give a file with at least one sentence"
-            )
-        return itertools.chain([first], pairs)
+        return itertools.chain.from_iterable(corpus.pairs for corpus in self.corpora(split))
 
 
 def read_lines(path: PathLike) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file, plain or .gz, without line ends and byte order mark.
+    """Yields the lines of a UTF-8 text file, plain or compressed, without line ends and byte order mark.
 
     Only newlines end lines: U+2028 and the like are text.
 
     Raises:
-      PadirError: the file is missing or a damaged gzip file, or a line is too long or not UTF-8 (the message gives its
-        number).
+      PadirError: the file is missing or damaged, or a line is too long or not UTF-8 (the message gives its number).
     """
-    with open_bytes(path) as file:
-        for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
-            if cut:
-                raise PadirError(
-                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, too long for a sentence",
-                    remedy="give a text file with one sentence a line",
-                )
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise PadirError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)",
-                    remedy="convert the file with iconv",
-                ) from None
-
-
-def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    sources, targets = read_lines(source), read_lines(target)
-    for number, pair in enumerate(itertools.zip_longest(sources, targets)):
-        source_line, target_line = pair
-        if source_line is None or target_line is None:
-            rest = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
-            counts = (number + rest, number) if target_line is None else (number, number + rest)
-            raise PadirError(
-                f"{source} has {counts[0]} lines but {target} has {counts[1]}",
-                remedy="line i of both must belong together",
-            )
-        yield source_line, target_line
-
-
-def _columns(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(read_lines(path), 1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise PadirError(
-                f"{path}, line {number}: expected 2 columns separated by a tab, got {len(columns)}",
-                remedy="cut the file to source and target, or give two files",
-            )
-        yield columns[0], columns[1]
+    yield from lines_of(open_bytes(path), path)
 
 
 def multi30k(directory: PathLike, source_language: str = "de", target_language: str = "en") -> ParallelText:

@@ -8,7 +8,7 @@ One loop runs all three searches. At each step,
 4. a sentence is over when all of its rows are finished, or when no unfinished row can win.
 
 Log-probabilities are the model's own, over its whole vocabulary, or over the batch's ids if a shortlist is given. The
-search never chooses special ids, nor EOS at the first position; at its length limit a row must write EOS.
+search never chooses special ids, and no EOS at the first position. At its length limit a row must write EOS.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from padir.decoding.search import Hypotheses, Search
 from padir.decoding.shortlist import compact, expand
 from padir.models.params import in_model_dtype
 from padir.models.transformer import Transformer
-from padir.refinement.draws import sentence_keys
 from padir.refinement.scores import forbid
+from padir.refinement.segments import sentence_keys
 from padir.text.ids import Ids
 
 # The limit of a sentence's target tokens, EOS included, is LENGTH_FACTOR * source tokens + LENGTH_EXTRA, which exceeds
@@ -41,7 +41,7 @@ written before `position`, then padding; `slot_BNL` holds the slot of the cache 
 
 
 def length_limits(source_tokens: list[int], max_length: int) -> list[int]:
-    """Limits of each sentence's number of target tokens, EOS included; a limit depends only on its own sentence.
+    """The maximum number of target tokens of each sentence, EOS included; it depends on this sentence alone.
 
     >>> length_limits([3, 100], max_length=128)
     [22, 128]
@@ -129,14 +129,10 @@ def allowed(
 
 
 class SearchInputs(NamedTuple):
-    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits.
-
-    `memory_BSD` is the output of the autoregressive model's encoder, for a drafter's model with the same encoder.
-    """
+    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits."""
 
     source_BS: Int[Array, "B S"]
     limit_B: Int[Array, " B"]
-    memory_BSD: Float[Array, "B S D"] | None = None
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
@@ -154,7 +150,7 @@ def write_targets(
     Returns:
       The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
-    source_BS, limit_B, _ = inputs
+    source_BS, limit_B = inputs
     params = in_model_dtype(model.config, params)  # once, not for every token
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))
@@ -203,7 +199,7 @@ def score_drafts(
     source_segment_BS: Int[Array, "B S"],
     target_RL: Int[Array, "R L"],
 ) -> Float[Array, "R L"]:
-    """Computes `score_targets` for sources that are encoded already; targets of padding alone are allowed.
+    """Computes `score_targets` for sources that are encoded already; a target may be padding only.
 
     Only the logits of one hypothesis of each sentence, [B, L, V], are in memory at a time.
 

@@ -1,22 +1,28 @@
-"""Records that the stages of decoding hand to each other: encoded sentences, candidates, refined drafts and hypotheses.
-
-Every record holds the record of the stage before. Arrays stay on the device until a stage has read them to the host.
-"""
+"""Records that the stages of decoding hand to each other, and the last stage, the choice of the best hypothesis."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Bool, Int
 
-from padir.decoding.lengths import Candidate
+from padir.decoding.autoregressive import score_drafts
+from padir.decoding.loaded import LoadedModel
+from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import Drafts
+from padir.decoding.rerank import CausalScore, Hypothesis
+from padir.decoding.translation import Translation, broken, clean, without_repeats
+from padir.distributed.sharding import on_host
+from padir.errors import PadirError
 from padir.models.encoder import Encoded
-from padir.text.batches import sorted_batches
+from padir.models.length import log_probs
+from padir.models.transformer import Transformer
+from padir.text.ids import EOS, sorted_batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +32,8 @@ class SourceBatch:
     Attributes:
       texts: one sentence each.
       tokens: the encoder's input for each sentence (`LoadedModel.source_tokens`).
-      target_lengths: given target lengths in tokens, EOS included, or None to predict them; length limits for a causal
-        model.
+      target_lengths: target lengths in tokens, EOS included, or None to predict them; for a causal model, the length
+        limits.
     """
 
     texts: Sequence[str]
@@ -37,9 +43,10 @@ class SourceBatch:
 
 @flax.struct.dataclass
 class EncodedBatch:
-    """Encoded sentences; rows that only pad the batch come last.
+    """Encoded sentences, on the device; rows that only pad the batch come last.
 
     Attributes:
+      source: the sentences.
       source_BS: the source tokens, padded.
       encoded: the encoder's output.
       cross_kv: each decoder layer's keys and values of the encoder's output.
@@ -51,29 +58,7 @@ class EncodedBatch:
     cross_kv: Any
 
 
-@flax.struct.dataclass
-class CandidateBatch:
-    """Encoded sentences with at least one candidate for each sentence, most likely length first."""
-
-    batch: EncodedBatch
-    candidates: list[list[Candidate]] = flax.struct.field(pytree_node=False)
-
-
-@flax.struct.dataclass
-class RefinedBatch:
-    """Candidates with their refined drafts, on the host.
-
-    Attributes:
-      pseudo_R: each row's sum of log p(token | all other tokens) if `PseudoLikelihood` chooses, else None.
-    """
-
-    tried: CandidateBatch
-    drafts: Drafts
-    pseudo_R: Any = None
-
-
-@flax.struct.dataclass
-class WrittenBatch:
+class Written(NamedTuple):
     """Hypotheses of a causal model's search, on the host: N rows for each sentence; rows that pad the batch come last.
 
     Attributes:
@@ -81,15 +66,14 @@ class WrittenBatch:
       length_BN: number of target tokens, EOS included.
       score_BN: the search's score; -inf for an unfinished row.
       passes_B: decoder passes of each sentence.
-      draft_passes_B: decoder passes of the drafter's model; None without a draft.
+      draft_passes_B: decoder passes of the drafts that were verified; zeros without drafts.
     """
 
-    source: SourceBatch = flax.struct.field(pytree_node=False)
-    tokens_BNL: Int[np.ndarray, "B N L"]
-    length_BN: Int[np.ndarray, "B N"]
-    score_BN: Float[np.ndarray, "B N"]
-    passes_B: Int[np.ndarray, " B"]
-    draft_passes_B: Int[np.ndarray, " B"] | None = None
+    tokens_BNL: Any
+    length_BN: Any
+    score_BN: Any
+    passes_B: Any
+    draft_passes_B: Any
 
 
 def source_batches(
@@ -99,7 +83,7 @@ def source_batches(
     *,
     target_lengths: Sequence[int] | None = None,
 ) -> Iterator[tuple[list[int], SourceBatch]]:
-    """Leaves out empty sentences, sorts the others by length and cuts them into batches, with their places in `texts`.
+    """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
     Args:
       texts, tokens: one sentence each, as text and as the encoder's input.
@@ -116,3 +100,180 @@ def source_batches(
                 None if target_lengths is None else [target_lengths[i] for i in some],
             ),
         )
+
+
+SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
+
+
+class Candidate(NamedTuple):
+    """A draft that decoding tries for a sentence: its length in tokens (EOS included) and the number of its draw."""
+
+    length: int
+    draw: int
+
+
+def candidates(lengths: Sequence[int], draws: int, max_length: int) -> list[Candidate]:
+    """The drafts that decoding tries for one sentence, most likely length first, without duplicates.
+
+    >>> candidates([5, 1, 2], draws=1, max_length=4)
+    [Candidate(length=4, draw=0), Candidate(length=2, draw=0)]
+    """
+    tried = dict.fromkeys(min(max(SHORTEST, length), max_length) for length in lengths)
+    return [Candidate(length, draw) for length in tried for draw in range(draws)]
+
+
+def candidate_rows(
+    length_BK: Int[Array, "B K"], draws: int, max_length: int
+) -> tuple[Int[Array, "B N"], Int[Array, "B N"]]:
+    """Lengths and draws of every sentence's `candidates` as arrays, for use inside jit; keeps duplicates.
+
+    >>> candidate_rows(jnp.array([[5, 1]]), draws=2, max_length=4)[0].tolist()
+    [[4, 4, 2, 2]]
+    """
+    length_BN = jnp.repeat(jnp.clip(length_BK, SHORTEST, max_length), draws, axis=1)
+    draw_N = jnp.tile(jnp.arange(draws), length_BK.shape[1])
+    return length_BN, jnp.broadcast_to(draw_N, length_BN.shape)
+
+
+def choose(
+    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], drafts: Drafts
+) -> list[Translation]:
+    """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
+
+    Args:
+      decoding: options that `resolve` has filled in.
+      tried: the candidates of each sentence. The sentence's first rows of `drafts` hold them; further rows only pad the
+        batch.
+      drafts: the refined candidates, on the host.
+    """
+    each = drafts.length_R.size // batch.source_BS.shape[0]
+    rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
+    rule = decoding.rule
+    hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
+    if isinstance(rule, CausalScore):
+        again_R = _read_again(loaded, decoding, batch, rows, drafts)
+        pairs = [zip(own, numbers, strict=True) for own, numbers in zip(hypotheses, rows, strict=True)]
+        hypotheses = [[each._replace(again=again_R[row]) for each, row in own] for own in pairs]
+    scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
+    results = []
+    for b, score_N in enumerate(scores):
+        if not np.isfinite(drafts.log_prob_R[rows[b]]).all():
+            raise not_finite()
+        source = batch.source.texts[b]
+        ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
+        written = ((n, _written(loaded, decoding, drafts, rows[b][n])) for n in ranked)
+        first = next(written)
+        chosen, text = first
+        if broken(text, source):
+            chosen, text = next((other for other in written if not broken(other[1], source)), first)
+            ranked = [chosen, *(n for n in ranked if n != chosen)]
+        best, listed = rows[b][chosen], ranked[: decoding.n_best]
+        results.append(
+            Translation(
+                text=clean(text, source),
+                broken=broken(text, source),
+                score=score_N[chosen],
+                length=int(drafts.length_R[best]),
+                passes=int(drafts.passes_R[best]),
+                oscillated=bool(drafts.oscillated_R[best]),
+                hypotheses=len(tried[b]),
+                whole_text=_whole_text(loaded, drafts.tokens_RL[best], drafts.free_RL[best], source),
+                trace=_trace(loaded, decoding, drafts, best),
+                candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
+                candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
+            )
+        )
+    return results
+
+
+def not_finite() -> PadirError:
+    """The error for a model whose numbers overflow."""
+    what = "the model's logits are not finite, so that its output means nothing"
+    return PadirError(what, remedy="check its weights, or compute in float32")
+
+
+def _hypotheses(
+    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
+) -> list[list[Hypothesis]]:
+    """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
+    length_log_prob_BM = on_host(log_probs(batch.encoded.length))
+    read = decoding.rule.reads_text or decoding.n_best > 0
+
+    def hypothesis(b: int, row: int) -> Hypothesis:
+        length_log_prob = None
+        if length_log_prob_BM is not None:
+            length_log_prob = float(length_log_prob_BM[b, drafts.length_R[row] - 1])
+        return Hypothesis(
+            text=clean(_written(loaded, decoding, drafts, row), batch.source.texts[b]) if read else "",
+            log_prob=float(drafts.log_prob_R[row]),
+            tokens=int(drafts.free_RL[row].sum()),
+            length_log_prob=length_log_prob,
+        )
+
+    return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
+
+
+def _read_again(
+    loaded: LoadedModel, decoding: Decoding, batch: EncodedBatch, rows: list[list[int]], drafts: Drafts
+) -> list[tuple[float, int]]:
+    """`Hypothesis.again` of every row of the drafts: a dual model's decoder reads them in one teacher-forced pass."""
+    target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
+    for row in (row for own in rows for row in own):
+        tokens = _tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row])
+        target_RL[row, : len(tokens) + 1] = [*tokens, EOS]
+    with loaded.on_devices():
+        log_prob_RL = score_drafts(
+            Transformer(loaded.card.config.as_causal(), loaded.model.ids),
+            loaded.converted,
+            batch.cross_kv,
+            batch.encoded.segment_BS,
+            loaded.place(target_RL),
+        )
+    return list(zip(on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist(), strict=True))
+
+
+def draft_text(
+    loaded: LoadedModel,
+    decoding: Decoding,
+    tokens_L: Int[np.ndarray, " L"],
+    free_L: Bool[np.ndarray, " L"],
+    source: str,
+) -> str:
+    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
+    return clean(loaded.tokenizer.decode(_tokens(loaded, decoding, tokens_L, free_L)), source)
+
+
+def _written(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int) -> str:
+    """The text of a row before `clean`."""
+    return loaded.tokenizer.decode(_tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row]))
+
+
+def _tokens(loaded: LoadedModel, decoding: Decoding, tokens_L, free_L) -> list[int]:
+    """The tokens of `draft_text`."""
+    if not decoding.drops_repeats:
+        return _whole_tokens(loaded, tokens_L, free_L)
+    return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
+
+
+def _whole_text(loaded: LoadedModel, tokens_L, free_L, source: str) -> str:
+    """The text of a draft's free tokens, as the readout reads them, repeated ones included."""
+    return clean(loaded.tokenizer.decode(_whole_tokens(loaded, tokens_L, free_L)), source)
+
+
+def _whole_tokens(loaded: LoadedModel, tokens_L, free_L) -> list[int]:
+    return tokens_L[loaded.card.config.readout.kept(tokens_L, free_L, loaded.model.ids)].tolist()
+
+
+def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):
+    """The pieces and log-probabilities of a row's draft and of every step; None if the steps were not traced."""
+    if drafts.trace_TRL is None:
+        return None
+    length, pieces = int(drafts.length_R[row]), loaded.tokenizer.pieces
+    tokens_TL, scores_TL = (each_TRL[: decoding.num_steps + 1, row, :length] for each_TRL in drafts.trace_TRL)
+    return tuple(
+        (
+            tuple(pieces[i] for i in tokens_L),
+            tuple(None if np.isnan(score) else float(score) for score in scores_L),
+        )
+        for tokens_L, scores_L in zip(tokens_TL, scores_TL, strict=True)
+    )

@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from padir.decoding.draft import encoder_sum
-from padir.decoding.options import Decoding, resolve
+from padir.decoding.program_cache import check_process
 from padir.decoding.refine_batch import padded
+from padir.decoding.shortlist import Shortlist
 from padir.distributed.sharding import DATA, mesh_of, spread
 from padir.errors import PadirError
-from padir.models.card import ModelCard
-from padir.models.params import in_model_dtype
-from padir.models.quantization import KEPT, quantise
+from padir.models.directory import ModelCard
+from padir.models.params import KEPT, in_model_dtype, quantise
 from padir.models.transformer import Transformer
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
@@ -58,31 +57,50 @@ class LoadedModel:
         by_row = NamedSharding(self.mesh, PartitionSpec(DATA))
         return jax.tree.map(lambda array: spread(np.asarray(array), by_row), rows)
 
-    def padded(self, rows: Sequence[list[int]], batch_size: int) -> np.ndarray:
+    def padded(self, rows: Sequence[list[int]], batch_size: int, lengths: Sequence[int] = ()) -> np.ndarray:
         """Pads token lists (`padir.decoding.refine_batch.padded`) to rows that the devices can share equally."""
-        return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA])
+        return padded(rows, batch_size, 1 if self.mesh is None else self.mesh.shape[DATA], lengths)
 
     def on_devices(self) -> contextlib.AbstractContextManager[Any]:
         """Returns the context in which programs run on the devices of the parameters."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def resolved(self, decoding: Decoding) -> Decoding:
-        """Fills in the model's own strategy and canvas, and checks that the options fit the model.
+    def side(self, mode: str, precision: str | None = None) -> LoadedModel:
+        """The model for a mode of `padir.decoding.options.MODES` and a precision; each is made once and kept.
 
-        Raises:
-          PadirError: the options do not fit the model.
+        int8 rounds the weights to 8 bits. A sentence's translation may then depend on its batch, because a difference
+        in the last bits can change the rounding of an activation. bfloat16 is for weights and activations; softmax,
+        logits and the length head stay float32.
         """
-        if decoding.shortlist is not None:
-            decoding.shortlist.check(self.tokenizer)
-        if decoding.draft is not None:
-            decoding.draft.check(self.tokenizer)
-            if self.mesh is not None:
-                raise PadirError("a draft is verified on one device: leave the draft or the sharding out")
-        return resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+        key = mode != "refine", precision
+        if key not in self._sides:
+            made = self._in_precision(precision) if mode == "refine" else self.side("refine", precision)._as_causal()
+            self._sides[key] = made
+        return self._sides[key]
 
-    def written_ids(self, source_BS: np.ndarray, decoding: Decoding) -> np.ndarray | None:
-        """The ids that the shortlist allows for a batch; None: all ids."""
-        return None if decoding.shortlist is None else decoding.shortlist.restrict(source_BS, self.card.ids)
+    @functools.cached_property
+    def _sides(self) -> dict[tuple[bool, str | None], LoadedModel]:
+        return {}
+
+    def _as_causal(self) -> LoadedModel:
+        """The autoregressive side of a dual model, with the same parameters; other autoregressive models unchanged."""
+        if self.card.config.causal:
+            return self
+        card = dataclasses.replace(self.card, config=self.card.config.as_causal(), corruption=None, strategy=None)
+        return dataclasses.replace(self, card=card)
+
+    def _in_precision(self, precision: str | None) -> LoadedModel:
+        if precision in (None, self.card.config.dtype):
+            return self
+        if precision == "int8":
+            return dataclasses.replace(self, params=jax.jit(quantise)(self.params))
+        config = dataclasses.replace(self.card.config, dtype=precision)
+        params = self.params if precision == "float32" else self._bfloat16_params()
+        return dataclasses.replace(self, params=params, card=dataclasses.replace(self.card, config=config))
+
+    def written_ids(self, source_BS: np.ndarray, shortlist: Shortlist | None) -> np.ndarray | None:
+        """The ids that a shortlist allows for a batch; None: all ids."""
+        return None if shortlist is None else shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
         """The encoder's input (token lists with EOS, and [LENGTH] if the model uses it), and indices of cut texts.
@@ -96,9 +114,9 @@ class LoadedModel:
 
     @property
     def longest_source(self) -> int:
-        """Largest number of source tokens, without EOS; a CTC model's canvas has two positions for each of them."""
+        """Largest number of source tokens, without EOS."""
         config = self.card.config
-        return config.max_length // 2 - 1 if config.ctc else config.max_length - 1
+        return config.readout.longest_source(config.max_length) - 1
 
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
         """Token lists with EOS, and the indices of the texts that were cut.
@@ -109,6 +127,7 @@ class LoadedModel:
         Raises:
           PadirError: a text has more tokens than the model takes, and `truncate` is False.
         """
+        check_process()
         limit = self.longest_source if name == "text" else self.card.config.max_length - 1
         every, truncated = self.tokenizer.encode_batch(texts), set()
         for i, tokens in enumerate(every):
@@ -121,39 +140,16 @@ class LoadedModel:
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
 
-    @functools.cached_property
-    def encoder(self) -> str:
-        """Checksum of the encoder (`padir.decoding.draft.encoder_sum`), as a drafter's model has it: converted."""
-        return encoder_sum(self.card.config, self.converted)
-
     @property
-    def as_integers(self) -> bool:
-        """True if the weights have 8 bits."""
-        return self.params["token_embedder"]["embedding"].dtype == np.int8
+    def precision(self) -> str:
+        """Data type of the weights and the matrix products."""
+        return "int8" if self.params["token_embedder"]["embedding"].dtype == np.int8 else self.card.config.dtype
 
-    def quantised_params(self) -> Any:
-        """The parameters with 8-bit weights.
-
-        Raises:
-          PadirError: the weights are rounded to 8 bits already.
-        """
-        self._require_floats()
-        return jax.jit(quantise)(self.params)
-
-    def bfloat16_params(self) -> Any:
-        """The parameters in bfloat16, except for the length head and the rejecter head, which stay in float32.
-
-        Raises:
-          PadirError: the weights are 8-bit.
-        """
-        self._require_floats()
+    def _bfloat16_params(self) -> Any:
+        """The parameters in bfloat16, except for the length head and the rejecter head, which stay in float32."""
 
         def rounded(path, leaf):
             kept = not {*KEPT}.isdisjoint(key.key for key in path)
             return leaf if kept else leaf.astype(jnp.bfloat16)
 
         return jax.tree_util.tree_map_with_path(rounded, self.params)
-
-    def _require_floats(self) -> None:
-        if self.as_integers:
-            raise PadirError("the weights are rounded to 8 bits already: start from the model as it was loaded")

@@ -1,211 +1,315 @@
-"""`Decoding`, the options of translating sentences, and checks that the options fit a model."""
+"""`Decoding`, the options of translating sentences, and the check that they fit a model.
+
+The fields of `Decoding` are the one list of decoding options: Python, gin, the command line and model cards use their
+names, types, defaults and help (`option_table`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+import os
+import typing
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from padir import checks
-from padir.decoding.draft import Draft
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.rerank import RULES, CausalScore, OwnScore, PseudoLikelihood, Rerank
-from padir.decoding.search import Beam, Greedy, Sampling, Search
+from padir.decoding.rerank import RULES, CausalScore, Rerank, rule_of
+from padir.decoding.search import Beam, Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
-from padir.models.card import ModelCard
 from padir.models.config import ModelConfig
+from padir.models.directory import ModelCard
+from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.strategies import Padir, check_strategy, parse_strategy
+from padir.refinement.strategies import check_strategy, checked_call, parse_call, parse_strategy
+
+if TYPE_CHECKING:
+    StrategyOption: TypeAlias = Strategy
+    CanvasOption: TypeAlias = Corruption
+    ShortlistOption: TypeAlias = Shortlist
+else:  # text is accepted, too, and replaced by what it names
+    StrategyOption, CanvasOption, ShortlistOption = Strategy | str, Corruption | str, Shortlist | str | os.PathLike
+
+MODES = ("refine", "causal", "verify")
+PRECISIONS = ("float32", "bfloat16", "int8")
+Mode = Annotated[str, partial(checks.one_of, MODES)]
+Precision = Annotated[str, partial(checks.one_of, PRECISIONS)]
+Passes = Annotated[int, partial(checks.counts, 1, "use 1 for one-shot decoding")]
+_MOST_STEPS = 1_000  # of a model's card, which strangers write
+_MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence, which are all in memory at once
 
 
-@dataclasses.dataclass(frozen=True)
-class Prune:
-    """Keeps only the hypotheses with the highest mean log-probability after the first steps.
+class DecodingOptions(TypedDict, total=False):
+    """The options of `Decoding` as keyword arguments; where both types are listed, a string names the object."""
 
-    The mean is over the tokens that the strategy has written by then; hidden positions do not count. The translation
-    changes if a hypothesis with low probability after these steps would have won.
+    mode: str | None
+    num_steps: int
+    strategy: Strategy | str | None
+    canvas: Corruption | str | None
+    top_k: int
+    adjacent: bool
+    draws: int
+    length_weight: float
+    rerank: Rerank | str
+    brevity: float
+    drop_repeats: bool | None
+    blank_penalty: float
+    beam: int
+    length_penalty: float
+    temperature: float
+    n_best: int
+    shortlist: Shortlist | str | os.PathLike[str] | None
+    batch_size: int
+    seed: int
+    precision: str | None
+    draft: str | None
 
-    Attributes:
-      keep: number of hypotheses of each sentence that are refined further.
-      steps: number of decoder passes after which hypotheses are left out.
 
-    Raises:
-      PadirError: a number is below 1.
-    """
-
-    keep: int = 1
-    steps: int = 1
-
-    def __post_init__(self):
-        if self.keep < 1:
-            raise PadirError("keep", "at least 1 (hypotheses that go on)", self.keep)
-        if self.steps < 1:
-            raise PadirError("steps", "at least 1 (decoder passes that all hypotheses get)", self.steps)
+def _option(default: Any, about: str, *modes: str) -> Any:
+    """A field with its help text; it applies only to the given modes, or to all modes if none is given."""
+    return dataclasses.field(default=default, metadata={"help": about, "modes": modes or MODES})
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """Options of decoding: steps, strategy, lengths, reranking or search, batch size and seed.
+    """Options of decoding; which of them a translation uses depends on its mode (`option_table` lists the modes).
 
     Attributes:
+      mode: "refine" refines drafts, "causal" writes from left to right. "verify" also writes from left to right, but
+        checks several tokens of a draft in one pass (`padir.decoding.verified`). None chooses "verify" if `draft` is
+        given, else "refine" if the model can refine, else "causal". Only dual models have all three modes.
       num_steps: T, maximum number of decoder passes.
-      strategy: the refinement strategy; None for the model's own.
-      canvas: the corruption that makes drafts; None for the corruption that the model was trained with.
-      lengths: the target lengths to try, and the number of drafts of each length.
+      strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
+      canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
+      top_k: number of most likely lengths to try.
+      adjacent: try the most likely length and its neighbours (`padir.models.length.top_lengths`) instead of the top_k
+        most likely lengths, which may be far from each other.
+      draws: number of random drafts of each length, or of samples.
+      length_weight: weight of the length's log-probability in the rule "own".
+      rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
+        name of one that comes with padir), or a rule of your own. One draft leaves no choice: its score is that of
+        "own", whichever rule is named.
+      brevity: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
-      search: the search of a causal model; the options above are for models that refine drafts.
+      blank_penalty: for models that write blanks, the number subtracted from the blank's logit; a larger number makes
+        translations longer.
+      beam: number of rows of beam search; 1 for greedy search.
+      length_penalty: exponent of the beam's length penalty.
+      temperature: temperature of sampling; 0 searches.
+      n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.
+      shortlist: a `Shortlist` or the name of its file; it restricts the output ids of a batch to likely translations of
+        its source ids. None allows all ids. A shortlist saves most of the projection onto a large vocabulary. It also
+        makes a translation depend on the other sentences of its batch (`padir.decoding.shortlist`). Given targets are
+        scored with all ids.
       batch_size: number of sentences decoded at once.
       seed: seed of the random drafts, or of sampling; equal sentences get equal drafts and equal samples.
-      rerank: the rule that chooses one of the hypotheses; an autoregressive model's search chooses by itself.
-      prune: leaves out hypotheses after the first steps, or None. A trace shows all steps of all hypotheses.
-      n_best: number of hypotheses that a `Translation` lists, best first; 0 lists none.
-      shortlist: restricts the output ids of a batch to likely translations of its source ids; None allows all ids. A
-        shortlist saves most of the projection onto a large vocabulary, and makes a translation depend on the other
-        sentences of its batch (`padir.decoding.shortlist`). Given targets are scored with all ids.
-      draft: proposes the tokens of a causal model, which verifies them (`padir.decoding.verified`); None: the model
-        writes them one by one.
+      precision: "int8" (faster on CPUs) and "bfloat16" (faster on GPUs and TPUs) change translations slightly; None
+        computes as the model's configuration says.
+      draft: a padir model (its directory, or the name of one that comes with padir) whose drafts the mode "verify"
+        checks; None for the model's own drafts.
 
     Raises:
       PadirError: a number is out of its range, or a field has a value of the wrong type.
+
+    >>> Decoding(top_k=5, strategy="threshold:tau=0.8").strategy.tau
+    0.8
     """
 
-    num_steps: int = 4
-    strategy: Strategy | None = None
-    canvas: Corruption | None = None
-    lengths: LengthSearch = LengthSearch()
-    drop_repeats: bool | None = None
-    search: Search = Beam()
-    batch_size: int = 32
-    seed: int = 0
-    rerank: Rerank = OwnScore()
-    prune: Prune | None = None
-    n_best: int = 0
-    shortlist: Shortlist | None = None
-    draft: Draft | None = None
+    if TYPE_CHECKING:  # text may be given where an object is kept
+
+        def __init__(self, **options: Unpack[DecodingOptions]) -> None: ...
+
+    mode: Mode | None = _option(None, "refine drafts | causal: left to right | verify: check several drafted tokens")
+    num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
+    strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
+    canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
+    top_k: checks.Count = _option(1, "number of most likely lengths to try", "refine")
+    adjacent: bool = _option(False, "the lengths of top_k are neighbours of the most likely one", "refine")
+    draws: checks.Count = _option(1, "random drafts of each length, or samples; the best is kept", "refine", "causal")
+    length_weight: checks.NotNegative = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
+    rerank: Rerank | str = _option(
+        "own", "choose among hypotheses by own | causal | mbr | mbr_bleu | an autoregressive model", "refine"
+    )
+    brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
+    drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
+    blank_penalty: checks.NotNegative = _option(0.0, "subtracted from the blank's logit: longer translations", "refine")
+    beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
+    length_penalty: checks.NotNegative = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
+    temperature: checks.NotNegative = _option(0.0, "temperature of sampling; 0: search", "causal", "verify")
+    n_best: checks.CountOrZero = _option(0, "number of candidates to list, best first", "refine")
+    shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: likely ids only", "refine", "causal")
+    batch_size: checks.Count = _option(32, "sentences decoded at once")
+    seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
+    precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")
+    draft: str | None = _option(None, "padir model whose drafts are checked; none: the model's own drafts", "verify")
 
     def __post_init__(self):
-        checks.whole_numbers(num_steps=self.num_steps, batch_size=self.batch_size, seed=self.seed, n_best=self.n_best)
-        if self.num_steps < 1:
-            raise PadirError("num_steps", "at least 1", self.num_steps, "use 1 for one-shot decoding")
-        if self.num_steps >= 2**31:
-            raise PadirError("num_steps", "below 2**31", self.num_steps, "drafts settle after a few")
-        if self.batch_size < 1:
-            raise PadirError("batch_size", "at least 1", self.batch_size)
-        if not 0 <= self.seed < 2**31:
-            raise PadirError("seed", "in 0 .. 2**31 - 1", self.seed)
-        if self.n_best < 0:
-            raise PadirError("n_best", "at least 0", self.n_best)
-        kinds = {
-            "strategy": Strategy,
-            "canvas": Corruption,
-            "search": Search,
-            "rerank": Rerank,
-            "lengths": LengthSearch,
-        }
-        optional = {"prune": Prune, "shortlist": Shortlist, "draft": Draft}
-        for name, kind in (kinds | optional).items():
-            value = getattr(self, name)
-            missing = value is None and name in ("strategy", "canvas", *optional)
-            if not missing and (isinstance(value, type) or not isinstance(value, kind)):
-                remedies = {
-                    Draft: "make it with padir.decoding.load_draft (in gin @load_draft())",
-                    Strategy: "make it with padir.refinement.parse_strategy (in gin @Name())",
-                }
-                remedy = remedies.get(kind, "give an instance (in gin @Name())")
-                raise PadirError(name, f"a {kind.__name__}", value, remedy)
+        for name, make in _FROM_TEXT.items():
+            if isinstance(value := getattr(self, name), str | os.PathLike):
+                object.__setattr__(self, name, make(value))
+        checks.check_fields(self)
+        if (drafts := self.top_k * self.draws) > _MOST_DRAFTS:
+            what = f"draws ({self.draws:,}) x top_k ({self.top_k:,})"
+            raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
 
-    def changed(self, **changes: Any) -> Decoding:
-        """These options with other values, each given by the name of its field.
-
-        Fields of `lengths`, and of a `rerank` rule or a `search` that has such a field, may be given, too. The strategy
-        may be text, as for `padir.refinement.strategies.parse_strategy`, and the rule `rerank` one of the names "own",
-        "causal", "pseudo", "mbr" and "mbr_bleu". With a draft, greedy search replaces a beam, unless the changes name a
-        search or a field of it, too.
+    def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
+        """These options with other values. Another mode resets the options that do not apply to it.
 
         Raises:
-          PadirError: no field has that name (the message has the nearest name), or a value is refused.
+          PadirError: no option has that name (the message has the nearest name), or a value is refused.
 
-        >>> Decoding().changed(top_k=5, num_steps=2, brevity=1.5).lengths.top_k
+        >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5
         """
-        own = [field.name for field in dataclasses.fields(self)]
-        of_search = {"search", *(field.name for field in dataclasses.fields(Beam))}
-        if changes.get("draft") is not None and not of_search & changes.keys() and isinstance(self.search, Beam):
-            changes["search"] = Greedy()
-        if isinstance(changes.get("strategy"), str):
-            changes["strategy"] = parse_strategy(changes["strategy"])
-        if isinstance(rule := changes.get("rerank"), str):
-            checks.one_of(RULES, rerank=rule)
-            changes["rerank"] = RULES[rule]
-        if isinstance(changes.get("offsets"), list):
-            changes["offsets"] = tuple(changes["offsets"])
-        decoding = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
-        known = list(own)
-        for part in ("lengths", "rerank", "search"):
-            value: Any = getattr(decoding, part)
-            names = [field.name for field in dataclasses.fields(value)]
-            inner = {name: changes[name] for name in names if name in changes}
-            if inner:
-                decoding = dataclasses.replace(decoding, **{part: dataclasses.replace(value, **inner)})
-            known += names
-        for name in changes:
-            if name not in known:
-                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, known))
-        return decoding
+        mode = changes.get("mode", self.mode)
+        base = self if mode == self.mode else self.without(*foreign(mode or "refine"))
+        return dataclasses.replace(base, **changes)
+
+    def without(self, *names: str) -> Decoding:
+        """These options with the defaults for the named options."""
+        return dataclasses.replace(self, **{name: getattr(Decoding, name) for name in names})
 
     @property
     def drops_repeats(self) -> bool:
         """True if repeated tokens are removed: as `drop_repeats` says, or for None with the strategy "padir" alone."""
-        return isinstance(self.strategy, Padir) if self.drop_repeats is None else self.drop_repeats
+        return getattr(self.strategy, "drops_repeats", False) if self.drop_repeats is None else self.drop_repeats
+
+    @property
+    def rule(self) -> Rerank:
+        """The rule that chooses among hypotheses: `rerank` itself, or the rule that it names."""
+        rerank = self.rerank
+        return rule_of(rerank, self.brevity, self.length_weight) if isinstance(rerank, str) else rerank
+
+    @property
+    def search(self) -> Beam | Greedy | Sampling:
+        """The search of a causal model: sampling above temperature 0, greedy in the mode "verify", else beam search."""
+        if self.temperature:
+            return Sampling(self.temperature, self.draws)
+        return Greedy() if self.mode == "verify" or self.draft else Beam(self.beam, self.length_penalty)
 
     def filled(self, corruption: Corruption, strategy: Strategy) -> Decoding:
         """Replaces a canvas or strategy of None by the model's own corruption or strategy."""
         return dataclasses.replace(self, strategy=self.strategy or strategy, canvas=(self.canvas or corruption).full())
 
-    def check(self, config: ModelConfig) -> None:
-        """Refuses options that differ from the defaults but do not apply to this kind of model.
 
-        Raises:
-          PadirError: an option is for the other kind of model.
-        """
-        for name in OF_REFINING if config.causal else OF_CAUSAL:
-            if getattr(self, name) != getattr(Decoding, name):
-                raise foreign_option(name, config)
+def _canvas(text: str) -> Corruption:
+    """Makes a corruption of text such as "mask" or "mask_range:masks=4"."""
+    name, values = parse_call(text, "canvas", "uniform")
+    checks.one_of(CORRUPTIONS, canvas=name)
+    return CORRUPTIONS[name](**checked_call(CORRUPTIONS[name], name, values))
+
+
+_FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "shortlist": Shortlist.load}
+_HINTS = typing.get_type_hints(Decoding)
+
+
+def _with_known_names(init: Any) -> Any:
+    """`Decoding.__init__` that names the option nearest to an unknown one."""
+
+    @functools.wraps(init)
+    def __init__(self: Decoding, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in _HINTS:
+                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(_HINTS)))
+        init(self, *args, **options)
+
+    return __init__
+
+
+Decoding.__init__ = _with_known_names(Decoding.__init__)
+
+
+class Option(NamedTuple):
+    """A decoding option as commands show it: `kind` is the type of its value as text (bool, int, float or str)."""
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    modes: tuple[str, ...]
+
+
+@functools.cache
+def option_table() -> dict[str, Option]:
+    """All decoding options by name, in order.
+
+    >>> option_table()["top_k"].kind, option_table()["top_k"].default
+    (<class 'int'>, 1)
+    """
+    found = {}
+    for field in dataclasses.fields(Decoding):
+        kinds = typing.get_args(_HINTS[field.name]) or (_HINTS[field.name],)
+        kind = next((kind for kind in kinds if kind in (bool, int, float)), str)
+        found[field.name] = Option(field.name, kind, field.default, field.metadata["help"], field.metadata["modes"])
+    return found
+
+
+def foreign(mode: str) -> list[str]:
+    """The options that do not apply to a mode."""
+    return [name for name, option in option_table().items() if mode not in option.modes]
+
+
+def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
+    """The options of a call: `decoding`, or the model's `own`, with changes by name.
+
+    Raises:
+      PadirError: `decoding` is no `Decoding`, a change is refused, or a change would have no effect in this mode.
+    """
+    if not isinstance(decoding, Decoding | None):
+        raise PadirError("decoding", "a Decoding", decoding, "give single options by name, such as num_steps=4")
+    made = (decoding or own).changed(**changes)
+    mode = mode_of(made, config)
+    for name in foreign(mode):
+        if changes.get(name) is not None:
+            raise foreign_option(name, mode, config)
+    return made
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options: those of its card, else the defaults, with all lengths of a class (`length_unit`).
+    """A model's own options: its card's, else the defaults, with as many lengths as a class has (`length_unit`).
 
     Raises:
       PadirError: the card names an unknown option, or a value is refused.
     """
+    own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
-        return Decoding().changed(**{"top_k": card.config.length_unit} | card.decoding)
+        if wrong := {"batch_size", "seed"} & own.keys():
+            raise PadirError(f"{min(wrong)} is chosen by whoever translates, not by a card")
+        decoding = Decoding().changed(**own)
+        for name, most in (("num_steps", _MOST_STEPS), ("draws", 64), ("brevity", 100)):
+            checks.within(0, most, **{name: getattr(decoding, name)})
+        return decoding
     except (PadirError, TypeError) as error:
-        raise PadirError(f"the model's card has wrong decoding options ({error})", remedy="mend model.json") from None
+        raise PadirError(
+            f"the model's card has wrong decoding options ({error})", remedy="correct model.json"
+        ) from None
 
 
-# Fields of `Decoding` for one kind of model only.
-OF_CAUSAL = ("draft", "search")
-OF_REFINING = ("num_steps", "strategy", "canvas", "lengths", "drop_repeats", "rerank", "prune", "n_best")
+def mode_of(decoding: Decoding, config: ModelConfig) -> str:
+    """The mode in which a model writes: if none is named, "verify" with a draft, else the model's own.
 
-
-def foreign_option(name: str, config: ModelConfig) -> PadirError:
-    """The error for an option that applies only to the other kind of model (causal or refining)."""
-    about, remedy = "autoregressive models; this model refines drafts", "choose num_steps, strategy and lengths instead"
-    if config.causal:
-        about = "models that refine drafts; this model, or its mode, writes from left to right"
-        remedy = "choose a search instead (beam size and length penalty, or sampling)"
-    elif config.dual:
-        remedy = "choose the mode causal or verify" if name.endswith("draft") else "choose the mode causal"
-    return PadirError(f"{name} applies only to {about}", remedy=remedy)
+    Raises:
+      PadirError: the model cannot write in this mode.
+    """
+    own = "verify" if decoding.draft is not None else "causal" if config.causal else "refine"
+    mode = decoding.mode or own
+    able = MODES if config.dual else ("causal", "verify") if config.causal else ("refine",)
+    if mode not in able:
+        own = "writes from left to right" if config.causal else "refines drafts"
+        raise PadirError(
+            f"the mode {mode!r} needs a dual model, and this one always {own}",
+            remedy="leave the mode out, or train a model with ModelConfig.dual = True",
+        )
+    return mode
 
 
 def resolve(
     decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
 ) -> Decoding:
-    """Fills in a model's own strategy and canvas, and checks that the options fit the model.
+    """Fills in the mode and the model's own strategy and canvas; checks that the options fit the model.
 
     Args:
       corruption, strategy: defaults from the model's training run; None for a causal model.
@@ -213,62 +317,69 @@ def resolve(
     Raises:
       PadirError: the options do not fit the model.
     """
-    decoding.check(config)
-    if config.causal:
-        if decoding.draft is not None:
-            _check_draft(decoding, decoding.draft, config.max_length)
+    mode = mode_of(decoding, config)
+    for name in foreign(mode):
+        if getattr(decoding, name) != getattr(Decoding, name):
+            raise foreign_option(name, mode, config)
+    decoding = dataclasses.replace(decoding, mode=mode)
+    if mode == "verify" and decoding.draft is None and (not config.dual or config.length_head == "oracle"):
+        why = "without drafts of its own" if not config.dual else "with the length head 'oracle'"
+        raise PadirError(f"the mode 'verify' needs a draft for a model {why}", remedy="name a padir model as draft")
+    if mode != "refine":
+        if decoding.draws > 1 and not decoding.temperature:
+            raise PadirError("draws", "1 without a temperature", decoding.draws, "give a temperature above 0")
         return decoding
     assert corruption is not None and strategy is not None
-    far = config.max_length - 2  # targets have 2 to max_length tokens
-    if wrong := [offset for offset in decoding.lengths.offsets if abs(offset) > far]:
+    _check_rerank(decoding, config)
+    decoding = decoding.filled(corruption, strategy)
+    canvas, strategy = decoding.canvas, decoding.strategy
+    assert canvas is not None and strategy is not None
+    readout = config.readout
+    if not readout.sized_by_target and decoding.top_k > 1:
         raise PadirError(
-            "offsets",
-            f"in {-far} .. {far}, as the model writes {config.max_length} tokens at most",
-            wrong[0],
-            "try neighbours, such as -1 0 1",
+            "top_k", f"1 for a {readout.name} model", decoding.top_k, "leave it out, because its canvas has one length"
         )
-    if isinstance(decoding.rerank, CausalScore) and not config.dual:
+    if readout.position_head is None and decoding.blank_penalty:
+        got, remedy = decoding.blank_penalty, "leave it out, because the model writes no blanks"
+        raise PadirError("blank_penalty", f"0 for a {readout.name} model", got, remedy)
+    if readout.merges_repeats:
+        if decoding.drop_repeats:
+            expected = f"None or False for a {readout.name} model"
+            raise PadirError(
+                "drop_repeats", expected, True, "leave it out, because this model always merges equal neighbours"
+            )
+        decoding = dataclasses.replace(decoding, drop_repeats=False)
+    check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
+    if decoding.top_k * decoding.draws == 1 and isinstance(decoding.rerank, str):
+        decoding = dataclasses.replace(decoding, rerank="own")  # one draft: a rule that reads it again has no choice
+    if decoding.draws > 1 and canvas.deterministic:
+        remedy = "try more lengths, because all drafts would be equal"
+        raise PadirError("draws", "1 for a canvas without randomness", decoding.draws, remedy)
+    return decoding
+
+
+def foreign_option(name: str, mode: str, config: ModelConfig) -> PadirError:
+    """The error for an option that does not apply to the mode in which a model writes."""
+    modes = option_table()[name.lstrip("-")].modes
+    remedy = f"choose the mode {' or '.join(modes)}" if config.dual else f"leave {name} out"
+    return PadirError(f"{name} applies only to the mode {' and '.join(modes)}", got=mode, remedy=remedy)
+
+
+def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
+    """Checks that the rule can choose for this model, and that it reads the numbers that are given for it."""
+    rerank = decoding.rerank
+    if not config.dual and (rerank == "causal" or isinstance(rerank, CausalScore)):
         raise PadirError(
             "the rerank rule 'causal' needs a dual model, and this one only refines drafts",
             remedy="name an autoregressive model that rescores, or take the rule 'own'",
         )
-    if isinstance(decoding.rerank, PseudoLikelihood) and (config.ctc or decoding.shortlist is not None):
-        tokens = "a model whose tokens keep their places, and this is a CTC model"
-        needed = tokens if config.ctc else "the whole vocabulary: leave the shortlist out"
-        raise PadirError(f"the rerank rule 'pseudo' needs {needed}", remedy="take the rule 'own'")
-    decoding = decoding.filled(corruption, strategy)
-    canvas = decoding.canvas
-    assert canvas is not None
-    if config.ctc:
-        if decoding.drop_repeats:
-            raise PadirError(
-                "drop_repeats", "None or False for a CTC model", True, "leave it out: its tokens are always collapsed"
-            )
-        decoding = dataclasses.replace(decoding, drop_repeats=False)
-    assert decoding.strategy is not None
-    check_strategy(decoding.strategy, canvas=canvas, trained=corruption, config=config)
-    if decoding.prune is not None and decoding.prune.steps > decoding.num_steps:
-        prune = dataclasses.replace(decoding.prune, steps=decoding.num_steps)  # N steps are N passes
-        decoding = dataclasses.replace(decoding, prune=prune)
-    if decoding.lengths.draws > 1 and canvas.deterministic:
-        raise PadirError(
-            "draws",
-            "1 for a canvas without randomness",
-            decoding.lengths.draws,
-            "all drafts would be equal, try more lengths instead",
-        )
-    return decoding
-
-
-def _check_draft(decoding: Decoding, draft: Draft, max_length: int) -> None:
-    """Checks the options beside a draft; a beam of one is greedy search."""
-    search = decoding.search
-    if not isinstance(search, Greedy | Beam | Sampling) or search.size > 1:
-        remedy = "take one sample" if isinstance(search, Sampling) else "take a beam of 1, or leave the draft out"
-        raise PadirError("the search beside a draft, as of the mode verify,", "greedy, or one sample", search, remedy)
-    if draft.tolerance and isinstance(search, Sampling):
-        raise PadirError("a draft's tolerance is for greedy search: leave the tolerance out, or the sampling")
-    if decoding.shortlist is not None:
-        raise PadirError("a draft cannot be verified with a shortlist: leave one of them out")
-    if draft.drafter.block > max_length:
-        raise PadirError("block", f"at most {max_length}, the model's limit of tokens", draft.drafter.block)
+    if isinstance(rerank, str) and rerank not in RULES:
+        _ = decoding.rule  # raises if there is no such model
+    named = rerank if isinstance(rerank, str) else ""
+    reads = {"own": ("brevity", "length_weight"), "mbr": (), "mbr_bleu": (), "": ()}.get(named, ("brevity",))
+    for name in ("brevity", "length_weight"):
+        if name not in reads and getattr(decoding, name) != getattr(Decoding, name):
+            rules = [*(rule for rule in RULES if name == "brevity" and "mbr" not in rule), "a model"]
+            belongs = "own" if name == "length_weight" else ", ".join(rules)
+            remedy = "leave one of them out" if named else "set it in the rule itself"
+            raise PadirError(f"{name} applies only to the rerank rules {belongs}", got=rerank, remedy=remedy)

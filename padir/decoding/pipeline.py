@@ -1,4 +1,4 @@
-"""The stages of decoding a batch; each stage is a method whose argument is the result of the stage before.
+"""The stages of decoding a batch; each stage is a method that takes a plain record and returns the next one.
 
 A model that refines drafts (`RefiningPipeline`):
 
@@ -7,24 +7,24 @@ A model that refines drafts (`RefiningPipeline`):
 3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
 4. `choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
-A causal model (`CausalPipeline`): `write` encodes and searches from left to right, `read` makes text of the best rows.
+A causal model (`CausalPipeline`): `write` encodes and searches from left to right, or verifies the drafts of a refining
+pipeline; `read` makes text of the best rows.
 
-`run` takes a batch through all stages; an observer can time or inspect each stage.
+`stages` yields the result of each stage; `run` takes a batch through all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from padir.decoding.autoregressive import SearchInputs, length_limits, score_drafts, score_targets, write_targets
-from padir.decoding.batches import CandidateBatch, EncodedBatch, RefinedBatch, SourceBatch, WrittenBatch
-from padir.decoding.choice import choose
-from padir.decoding.lengths import candidates
+from padir.decoding.batches import Candidate, EncodedBatch, SourceBatch, Written, candidates, choose, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import ProgramCache, mappings
@@ -34,31 +34,24 @@ from padir.decoding.refine_batch import (
     Drafts,
     RefineOptions,
     encode,
-    pseudo_likelihoods,
+    lay_out,
+    padded_length,
     refine_drafts,
     rows_together,
 )
-from padir.decoding.rerank import PseudoLikelihood
-from padir.decoding.text import one_line
-from padir.decoding.translation import TargetScore, Translation
-from padir.decoding.verified import VerifyOptions, write_verified
+from padir.decoding.search import Beam
+from padir.decoding.translation import TargetScore, Translation, broken, clean, without_repeats
+from padir.decoding.verified import VerifyInputs, write_verified
 from padir.distributed.sharding import on_host
+from padir.errors import PadirError
 from padir.models.length import top_lengths
-from padir.text.batches import sorted_batches
-from padir.text.ids import round_up
+from padir.models.params import in_model_dtype
+from padir.refinement.loop import steps
+from padir.text.ids import EOS, pad_rows, round_up, sorted_batches
 
-PROGRAMS = ProgramCache(
-    (encode, refine_drafts, pseudo_likelihoods, write_targets, write_verified, score_targets, score_drafts), mappings
-)
-
-Observer = Callable[[str, Any], None]
-"""Callback (stage, value) at the end of each stage; the value's arrays may not be computed yet."""
+PROGRAMS = ProgramCache((encode, refine_drafts, write_targets, write_verified, score_targets, score_drafts), mappings)
 
 _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of this
-
-
-def unobserved(stage: str, value: Any) -> None:
-    """Observer that ignores the stages."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,80 +61,98 @@ class RefiningPipeline:
     Attributes:
       decoding: options that `resolve` has filled in for the model.
       trace: keep every step of the drafts.
-      counts: allowed numbers of candidates per sentence. A batch is filled up to one of them, so that fewer shapes are
-        compiled.
+      counts: allowed numbers of candidates per sentence. Batches are padded to one of these numbers, so that fewer
+        shapes are compiled.
+      lengths: allowed row lengths, for the same reason; () allows multiples of 8. Rows of drafts are at least as long
+        as rows of their sources.
     """
 
     loaded: LoadedModel
     decoding: Decoding
     trace: bool = False
     counts: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
 
-    def run(self, batch: SourceBatch, observe: Observer = unobserved) -> list[Translation]:
-        """Translates a batch; the stages are "encode", "lengths", "refine" and "choose and detokenise"."""
+    def run(self, source: SourceBatch) -> list[Translation]:
+        """Translates a batch."""
+        return [value for _, value in self.stages(source)][-1]
+
+    def stages(self, source: SourceBatch) -> Iterator[tuple[str, Any]]:
+        """Translates a batch; yields (stage, its result), whose arrays may not be computed yet."""
         PROGRAMS.make_room()
-        results = self.choose(self.run_to_drafts(batch, observe))
-        observe("choose and detokenise", results)
-        return results
+        batch = self.encode(source)
+        yield "encode", batch
+        tried = self.try_lengths(batch)
+        yield "lengths", tried
+        drafts = self.refine(batch, tried)
+        yield "refine", drafts
+        yield "choose and detokenise", self.choose(batch, tried, drafts)
 
-    def run_to_drafts(self, batch: SourceBatch, observe: Observer = unobserved) -> RefinedBatch:
-        """Takes a batch through the stages up to "refine"."""
-        encoded = self.encode(batch)
-        observe("encode", encoded)
-        tried = self.try_lengths(encoded)
-        observe("lengths", tried)
-        refined = self.refine(tried)
-        observe("refine", refined)
-        return refined
-
-    def encode(self, batch: SourceBatch) -> EncodedBatch:
+    def encode(self, source: SourceBatch) -> EncodedBatch:
         """Encodes the sources."""
         loaded = self.loaded
-        source_BS = loaded.padded(batch.tokens, self.decoding.batch_size)
+        source_BS = loaded.padded(source.tokens, self.decoding.batch_size, self.lengths)
         with loaded.on_devices():
             encoded, cross_kv = encode(loaded.model, loaded.converted, loaded.place(source_BS))
-        return EncodedBatch(batch, source_BS, encoded, cross_kv)
+        return EncodedBatch(source, source_BS, encoded, cross_kv)
 
-    def try_lengths(self, batch: EncodedBatch) -> CandidateBatch:
+    def try_lengths(self, batch: EncodedBatch) -> list[list[Candidate]]:
         """Lists the candidates of each sentence, for its given target length or for predicted lengths.
 
         Raises:
-          PadirError: the length head gives no length, or fewer than `LengthSearch.top_k`.
+          PadirError: the length head gives no length, or fewer than `Decoding.top_k`.
         """
         decoding, given = self.decoding, batch.source.target_lengths
         if given is not None:
             lengths = [[length] for length in given]
         else:
-            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.lengths.top_k, decoding.lengths.adjacent))
+            length_BK, _ = on_host(top_lengths(batch.encoded.length, decoding.top_k, decoding.adjacent))
             lengths = length_BK[: len(batch.source.tokens)].tolist()
-        longest = self.loaded.card.config.max_length
-        return CandidateBatch(batch, [candidates(each, decoding.lengths, longest) for each in lengths])
+        return [candidates(each, decoding.draws, self.loaded.card.config.max_length) for each in lengths]
 
-    def refine(self, tried: CandidateBatch) -> RefinedBatch:
-        """Makes a draft of every candidate and refines all drafts."""
-        (inputs, options), decoding = self._refine_arguments(tried), self.decoding
+    def refine(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> Drafts:
+        """Makes a draft of every candidate and refines all drafts; gives them on the host."""
+        inputs, options = self._refine_arguments(batch, tried)
         with self.loaded.on_devices():
-            drafts = refine_drafts(self.loaded.model, self.loaded.converted, inputs, **options)
-            pseudo_R = self._pseudo(inputs, drafts) if isinstance(decoding.rerank, PseudoLikelihood) else None
-            return RefinedBatch(tried, *on_host((drafts, pseudo_R)))
+            return on_host(refine_drafts(self.loaded.model, self.loaded.converted, inputs, **options))
 
-    def _pseudo(self, inputs: DraftInputs, drafts: Drafts) -> Any:
-        """Pseudo-likelihood of every row of the drafts (`pseudo_likelihoods`)."""
-        kept = (jnp.take_along_axis(each, drafts.kept_BN, axis=1) for each in (inputs.length_BN, inputs.draw_BN))
-        inputs = inputs._replace(**dict(zip(("length_BN", "draw_BN"), kept, strict=True)))
-        noise = {"corruption": self.decoding.canvas, "seed": self.decoding.seed}
-        return pseudo_likelihoods(self.loaded.model, self.loaded.converted, inputs, drafts.tokens_RL, **noise)
-
-    def refine_memory(self, tried: CandidateBatch) -> int | None:
+    def refine_memory(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]) -> int | None:
         """Bytes that XLA needs beside the arguments and results of `refine`; None if the backend does not say."""
-        inputs, options = self._refine_arguments(tried)
+        inputs, options = self._refine_arguments(batch, tried)
         with self.loaded.on_devices():
             program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, **options).compile()
         return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
 
-    def choose(self, refined: RefinedBatch) -> list[Translation]:
-        """Returns each sentence's best hypothesis as text (`padir.decoding.choice.choose`)."""
-        return choose(self.loaded, self.decoding, refined)
+    def choose(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], drafts: Drafts) -> list[Translation]:
+        """Returns each sentence's best hypothesis as text (`padir.decoding.batches.choose`)."""
+        return choose(self.loaded, self.decoding, batch, tried, drafts)
+
+    def steps(self, source: SourceBatch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.
+
+        Raises:
+          PadirError: there is a shortlist; the canvas then holds ids of the shortlist instead of the vocabulary.
+        """
+        if self.decoding.shortlist is not None:
+            raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
+        loaded, batch = self.loaded, self.encode(source)
+        inputs, how = self._refine_arguments(batch, [own[:1] for own in self.try_lengths(batch)])
+        options, length = how["options"], int(inputs.length_BN[0, 0])
+        inputs = jax.tree.map(jnp.asarray, inputs)
+        shape = {"max_target_length": options.max_target_length, "corruption": options.corruption}
+        with loaded.on_devices():
+            params = in_model_dtype(loaded.model.config, loaded.converted)
+            states = steps(
+                *lay_out(loaded.model, params, inputs, **shape, seed=how["seed"], blank_penalty=how["blank_penalty"]),
+                options.strategy,
+                num_steps=how["num_steps"],
+            )
+        while True:
+            with loaded.on_devices():  # not while the generator waits
+                state = next(states, None)
+            if state is None:
+                return
+            yield on_host((state.canvas.tokens_BL[0, :length], state.canvas.score_BL[0, :length]))
 
     def predict_lengths(self, tokens: Sequence[list[int]], k: int) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included."""
@@ -153,24 +164,26 @@ class RefiningPipeline:
                 results[i] = length_K
         return results
 
-    def _refine_arguments(self, tried: CandidateBatch) -> tuple[DraftInputs, dict[str, Any]]:
+    def _refine_arguments(
+        self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]]
+    ) -> tuple[DraftInputs, dict[str, Any]]:
         """The arguments of `refine_drafts` after the model and its parameters."""
-        decoding, batch, loaded = self.decoding, tried.batch, self.loaded
+        decoding, loaded = self.decoding, self.loaded
         assert decoding.strategy is not None and decoding.canvas is not None
         rows = batch.source_BS.shape[0]
-        most = max(map(len, tried.candidates))
+        most = max(map(len, tried))
         most = min((count for count in self.counts if count >= most), default=most)
         # A sentence with fewer candidates than others repeats its first one, as do rows that pad the batch.
-        table = [own + [own[0]] * (most - len(own)) for own in tried.candidates]
+        table = [[*own, *[own[0]] * (most - len(own))] for own in tried]
         table += [table[0]] * (rows - len(table))
         length_BN, draw_BN = np.moveaxis(np.array(table, np.int32), -1, 0)
-        length = min(round_up(int(length_BN.max()), BUCKET), loaded.card.config.max_length)
+        longest = max(int(length_BN.max()), batch.source_BS.shape[1] if self.lengths else 0)
+        length = min(padded_length(longest, self.lengths), loaded.card.config.max_length)
         by_sentence = loaded.place((batch.source_BS, length_BN, draw_BN))
         options = RefineOptions(
             max_target_length=length,
             strategy=decoding.strategy,
             corruption=decoding.canvas,
-            prune=None if self.trace else decoding.prune,
             # Several devices use no groups: groups take rows from all over the batch, so the devices would have to
             # exchange rows at every step.
             rows_at_once=rows_together(length) if loaded.mesh is None else None,
@@ -181,70 +194,110 @@ class RefiningPipeline:
             "options": options,
             "num_steps": decoding.num_steps,
             "seed": decoding.seed,
-            "kept_v": loaded.written_ids(batch.source_BS, decoding),
+            "blank_penalty": decoding.blank_penalty,
+            "kept_v": loaded.written_ids(batch.source_BS, decoding.shortlist),
         }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalPipeline:
-    """The stages of decoding for a causal model.
+    """The stages of decoding for a model that writes from left to right.
 
     Attributes:
       decoding: options that `resolve` has filled in for the model.
+      lengths: allowed lengths of source rows; () allows multiples of 8.
+      drafter: in the mode "verify", the pipeline of the drafts.
     """
 
     loaded: LoadedModel
     decoding: Decoding
+    lengths: tuple[int, ...] = ()
+    drafter: RefiningPipeline | None = None
 
-    def run(self, batch: SourceBatch, observe: Observer = unobserved) -> list[Translation]:
-        """Translates a batch; the stages are "encode and write" and "detokenise"."""
+    def run(self, source: SourceBatch) -> list[Translation]:
+        """Translates a batch."""
+        return [value for _, value in self.stages(source)][-1]
+
+    def stages(self, source: SourceBatch) -> Iterator[tuple[str, Any]]:
+        """Translates a batch; yields (stage, its result)."""
         PROGRAMS.make_room()
-        written = self.write(batch)
-        observe("encode and write", written)
-        results = self.read(written)
-        observe("detokenise", results)
-        return results
+        written = self.write(source)
+        yield "encode and write", written
+        yield "detokenise", self.read(source, written)
 
-    def write(self, batch: SourceBatch) -> WrittenBatch:
+    def write(self, source: SourceBatch) -> Written:
         """Encodes the sources and searches for their translations."""
-        loaded, decoding, limits = self.loaded, self.decoding, batch.target_lengths
-        source_BS, max_length = loaded.padded(batch.tokens, decoding.batch_size), loaded.card.config.max_length
+        loaded, decoding, limits = self.loaded, self.decoding, source.target_lengths
+        max_length = loaded.card.config.max_length
+        source_BS = loaded.padded(source.tokens, decoding.batch_size, self.lengths)
         rows = source_BS.shape[0]
         if limits is None:
             (longest,) = length_limits([source_BS.shape[1]], max_length)
-            limits = length_limits([len(tokens) for tokens in batch.tokens], max_length)
+            limits = length_limits([len(tokens) for tokens in source.tokens], max_length)
         else:
             longest = min(round_up(max(limits), BUCKET), max_length)
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
+        if self.drafter is not None:
+            return self._verify(self.drafter, source, source_BS, limit_B, longest)
         inputs = SearchInputs(*loaded.place((source_BS, limit_B)))
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
-        if (draft := decoding.draft) is not None:
-            same = draft.encoder != "" and draft.encoder == loaded.encoder
-            static = VerifyOptions(draft.drafter, decoding.search, longest, draft.tolerance, same)  # pyright: ignore
-            found = write_verified(
-                loaded.model, loaded.converted, inputs, draft.params, options=static, seed=decoding.seed
-            )
-            arrays = found.rows.tokens_BL, found.rows.length_B, found.score_B, found.rounds_B, found.draft_passes_B
-            tokens_BL, length_B, score_B, *passes = on_host(arrays)
-            return WrittenBatch(batch, tokens_BL[:, None], length_B[:, None], score_B[:, None], *passes)
-        options["kept_v"] = loaded.written_ids(source_BS, decoding)
+        options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
         with loaded.on_devices():
             written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, inputs, **options)
-        return WrittenBatch(batch, *on_host((written.tokens_BNL, written.length_BN, score_BN, passes_B)))
+        zero_B = np.zeros(rows, np.int32)
+        return on_host(Written(written.tokens_BNL, written.length_BN, score_BN, passes_B, zero_B))
 
-    def read(self, written: WrittenBatch) -> list[Translation]:
+    def _verify(self, drafter: RefiningPipeline, source: SourceBatch, source_BS, limit_B, longest: int) -> Written:
+        """Verifies one draft of each sentence, of the most likely length, without repeated tokens."""
+        loaded, decoding, draws = self.loaded, self.decoding, drafter.loaded
+        assert not isinstance(decoding.search, Beam)
+        prefix = [draws.model.ids.length] if draws.card.config.length_token else []
+        cut = 1 if loaded.card.config.length_token else 0
+        batch = drafter.encode(SourceBatch(source.texts, [[*prefix, *tokens[cut:]] for tokens in source.tokens]))
+        # Lengths that share a class are equally likely: the longest of them cuts nothing off.
+        tried = [[max(own)] for own in drafter.try_lengths(batch)]
+        drafts = drafter.refine(batch, tried)
+        readout = draws.card.config.readout
+        kept_RL = readout.kept(drafts.tokens_RL, drafts.free_RL, draws.model.ids)
+        if readout.merges_repeats:
+            read = [tokens_L[kept_L].tolist() for tokens_L, kept_L in zip(drafts.tokens_RL, kept_RL, strict=True)]
+        else:
+            read = [without_repeats(*row) for row in zip(drafts.tokens_RL, kept_RL, strict=True)]
+        tokens = [[*own, EOS][:longest] for own in read]
+        if draws.params is loaded.params:  # a dual model's own draft: the encoder has read the sources
+            encoded, cross_kv = batch.encoded, batch.cross_kv
+        else:
+            encoded, cross_kv = encode(loaded.model, loaded.converted, source_BS)
+        draft_BL = jnp.asarray(pad_rows(tokens, longest, source_BS.shape[0]))
+        inputs = VerifyInputs(source_BS, limit_B, cross_kv, encoded.segment_BS, draft_BL)
+        found, score_B = write_verified(
+            loaded.model, loaded.converted, inputs, search=decoding.search, seed=decoding.seed
+        )
+        written = found.tokens_BL[:, None], found.length_B[:, None], score_B[:, None], found.rounds_B
+        return on_host(Written(*written, drafts.passes_R))
+
+    def read(self, source: SourceBatch, written: Written) -> list[Translation]:
         """Returns the best row of each sentence as text."""
         results = []
-        for b, best in enumerate(written.score_BN.argmax(-1)[: len(written.source.tokens)]):
-            length = int(written.length_BN[b, best])
-            text = self.loaded.tokenizer.decode(written.tokens_BNL[b, best, : length - 1].tolist())
+        for b, text_of in enumerate(source.texts):
+            score_N, length_N = written.score_BN[b], written.length_BN[b]
+            ranked = [int(n) for n in np.argsort(-score_N, kind="stable") if np.isfinite(score_N[n])]
+            if not ranked:
+                raise not_finite()
+
+            def read(n: int, b: int = b, length_N: Any = length_N) -> str:
+                return self.loaded.tokenizer.decode(written.tokens_BNL[b, n, : length_N[n] - 1].tolist())
+
+            best = next((n for n in ranked if not broken(read(n), text_of)), ranked[0])
+            text = read(best)
             results.append(
                 Translation(
-                    text=one_line(text),
-                    score=float(written.score_BN[b, best]),
-                    length=length,
+                    text=clean(text, text_of),
+                    broken=broken(text, text_of),
+                    score=float(score_N[best]),
+                    length=int(length_N[best]),
                     passes=int(written.passes_B[b]),
-                    draft_passes=0 if written.draft_passes_B is None else int(written.draft_passes_B[b]),
+                    draft_passes=int(written.draft_passes_B[b]),
                     hypotheses=written.score_BN.shape[1],
                 )
             )
@@ -260,6 +313,8 @@ class CausalPipeline:
             with loaded.on_devices():
                 log_prob_BL = score_targets(loaded.model, loaded.converted, *loaded.place(sides))
             for i, log_prob in zip(some, on_host(log_prob_BL.sum(-1)).tolist(), strict=False):
+                if np.isnan(log_prob):
+                    raise not_finite()
                 results[i] = TargetScore(log_prob, len(targets[i]))
         return results
 

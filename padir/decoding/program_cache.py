@@ -1,4 +1,4 @@
-"""Keeps compiled programs on disk, and drops those of a process before they use up its memory mappings.
+"""Keeps compiled programs on disk, and drops a process's programs before they use up its memory mappings.
 
 On CPUs, XLA maps every kernel of a program into memory separately: a decoder takes about 300 mappings, Linux allows a
 process 65,530, and the compiler aborts the process when mappings run out. Every combination of lengths and batch sizes
@@ -16,11 +16,15 @@ from typing import Any
 
 import jax
 
+from padir.errors import PadirError
+
 SHARE = 0.6  # share of the allowed mappings at which programs are dropped; other code needs mappings, too
 
 
 def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Lets JAX keep compiled programs on disk for the next process; every command of `padir` calls this function.
+    """Lets JAX keep compiled programs on disk for the next process.
+
+    Every command of `padir` calls this function, and so does `Translator.load` unless JAX has a folder already.
 
     Args:
       folder: the folder; None for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, ~/.cache/padir/jax. The empty
@@ -32,12 +36,28 @@ def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
     if folder is None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(home / "padir" / "jax"))
+    jax.config.update("jax_compilation_cache_dir", os.fspath(folder))  # the empty string, too: it is a choice
     if not os.fspath(folder):
         return None
-    jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:  # JAX leaves out what compiles within a second
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return Path(folder)
+
+
+_process: int | None = None  # the first process that was ready to run programs
+
+
+def check_process() -> None:
+    """Refuses to run programs in a forked copy of a process that runs them: it would wait for threads that it lacks.
+
+    Raises:
+      PadirError: this process was forked after a model was loaded.
+    """
+    global _process
+    if _process not in (None, os.getpid()):
+        what = "this process was forked from one in which JAX runs, and might wait for ever"
+        raise PadirError(what, remedy='start processes by multiprocessing.get_context("spawn")')
+    _process = os.getpid()
 
 
 @dataclasses.dataclass

@@ -1,21 +1,23 @@
 """Rules that choose one of a sentence's hypotheses, one frozen dataclass each; the first of equal scores wins.
 
 Decoding writes several hypotheses, of several lengths or from several drafts. `OwnScore` uses the probabilities of the
-model that wrote them, `PseudoLikelihood` asks the model for each token again with this token hidden, `CausalScore` uses
-those of the same dual model as an autoregressive one, `Rescore` those of another model (an autoregressive one reads a
-finished sentence in one teacher-forced pass), and `MinimumBayesRisk` prefers the hypothesis that the others agree with.
+model that wrote them. `CausalScore` uses the autoregressive side of the same dual model, `Rescore` another
+autoregressive model; both read a finished sentence in one teacher-forced pass. `MinimumBayesRisk` prefers the
+hypothesis that the others agree with.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from functools import partial
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 from padir import checks
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
+from padir.pretrained import PRETRAINED, model_folder
 
 ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
 """Function from (sources, targets) to each target's (log-probability, number of tokens that are summed)."""
@@ -26,12 +28,12 @@ class Hypothesis(NamedTuple):
 
     Attributes:
       text: the hypothesis as text; "" for a rule that reads no text.
-      log_prob: sum of the tokens' log-probabilities, each from the step that wrote the token last; EOS does not count,
-        as the length determines its position.
+      log_prob: sum of the tokens' log-probabilities, each from the step that wrote the token last. EOS does not count,
+        because the length determines its position.
       tokens: number of tokens of that sum.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
-      again: log-probability and number of tokens for a rule for which the model reads the finished draft again
-        (`CausalScore`, `PseudoLikelihood`); nan for other rules.
+      again: log-probability and number of tokens for `CausalScore`, for which the model reads the finished draft
+        again; nan for other rules.
     """
 
     text: str
@@ -56,7 +58,7 @@ class Rerank(Protocol):
     ) -> list[list[float]]: ...
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class OwnScore:
     """Score (log-probability of the tokens + length_weight * log-probability of the length) / tokens ** brevity.
 
@@ -72,14 +74,9 @@ class OwnScore:
         gives no probabilities.
     """
 
-    brevity: float = 1.0
-    length_weight: float = 0.0
+    brevity: checks.NotNegative = 1.0
+    length_weight: checks.NotNegative = 0.0
     reads_text = False
-
-    def __post_init__(self):
-        _check_brevity(self.brevity)
-        if not 0 <= self.length_weight < math.inf:  # refuses nan, too
-            raise PadirError("length_weight", "at least 0 and finite", self.length_weight)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         return [[self._score(hypothesis) for hypothesis in row] for row in hypotheses]
@@ -103,23 +100,8 @@ class OwnScore:
         return _normalised(log_prob, tokens, self.brevity)
 
 
-@dataclasses.dataclass(frozen=True)
-class _ReadAgain:
-    """Score log-probability / tokens ** brevity of hypotheses that the model has read again."""
-
-    brevity: float = 1.0
-    reads_text = False
-
-    def __post_init__(self):
-        _check_brevity(self.brevity)
-
-    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        scored = [[hypothesis.again for hypothesis in row] for row in hypotheses]
-        return [[_normalised(log_prob, tokens, self.brevity) for log_prob, tokens in row] for row in scored]
-
-
-@dataclasses.dataclass(frozen=True)
-class CausalScore(_ReadAgain):
+@checks.settings
+class CausalScore:
     """Score by a dual model's own autoregressive side: log-probability / tokens ** brevity.
 
     One teacher-forced pass of the decoder reads all hypotheses, after the clean-up of repeated tokens; the encoder does
@@ -132,31 +114,26 @@ class CausalScore(_ReadAgain):
       PadirError: the exponent is negative or not finite.
     """
 
+    brevity: checks.NotNegative = 1.0
+    reads_text = False
 
-@dataclasses.dataclass(frozen=True)
-class PseudoLikelihood(_ReadAgain):
-    """Score by pseudo-likelihood: sum over positions of log p(token | all other tokens) / tokens ** brevity.
+    def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
+        return [[self.of(*hypothesis.again) for hypothesis in row] for row in hypotheses]
 
-    For each position the decoder makes one more pass over all hypotheses, in which this position alone shows the noise
-    of its first draft (Besag, 1975, for the conditionals of a Markov random field). So no token vouches for itself, as
-    it does in `OwnScore`. As many passes as a draft has positions make this slow. Repeated tokens still count.
-
-    Attributes:
-      brevity: exponent of the number of tokens; 1 is the mean.
-
-    Raises:
-      PadirError: the exponent is negative or not finite.
-    """
+    def of(self, log_prob: Any, tokens: Any) -> Any:
+        """Computes the score from the numbers of `Hypothesis.again`, or from arrays of them."""
+        return _normalised(log_prob, tokens, self.brevity)
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Rescore:
     """Score by another model: log-probability / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.rescoring.rescorer` makes this rule from an autoregressive model's directory.
+    `padir.decoding.translator.rescorer` makes this rule from an autoregressive model's directory.
 
     Attributes:
-      score_fn: the other model as a function from (sources, targets) to (log-probability, tokens) of each target.
+      score_fn: the other model as a function from (sources, targets) to (log-probability, tokens) of each target; None
+        for a rule that only names a model.
       brevity: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
       name: the other model's name in tables.
       target_language: the language that the other model writes; "" for any.
@@ -165,14 +142,11 @@ class Rescore:
       PadirError: the exponent is negative or not finite; or, when called, the texts are in another language.
     """
 
-    score_fn: ScoreFn
-    brevity: float = 1.0
+    score_fn: ScoreFn | None
+    brevity: checks.NotNegative = 1.0
     name: str = ""
     target_language: str = ""
     reads_text = True
-
-    def __post_init__(self):
-        _check_brevity(self.brevity)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         if self.target_language not in ("", target_language):
@@ -183,6 +157,7 @@ class Rescore:
             )
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
         texts = [hypothesis.text for row in hypotheses for hypothesis in row]
+        assert self.score_fn is not None
         scored = iter(self.score_fn(repeated, texts))
         return [
             [_normalised(log_prob, tokens, self.brevity) for _, (log_prob, tokens) in zip(row, scored, strict=False)]
@@ -190,11 +165,11 @@ class Rescore:
         ]
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class MinimumBayesRisk:
     """Score by the mean utility of a text with all hypotheses of the sentence as references (Kumar and Byrne, 2004).
 
-    Every hypothesis has the same weight: a text that several hypotheses share counts several times.
+    Every hypothesis has the same weight, so a text that several hypotheses share counts several times.
 
     Attributes:
       utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order and the tokenizer of
@@ -204,11 +179,8 @@ class MinimumBayesRisk:
       PadirError: the utility is neither "chrf" nor "bleu".
     """
 
-    utility: str = "chrf"
+    utility: Annotated[str, partial(checks.one_of, ("chrf", "bleu"))] = "chrf"
     reads_text = True
-
-    def __post_init__(self):
-        checks.one_of(("chrf", "bleu"), utility=self.utility)
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
@@ -233,16 +205,26 @@ def _normalised(log_prob: Any, tokens: Any, brevity: float) -> Any:
     return log_prob / (tokens + (tokens == 0)) ** brevity  # works for numbers and arrays, unlike `max`
 
 
-def _check_brevity(brevity: float) -> None:
-    if not 0 <= brevity < math.inf:  # refuses nan, too
-        raise PadirError("brevity", "at least 0 (1 is the mean per token, 0 the sum) and finite", brevity)
+RULES = ("own", "causal", "mbr", "mbr_bleu")
+"""Names of the rules that need no other model."""
 
 
-RULES: dict[str, Rerank] = {
-    "own": OwnScore(),
-    "causal": CausalScore(),
-    "pseudo": PseudoLikelihood(),
-    "mbr": MinimumBayesRisk(),
-    "mbr_bleu": MinimumBayesRisk("bleu"),
-}
-"""Rules that need no other model, by the names that commands and model cards use."""
+def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0) -> Rerank:
+    """Makes a rule of `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
+
+    Raises:
+      PadirError: the name is neither a rule nor a model directory.
+
+    >>> rule_of("own", brevity=0.5)
+    OwnScore(brevity=0.5, length_weight=0.0)
+    """
+    if name == "own":
+        return OwnScore(brevity, length_weight)
+    if name == "causal":
+        return CausalScore(brevity)
+    if name in RULES:
+        return MinimumBayesRisk("bleu" if name == "mbr_bleu" else "chrf")
+    if os.sep not in name and not model_folder(name).exists():
+        what = f"rerank {name!r} is neither a rule nor a model directory"
+        raise PadirError(what, remedy=nearest(name, [*RULES, *PRETRAINED]))
+    return Rescore(None, brevity, name)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Annotated, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -17,8 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.errors import PadirError
-from padir.refinement.scores import best_logit, likely
+from padir.refinement.scores import best_logit
 
 
 @flax.struct.dataclass
@@ -92,14 +92,14 @@ class Greedy:
         return rows.done_BN.all(-1)
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Beam:
     """Beam search: keeps as many of the most likely extensions as there are unfinished rows.
 
-    A finished row keeps its place, so fewer rows are extended from then on. A sentence therefore never has more than N
-    rows, and size 1 is greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly
-    better results.) The search of a sentence ends as soon as no unfinished row, however long it became, could beat the
-    best finished row. Ending early does not change the result. Rows that are unfinished at that point are not results.
+    A finished row keeps its place, so later steps extend fewer rows. A sentence therefore never has more than N rows,
+    and size 1 is greedy search. (T5X keeps finished rows outside a beam of constant width, and may find slightly better
+    results.) The search of a sentence ends as soon as no unfinished row can still beat the best finished row. Ending
+    early does not change the result. Rows that are unfinished at that point are not results.
 
     Attributes:
       size: N, the number of rows for each sentence.
@@ -110,19 +110,15 @@ class Beam:
       PadirError: size is below 1, or alpha is negative or not finite.
     """
 
-    size: int = 5
-    alpha: float = 0.6
-
-    def __post_init__(self):
-        checks.at_least(1, size=self.size)
-        if not 0 <= self.alpha < math.inf:  # refuses nan, too
-            raise PadirError("alpha", "at least 0 (0: no length penalty) and finite", self.alpha)
+    size: checks.Count = 5
+    alpha: checks.NotNegative = 0.6
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
         # The best N extensions of a sentence are among the best N of each row; top_k of these is fast, even on a CPU.
         best = min(self.size, logits_BNV.shape[-1])
         value_BNK, token_BNK = jax.lax.top_k(logits_BNV, best)
-        # All rows of a sentence begin equal; only the first counts at the first position, or all would stay equal.
+        # All rows of a sentence begin equal. At the first position only the first row counts, because otherwise all
+        # rows would stay equal.
         log_prob_BN = jnp.where((rows.length_BN == 0) & (jnp.arange(self.size) > 0), -jnp.inf, rows.log_prob_BN)
         total_BNK = log_prob_BN[..., None] + value_BNK - log_z_BN[..., None]
         stays_K = jnp.where(jnp.arange(best) == 0, jnp.inf, -jnp.inf)  # the only extension of a finished row is itself
@@ -144,39 +140,26 @@ class Beam:
         return rows.done_BN.any(-1) & (possible_BN.max(-1) <= finished_BN.max(-1))
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Sampling:
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
-    The score uses the model's own distribution, before temperature, top_k and top_p change it (in this order). Equal
-    sentences get equal samples, since the random keys are made from the sentence; another `Decoding.seed` gives others.
+    The score uses the model's own distribution, before the temperature changes it. Equal sentences get equal samples,
+    because the random keys are made from the sentence. Another `Decoding.seed` gives other samples.
 
     Attributes:
       temperature: number that divides the logits.
-      top_k: draw among the k most likely tokens; 0 for all tokens.
-      top_p: draw among the fewest most likely tokens that together have at least this probability; 1 for all tokens.
       size: N, the number of samples for each sentence; decoding returns the sample with the best score.
 
     Raises:
       PadirError: a number is out of its range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    size: int = 1
-
-    def __post_init__(self):
-        if not 0 < self.temperature < math.inf:  # refuses nan, too
-            remedy = "search with Greedy instead of temperature 0"
-            raise PadirError("temperature", "above 0 and finite", self.temperature, remedy)
-        checks.at_least(0, top_k=self.top_k)
-        if not 0 < self.top_p <= 1:
-            raise PadirError("top_p", "in (0, 1]", self.top_p)
-        checks.at_least(1, size=self.size)
+    temperature: Annotated[float, partial(checks.above, 0), partial(checks.below, 0, math.inf)] = 1.0
+    size: checks.Count = 1
 
     def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        drawn_from_BNV = likely(logits_BNV / self.temperature, self.top_k, self.top_p)
+        drawn_from_BNV = logits_BNV / self.temperature
         token_BN = jax.vmap(jax.vmap(jax.random.categorical))(key_BN, drawn_from_BNV).astype(jnp.int32)
         value_BN = jnp.take_along_axis(logits_BNV, token_BN[..., None], axis=-1)[..., 0]
         return _own(token_BN, value_BN - log_z_BN, rows)

@@ -4,7 +4,7 @@
 2. `Shortlist.restrict` lists the candidates of a batch's source ids, the most frequent ids, and all special ids; the
    next most frequent ids pad the list to one of few sizes, so that few programs are compiled.
 3. `compact` makes a model with these ids alone, from their rows of the token embedding and of the projection. This
-   model drafts, refines and searches as any other, with fewer logits. `expand` turns the written ids into ids of the
+  model drafts, refines and searches like any other, with fewer logits. `expand` turns the written ids into ids of the
    whole vocabulary.
 
 So the output ids of a sentence depend on the other sentences of its batch. Random drafts are drawn from the ids of the
@@ -46,14 +46,14 @@ _AXES = {"embedding": 0, "embedding_scale": 0, "kernel": 1, "kernel_scale": 0}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Target ids that each source id is likely to be translated to; P is the number of ids without the sentinels.
+    """The likely target ids of each source id; P is the number of ids without the sentinels.
 
     Shortlists of the same `sha256` are equal.
 
     Attributes:
       vocabulary: SHA-256 of the vocabulary's file.
-      candidates_PK: target ids of each source id, most probable first, then zeros. Row 0 is for the NULL word, to which
-        target words without a source word are aligned; its candidates are on every sentence's list.
+      candidates_PK: target ids of each source id, most probable first, then zeros. Row 0 is for the NULL word of word
+        alignment; its candidates are on every sentence's list.
       by_frequency_N: all regular ids, the most frequent in targets first.
       frequent: number of the most frequent ids, which are on every sentence's list.
 
@@ -68,7 +68,7 @@ class Shortlist:
 
     def __post_init__(self):
         table, order = self.candidates_PK, self.by_frequency_N
-        checks.at_least(0, frequent=self.frequent)
+        checks.counts(0, frequent=self.frequent)
         if table.ndim != 2 or table.shape[1] < 1 or order.ndim != 1 or len(np.unique(order)) != len(order):
             raise PadirError(
                 "a shortlist needs candidates [P, K] with K of at least 1 and different ids by frequency, got shapes"

@@ -1,7 +1,7 @@
 """Translates a stream of lines, as `padir translate` does: bytes in, a translation out for each line.
 
 Input that the library would refuse is repaired with a warning: bytes that are not UTF-8 are replaced, sources that are
-too long are cut. Control characters and text that looks like a special token also cause a warning, since they are
+too long are cut. Control characters and text that looks like a special token also cause a warning, because they are
 seldom intended. Memory holds only a chunk of the input at a time.
 """
 
@@ -17,8 +17,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from padir.decoding.options import Decoding
-from padir.decoding.text import one_line
-from padir.decoding.translation import Translation
+from padir.decoding.translation import Translation, one_line
 from padir.decoding.translator import Translator
 from padir.storage.files import atomic_file
 from padir.text.lines import ByteReader, byte_lines
@@ -81,7 +80,7 @@ def translate_lines(
 
     Args:
       warn: gets a message for each line that was cut.
-      ready: tells whether the next line is there; if not, the lines that were read are translated first.
+      ready: says whether the next line is there; if it is not, the lines that were read are translated first.
       progress: gets the number of lines, or of their sentences, translated since its last call.
       trace: record the steps of each translation.
       split: translate each sentence of a line by itself.
@@ -121,7 +120,7 @@ def _together(paragraph: Paragraph, parts: Sequence[tuple[str, Translation]], ta
     results = [result for _, result in parts]
 
     def joined(texts: Sequence[str]) -> str:
-        return one_line(paragraph.joined(texts, target_language))
+        return "\n".join(map(one_line, paragraph.joined(texts, target_language).split("\n")))
 
     text = joined([result.text for result in results])
     if len(results) == 1:

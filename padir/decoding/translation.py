@@ -1,12 +1,18 @@
-"""Results of decoding: a sentence's translation, and the log-probability of a given target."""
+"""Results of decoding: a sentence's translation and its clean-up, and the log-probability of a given target."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
+import re
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
 from padir.reporting.trace import Step, Trace
+from padir.text.ids import EOS, PADDING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,8 +21,9 @@ class Translation:
 
     Attributes:
       text: the text of the best hypothesis.
-      score: the score by `Decoding.rerank`, by default the mean log-probability per token; for a causal model, the
-        score by its search, by default the log-probability, EOS included, divided by a length penalty.
+      score: the score by `Decoding.rerank`; by default, and for a single draft, the mean log-probability per token. For
+        a causal model, the score by its search; by default the log-probability, EOS included, divided by a length
+        penalty.
       length: target length in tokens, EOS included.
       passes: number of decoder passes of the best row (for a causal model one per position); 0 for an empty line.
       hypotheses: number of drafts that were refined, or of rows that were searched.
@@ -26,7 +33,9 @@ class Translation:
       candidate_lengths: the target lengths of the candidates.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
-      whole_text: the text before repeated tokens were dropped; None if nothing drops any, as for a causal model.
+      broken: number of U+FFFD left out of the text, where the bytes written are no character. A hypothesis without such
+        bytes is taken before others.
+      whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
     """
 
     text: str
@@ -41,10 +50,11 @@ class Translation:
     oscillated: bool = False
     whole_text: str | None = None
     draft_passes: int = 0
+    broken: int = 0
 
     @staticmethod
     def of_json(row: dict[str, Any]) -> Translation:
-        """A translation of `dataclasses.asdict`, also after a way through JSON, which makes lists of tuples.
+        """Makes a translation from `dataclasses.asdict`, also if JSON has turned its tuples into lists.
 
         >>> import json
         >>> one = Translation("a", -0.5, 2, 1, candidates=(("a", -0.5), ("b", -1.0)))
@@ -72,3 +82,61 @@ class TargetScore(NamedTuple):
 
     log_prob: float
     tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Log-probability per token."""
+        return self.log_prob / max(self.tokens, 1)
+
+
+_CONTROLS = re.compile("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]")  # all but tabs
+
+
+def one_line(text: str) -> str:
+    """Replaces control characters by spaces: programs read many as line ends, and terminals obey others."""
+    return _CONTROLS.sub(" ", text)
+
+
+def broken(text: str, source: str) -> int:
+    """Number of U+FFFD, which stand for bytes that are no character; 0 if the source has one, too."""
+    return 0 if "\ufffd" in source else text.count("\ufffd")
+
+
+def clean(text: str, source: str) -> str:
+    """One line without broken characters, and without doubled spaces unless the source has some.
+
+    >>> clean("Y\ufffdlmaz  lives", "Yılmaz lebt")
+    'Ylmaz lives'
+    """
+    text = one_line(text.replace("\ufffd", "") if broken(text, source) else text)
+    return text if "  " in source else re.sub(" {2,}", " ", text)
+
+
+def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
+    """Leaves out free tokens that equal their left neighbour (the paper's section L.2).
+
+    Args:
+      copied: ids that may repeat, such as digits: without them the pieces 1 0 0 would become 1 0. The paper has no such
+        ids.
+
+    >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
+    [7, 8, 8, 7]
+    """
+    tokens = tokens_L[free_L].tolist()
+    return [token for i, token in enumerate(tokens) if i == 0 or token != tokens[i - 1] or token in copied]
+
+
+def packed_without_repeats(
+    tokens_BL: Int[Array, "B L"], free_BL: Bool[Array, "B L"], copied_V: Bool[Array, " V"]
+) -> Int[Array, "B L"]:
+    """Applies `without_repeats` to every row inside jit; moves kept tokens to the left and adds EOS if there is room.
+
+    Args:
+      copied_V: True for ids that may repeat; all True leaves all repetitions in.
+    """
+    left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])
+    order_BL = jnp.argsort(~kept_BL, axis=1, stable=True)
+    index_L, count_B1 = jnp.arange(tokens_BL.shape[1]), kept_BL.sum(1, keepdims=True)
+    packed_BL = jnp.take_along_axis(tokens_BL, order_BL, axis=1)
+    return jnp.where(index_L < count_B1, packed_BL, jnp.where(index_L == count_B1, EOS, PADDING))

@@ -3,34 +3,40 @@
 1. Tokenise; sort the sentences by length into batches whose shapes come from a small set.
 2. Take every batch through the stages of decoding (`padir.decoding.pipeline`).
 
-A causal model can also score given targets.
+Models that write from left to right can also score given targets. `SharedTranslator` shares the batches out to several
+processes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
 from padir import checks
-from padir.decoding.batches import source_batches
+from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.options import Decoding, default_decoding
+from padir.decoding.options import Decoding, DecodingOptions, asked, default_decoding, mode_of, resolve
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
+from padir.decoding.program_cache import check_process, compile_cache
+from padir.decoding.rerank import RULES, Rescore
 from padir.decoding.translation import EMPTY_LINE, TargetScore, Translation
+from padir.distributed.processes import shared_out
 from padir.distributed.sharding import Sharding, spread
 from padir.errors import PadirError
-from padir.models.card import ModelCard
-from padir.models.directory import load_model, save_model
+from padir.models.directory import ModelCard, load_model, save_model
 from padir.models.params import param_axes
 from padir.models.transformer import Transformer
 from padir.pretrained import DEFAULT, model_folder
 from padir.refinement.protocols import Corruption, Strategy
+from padir.reporting.trace import Step
+from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 
@@ -48,7 +54,9 @@ class Translator:
         self.decoding = default_decoding(card)
         self.loaded = LoadedModel(params, card, tokenizer)
         self.model = self.loaded.model
-        self._map: Callable[..., Iterable[list[Translation]]] = map  # of batches; several processes share them out
+        self._map: Callable[..., Iterable[list[Translation]]] = (
+            map  # maps over batches; several processes share the batches
+        )
 
     @classmethod
     def load(
@@ -66,19 +74,22 @@ class Translator:
           path: the directory or its address, or the name of a model that comes with padir. A training run that has
             not finished gives the model of its newest checkpoint; a line on stderr names the step.
           step: the step of a training run's checkpoint.
-          corruption, strategy: replacements for the model's own; required if the model was trained with a class that
-            is not part of padir.
+          corruption, strategy: replace the model's own; required if the model was trained with a class that is not part
+            of padir.
           sharding: spreads parameters and rows over all devices of this process; None for one device.
 
         Raises:
           PadirError: the directory is missing, half-written or damaged, or the devices cannot share the model equally.
         """
+        check_process()
+        if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+            compile_cache()
         folder = model_folder(path, steps=step is not None)
         checkpoints = folder / "checkpoints"
         if step is not None or (
             not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())
         ):
-            from padir.training.saved import load_step  # Orbax is slow to import
+            from padir.training.checkpoints import load_step  # Orbax is slow to import
 
             params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
         else:
@@ -92,25 +103,27 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         decoding: Decoding | None = None,
         *,
-        target_lengths: Sequence[int] | None = None,
+        target_lengths: Iterable[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
         progress: Callable[[int], None] = lambda count: None,
-        **changes: Any,
+        **changes: Unpack[DecodingOptions],
     ) -> list[Translation]:
         """Translates sentences; a translation depends on the sentence, the model and the options alone.
 
-        So equal sentences get equal translations, in any order and beside any others, except where a batch shares a
-        `Decoding.shortlist` (or, in rare cases, with 8-bit weights) and where two tokens are equally likely but for the
-        last bits, which differ between batches of different shapes. Another `seed` gives other random drafts.
+        So equal sentences get equal translations, in any order and in any batch. There are two exceptions. With a
+        `Decoding.shortlist`, or rarely with 8-bit weights, a translation depends on its batch. If two tokens are
+        equally likely up to the last bits, either may be written, because the last bits differ between batches of
+        different shapes. Another `seed` gives other random drafts.
 
         Args:
-          texts: one sentence each; an empty one gives an empty translation.
+          texts: one sentence each, such as a list, a generator or a column of a table; an empty sentence gives an empty
+            translation.
           decoding: the decoding options; None for the model's own (`ModelCard.decoding`). `changes` replaces some of
-            them (`Decoding.changed`), for example num_steps=4, top_k=5 or strategy="mask_predict".
+            them (`Decoding.changed`), for example num_steps=4, top_k=5, strategy="mask_predict" or precision="int8".
           target_lengths: lengths in tokens, EOS included, for models with the oracle length head, or to compare with
             predicted lengths.
           truncate: cut sources that are too long instead of raising an error.
@@ -120,11 +133,12 @@ class Translator:
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model.
         """
-        checks.strings(texts=texts)
-        decoding = (decoding or self.decoding).changed(**changes)
+        texts = checks.strings("texts", texts)
+        decoding = asked(self.decoding, decoding, self.card.config, changes)
         pipeline = self.pipeline(decoding, trace=trace)
         if target_lengths is not None:
-            self._check_lengths(texts, target_lengths)
+            target_lengths = [*target_lengths]
+            self._check_lengths(texts, target_lengths, decoding)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
         batches = [*source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths)]
@@ -136,12 +150,16 @@ class Translator:
         return results
 
     def translate_iter(
-        self, texts: Iterable[str], decoding: Decoding | None = None, *, truncate: bool = False, **changes: Any
+        self,
+        texts: Iterable[str],
+        decoding: Decoding | None = None,
+        *,
+        truncate: bool = False,
+        **changes: Unpack[DecodingOptions],
     ) -> Iterator[Translation]:
         """Translates sentences as they come, such as the lines of a file that is larger than the memory.
 
-        Yields the translations in the order of the texts, after every 16 batches. The arguments are those of
-        `translate`.
+        Yields the translations in the order of the texts, after every 16 batches. The arguments are as in `translate`.
 
         Raises:
           PadirError: as `translate`, when the text in question is reached.
@@ -151,26 +169,47 @@ class Translator:
         ...     for result in translator.translate_iter(map(str.strip, file), num_steps=4):
         ...         print(result.text)
         """
-        if isinstance(texts, str):
-            checks.strings(texts=texts)  # refuses the single string, and says what to write instead
-        decoding = (decoding or self.decoding).changed(**changes)
-        texts = iter(texts)
-        while some := list(itertools.islice(texts, 16 * decoding.batch_size)):
+        each = checks.each_string("texts", texts)
+        decoding = asked(self.decoding, decoding, self.card.config, changes)
+        while some := list(itertools.islice(each, 16 * decoding.batch_size)):
             yield from self.translate(some, decoding, truncate=truncate)
 
-    def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int]) -> None:
-        if self.card.config.causal:
+    def steps(self, text: str, decoding: Decoding | None = None, **changes: Unpack[DecodingOptions]) -> Iterator[Step]:
+        """Yields the draft of a sentence and its canvas after each decoder pass, as the passes are made.
+
+        One draft of the most likely length is refined; `translate` with `top_k=1` makes the same passes.
+
+        Raises:
+          PadirError: the text is empty or too long, or the options do not fit a model that refines drafts.
+
+        >>> for step in Translator.load().steps("Ich habe Hunger.", num_steps=4):  # doctest: +SKIP
+        ...     print("".join(step.pieces))
+        """
+        pipeline = self.pipeline(asked(self.decoding, decoding, self.card.config, changes))
+        if not isinstance(pipeline, RefiningPipeline):
+            raise PadirError("an autoregressive model has no steps to show: every token is written once")
+        (text,) = checks.strings("text", [text])
+        if not text.strip():
+            raise PadirError("text", "a sentence", text)
+        tokens, _ = self.loaded.source_tokens([text], False)
+        pieces = self.tokenizer.pieces
+        for tokens_L, score_L in pipeline.steps(SourceBatch([text], tokens)):
+            scores = (float(score) if score < 0 else None for score in score_L)
+            yield Step(tuple(pieces[i] for i in tokens_L), tuple(scores))
+
+    def _check_lengths(self, texts: Sequence[str], target_lengths: Sequence[int], decoding: Decoding) -> None:
+        if not self.refines(decoding):
             raise PadirError("an autoregressive model ends its sentences itself: translate without target lengths")
         if len(target_lengths) != len(texts):
-            raise PadirError(f"{len(texts)} texts need as many target_lengths, got {len(target_lengths)}")
+            raise PadirError(f"{len(texts)} texts need {len(texts)} target_lengths, got {len(target_lengths)}")
         longest, given = self.card.config.max_length, zip(texts, target_lengths, strict=True)
         if wrong := [n for text, n in given if n != int(n) or not 1 + bool(text.strip()) <= n <= longest]:
             raise PadirError("target_lengths", f"whole, in 2 .. {longest}, or 1 for an empty text", wrong[0])
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 32, truncate: bool = False
+        self, sources: Iterable[str], targets: Iterable[str], *, batch_size: int = 32, truncate: bool = False
     ) -> list[TargetScore]:
-        """Log-probability of each given target under a causal model, in one teacher-forced pass.
+        """Log-probability of each given target under an autoregressive or dual model, in one teacher-forced pass.
 
         Args:
           sources, targets: one sentence each, as many sources as targets.
@@ -178,30 +217,28 @@ class Translator:
           truncate: cut texts that are too long instead of raising an error.
 
         Raises:
-          PadirError: the model is not causal, the numbers differ, or a text has more tokens than the model takes.
+          PadirError: the model only refines drafts, the numbers differ, or a text has more tokens than the model takes.
         """
-        if not self.card.config.causal:
-            raise PadirError(
-                "the model refines drafts and gives targets no probability: score with an autoregressive one, or a dual"
-                " one in its mode causal"
-            )
-        checks.strings(sources=sources, targets=targets)
+        if not (self.card.config.causal or self.card.config.dual):
+            what = "the model refines drafts and gives targets no probability"
+            raise PadirError(what, remedy="score with an autoregressive model or a dual one")
+        sources, targets = checks.strings("sources", sources), checks.strings("targets", targets)
         if len(sources) != len(targets):
-            raise PadirError(f"{len(sources)} sources need as many targets, got {len(targets)}")
+            raise PadirError(f"{len(sources)} sources need {len(sources)} targets, got {len(targets)}")
         source_tokens, _ = self.loaded.source_tokens(sources, truncate)
         target_tokens, _ = self.loaded.tokens(targets, truncate, "target")
-        return CausalPipeline(self.loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
+        loaded = self.loaded.side("causal")
+        return CausalPipeline(loaded, Decoding(batch_size=batch_size)).score(source_tokens, target_tokens)
 
-    def predict_lengths(self, texts: Sequence[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
+    def predict_lengths(self, texts: Iterable[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
         Sources that are longer than the model takes are cut.
 
         Raises:
-          PadirError: the length head gives no length, or gives a single length and k is above 1.
+          PadirError: the length head gives no length, or fewer than k.
         """
-        checks.strings(texts=texts)
-        tokens, _ = self.loaded.source_tokens(texts, truncate=True)
+        tokens, _ = self.loaded.source_tokens(checks.strings("texts", texts), truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
 
     def save(self, folder: str | PathLike[str], *, dtype: str = "float32") -> None:
@@ -212,51 +249,39 @@ class Translator:
           dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
 
         Raises:
-          PadirError: there is something in the folder, it cannot be written, the weights are 8-bit, or this is a
-            mode of a dual model.
+          PadirError: there is something in the folder, or it cannot be written.
         """
         place = Path(folder)
-        if self.loaded.as_integers:
-            raise PadirError("8-bit weights cannot be saved", remedy="save the translator that they were made from")
-        if self.card.config.causal and self.card.config.dual:
-            raise PadirError("a mode of a dual model cannot be saved", remedy="save the model as it was loaded")
-        if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        if not vacant(place):
             raise PadirError("folder", "a new or an empty folder", str(folder), "give another, or remove it")
         save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
-    def quantised(self) -> Translator:
-        """This model with 8-bit weights (`padir.models.quantization`): faster on CPUs, with slightly different results.
-
-        A sentence's translation may then depend on its batch: a difference in the last bits, which has no effect in
-        float32, can change the rounding of an activation.
+    def refines(self, decoding: Decoding) -> bool:
+        """True if the model refines drafts with these options; False if it writes from left to right.
 
         Raises:
-          PadirError: the weights are rounded to 8 bits already.
+          PadirError: the model has no such mode.
         """
-        return self._with(self.loaded.quantised_params(), self.card)
-
-    def in_bfloat16(self) -> Translator:
-        """This model with weights and activations in bfloat16; softmax, logits and the length head stay float32.
-
-        Raises:
-          PadirError: the weights are 8-bit.
-        """
-        config = dataclasses.replace(self.card.config, dtype="bfloat16")
-        card = dataclasses.replace(self.card, config=config)
-        return self._with(self.loaded.bfloat16_params(), card)
-
-    def _with(self, params: Any, card: ModelCard) -> Translator:
-        translator = Translator(params, card, self.tokenizer)
-        translator.decoding = self.decoding
-        return translator
+        return mode_of(decoding, self.card.config) == "refine"
 
     def resolved(self, decoding: Decoding) -> Decoding:
-        """Returns the options with None replaced by this model's own strategy and canvas.
+        """Returns the options with None replaced by this model's own mode, strategy and canvas.
 
         Raises:
           PadirError: the options do not fit the model.
         """
-        return self.loaded.resolved(decoding)
+        if decoding.shortlist is not None:
+            decoding.shortlist.check(self.tokenizer)
+        decoding = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
+        if isinstance(decoding.rerank, str) and decoding.rerank not in RULES:
+            rule = rescorer(decoding.rerank, decoding.brevity)
+            decoding = dataclasses.replace(decoding.without("brevity"), rerank=rule)
+        return decoding
+
+    def side(self, decoding: Decoding) -> LoadedModel:
+        """The model that decodes with these options: the side for their mode, in their precision."""
+        mode = mode_of(decoding, self.card.config)
+        return self.loaded.side(mode, decoding.precision)
 
     def pipeline(self, decoding: Decoding, *, trace: bool = False) -> Pipeline:
         """Makes the stages of decoding for the given options.
@@ -267,9 +292,83 @@ class Translator:
         Raises:
           PadirError: the options do not fit the model.
         """
+        check_process()
         decoding = self.resolved(decoding)
-        if not self.card.config.causal:
-            return RefiningPipeline(self.loaded, decoding, trace)
+        loaded = self.side(decoding)
+        if decoding.mode == "refine":
+            return RefiningPipeline(loaded, decoding, trace)
         if trace:
             raise PadirError("an autoregressive model has no steps to trace: every token is written once")
-        return CausalPipeline(self.loaded, decoding)
+        return CausalPipeline(loaded, decoding, drafter=self._drafter(decoding) if decoding.mode == "verify" else None)
+
+    def _drafter(self, decoding: Decoding) -> RefiningPipeline:
+        """The pipeline that makes the drafts of the mode "verify": one pass, the most likely length, no clean-up."""
+        if self.loaded.mesh is not None:
+            raise PadirError("the mode 'verify' works on one device: choose another mode, or leave the sharding out")
+        drafts, precision = self if decoding.draft is None else load_draft(decoding.draft), None
+        if decoding.draft is None:
+            precision = decoding.precision
+        ours, theirs = self.tokenizer.sha256, drafts.tokenizer.sha256
+        if ours != theirs:
+            raise PadirError(
+                f"the draft's model has another vocabulary (sha256 {theirs[:8]}) than the model that verifies it"
+                f" ({ours[:8]}): take two models with the same vocabulary"
+            )
+        top_k = drafts.card.config.length_unit
+        how = Decoding(num_steps=1, top_k=top_k, batch_size=decoding.batch_size, seed=decoding.seed)
+        return RefiningPipeline(drafts.loaded.side("refine", precision), drafts.resolved(how))
+
+
+@functools.lru_cache  # batches, and rows of a results table, share the loaded model
+def rescorer(model: str, brevity: float = 1.0) -> Rescore:
+    """Makes a `Rescore` rule from an autoregressive model's directory, or the name of a model that comes with padir.
+
+    Raises:
+      PadirError: the directory holds no complete model, or the model is not autoregressive.
+    """
+    translator = Translator.load(model)
+    config = translator.card.config
+    if not (config.causal or config.dual):
+        remedy = "give one, or rerank by own or mbr"
+        raise PadirError(f"{model} holds no autoregressive model, and rescoring needs one", remedy=remedy)
+    # A hypothesis may have more pieces in the rescoring model's vocabulary than that model takes.
+    score_fn = functools.partial(translator.score, truncate=True)
+    return Rescore(score_fn, brevity, model, translator.card.target_language)
+
+
+@functools.lru_cache
+def load_draft(model: str) -> Translator:
+    """Loads the model whose drafts the mode "verify" checks.
+
+    Raises:
+      PadirError: this is no padir model that refines drafts of predicted lengths.
+    """
+    translator = Translator.load(model)
+    if translator.card.strategy is None or translator.card.config.length_head == "oracle":
+        raise PadirError(f"{model} cannot make drafts: name a model that refines drafts and predicts lengths")
+    return translator
+
+
+class SharedTranslator(Translator):
+    """A translator that shares out the batches of every call of `translate` to all processes.
+
+    All processes must make the same calls; each gets all translations. Batches and translations are the same as with
+    one process. `translate` raises a PadirError if another process failed. It calls `progress` when all processes have
+    finished their batches.
+
+    Args:
+      translator: a translator on devices of this process.
+    """
+
+    def __init__(self, translator: Translator):
+        super().__init__(translator.params, translator.card, translator.tokenizer)
+        self.decoding, self.loaded, self._map = translator.decoding, translator.loaded, _shared_out
+
+
+def _shared_out(
+    run: Callable[[SourceBatch], list[Translation]], batches: Sequence[SourceBatch]
+) -> list[list[Translation]]:
+    def as_rows(batch: SourceBatch) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(each) for each in run(batch)]
+
+    return [[Translation.of_json(row) for row in rows] for rows in shared_out(batches, as_rows)]

@@ -8,7 +8,6 @@ from padir.distributed.processes import (
     gathered,
     is_first,
     join,
-    seen_by_all,
 )
 from padir.distributed.sharding import Sharding, of_state, on_host, process_rows
 
@@ -24,5 +23,4 @@ __all__ = [
     "of_state",
     "on_host",
     "process_rows",
-    "seen_by_all",
 ]

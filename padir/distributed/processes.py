@@ -1,18 +1,20 @@
 """Communication between the processes of a training run, one on each host (`jax.distributed`).
 
 All processes run the same program, each on its part of the data. The first process writes and reads the model
-directory, and sends its contents to the other processes. If all processes see the directory, each writes and reads its
-part of a checkpoint. So the hosts need no shared model directory; the training data must be on each host.
+directory, and sends its contents to the other processes, so that the hosts need no shared model directory. With
+`Sharding.shared_filesystem` each writes and reads its part of a checkpoint. The training data must be on each host.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
+import os
 import re
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 AUTO = "auto"
 _SHUTDOWN_SECONDS = 60  # seconds for which a process that has finished waits for the other processes
+_GOOGLE = "0x1ae0"  # the vendor of TPUs on the PCI bus
+_PCI = Path("/sys/bus/pci/devices")
 
 
 def join(coordinator: str, num_processes: int | None = None, process_id: int | None = None) -> None:
@@ -137,42 +141,14 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     if error is not None:
         raise error
     if bytes(32) in every:
-        raise PadirError(f"process {every.index(bytes(32))} stopped: see what it says")
+        raise PadirError(f"process {every.index(bytes(32))} stopped: read its messages")
     for number, each in enumerate(every):
         if each != every[0]:
             raise PadirError(
-                f"{what} must be the same in all processes, got others in process {number} than in process 0",
+                f"{what} must be the same in all processes, but process {number} and process 0 differ",
                 remedy="give both the same options and the same data",
             )
     return cast(T, made)
-
-
-def seen_by_all(folder: Path) -> bool:
-    """True if there are several processes, all of which see the folder of the first process and can write to it.
-
-    All processes must call this function. The first writes a file with a random name, for which the others look.
-
-    Args:
-      folder: a folder that the first process can write to; in other processes, the folder of that name.
-    """
-    if jax.process_count() == 1:
-        return False
-    name = from_first(lambda: _made(folder / f".seen.{secrets.token_hex(8)}"))
-    mine = folder / f"{name}.{jax.process_index()}"
-    try:
-        if seen := (folder / name).exists():
-            mine.touch()
-            mine.unlink()
-    except OSError:
-        seen = False
-    everywhere = bool(from_all(np.array(seen)).all())
-    from_first(lambda: (folder / name).unlink())
-    return everywhere
-
-
-def _made(path: Path) -> str:
-    path.touch()
-    return path.name
 
 
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
@@ -256,3 +232,58 @@ class Vote:
 @functools.cache
 def _any(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda asked: asked.any(), out_shardings=NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def ignore_absent_tpus(pci: Path = _PCI) -> None:
+    """Makes JAX use the CPU if libtpu is installed but the machine has neither a TPU nor a plugin for other devices.
+
+    Otherwise JAX would start libtpu at its first computation, which looks for a TPU's host and prints errors. A setting
+    of JAX_PLATFORMS is left as it is.
+
+    Args:
+      pci: folder of the machine's PCI devices.
+    """
+    if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None or _has_tpu(pci):
+        return
+    if not importlib.metadata.entry_points(group="jax_plugins"):
+        jax.config.update("jax_platforms", "cpu")
+
+
+def _has_tpu(pci: Path) -> bool:
+    return any(path.read_text().strip() == _GOOGLE for path in pci.glob("*/vendor"))
+
+
+def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
+    """Results of `work` for all items, in all processes; process I of N works on the items I, I + N, I + 2 N, ...
+
+    All processes must call this function with the same items. With several processes the results travel as JSON, so
+    that tuples become lists; a single process returns them as they are.
+
+    Raises:
+      Exception: the error of `work` in this process, raised when the other processes have been told.
+      PadirError: `work` failed or was interrupted in another process.
+    """
+    processes = jax.process_count()
+    if processes == 1:
+        return [work(item) for item in items]
+    text, error = "", None
+    try:
+        text = json.dumps({"done": [work(item) for item in items[jax.process_index() :: processes]]})
+    except (Exception, KeyboardInterrupt) as raised:  # any error, because the others wait for an answer
+        text, error = json.dumps({"error": str(raised)}), raised
+    every = _texts_of_all(text)
+    if error is not None:
+        raise error
+    results: list[Any] = [None] * len(items)
+    for process, each in enumerate(map(json.loads, every)):
+        if "error" in each:
+            raise PadirError(f"process {process} stopped: {each['error'] or 'read its messages'}")
+        results[process::processes] = each["done"]
+    return results
+
+
+def _texts_of_all(text: str) -> list[str]:
+    content = text.encode()
+    sizes = from_all(np.array(len(content), np.int32))
+    every = from_all(padded(content, int(sizes.max())))
+    return [each[:size].tobytes().decode() for each, size in zip(every, sizes.tolist(), strict=True)]

@@ -14,7 +14,6 @@ XLA inserts the communication (`jax.jit` on arrays with a `NamedSharding`); the 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,7 +30,7 @@ AXES = ("abs_position", "embed", "heads", "joined_kv", "keep", "length", "mlp", 
 RULES = (("vocab", MODEL), ("mlp", MODEL), ("heads", MODEL), ("joined_kv", MODEL))
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Sharding:
     """The distribution of a model and its batches over devices; the default is data parallel.
 
@@ -41,18 +40,19 @@ class Sharding:
       rules: pairs (axis of a parameter, mesh axis); the first rule that applies wins. An axis is not split if its size
         is no multiple of the number of devices, or if another axis of the parameter is split over the same mesh axis.
         `shard_parameters` adds ("embed", "data") at the end.
+      shared_filesystem: all processes see the model directory, and each writes its part of a checkpoint. By default the
+        first process gathers the state and writes it.
 
     Raises:
       PadirError: model_parallel is below 1, or a rule has an unknown name.
     """
 
-    model_parallel: int = 1
+    model_parallel: checks.Count = 1
     shard_parameters: bool = False
     rules: tuple[tuple[str, str], ...] = RULES
+    shared_filesystem: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "rules", tuple((name, axis) for name, axis in self.rules))
-        checks.at_least(1, **checks.fields_of(self, "model_parallel"))
         for name, axis in self.rules:
             checks.one_of(AXES, **{"the axis of a parameter in Sharding.rules": name})
             checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})

@@ -5,13 +5,10 @@ options, one `Row` each. `describe_row` and `read_rows` turn rows into JSON and 
 `paper_tables` make tables of them. The metrics themselves are in `padir.metrics`.
 """
 
-from padir.evaluation.curves import Bucket, by_length
-from padir.evaluation.evaluation import Evaluation, Metric, evaluate, length_recall, validation_fn, warm_up
-from padir.evaluation.paper_layout import paper_tables
+from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, validation_fn, warm_up
+from padir.evaluation.report import Bucket, by_length, paper_tables, to_csv, to_markdown
 from padir.evaluation.rows import describe_row, read_rows
 from padir.evaluation.systems import Row, evaluate_all
-from padir.evaluation.tables import to_csv, to_markdown
-from padir.evaluation.test_set import TestSet
 
 __all__ = [
     "Bucket",

@@ -1,19 +1,22 @@
-"""Evaluation of one model with one set of decoding options on one test set; `systems` evaluates many."""
+"""Test sets, and the evaluation of one model with one set of decoding options; `systems` evaluates many."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from padir.data.prepared import load_manifest
+from padir.data.prepared import load_manifest, read_text
+from padir.data.sources import PathLike, Source
 from padir.decoding.options import Decoding
 from padir.decoding.translation import Translation
 from padir.decoding.translator import Translator
-from padir.evaluation.test_set import TestSet
-from padir.metrics.scores import Score, score_all, stutter
-from padir.models.card import ModelCard
+from padir.errors import PadirError
+from padir.metrics.scores import Score, bleu_metric, score_all, stutter
+from padir.models.directory import ModelCard
+from padir.text.languages import same
 from padir.text.tokenizer import Tokenizer
 
 RECALL_AT = (1, 3, 5, 10)
@@ -64,9 +67,11 @@ def evaluate(
       compiled: True if `warm_up` was called before; "seconds" then includes no compilation, and its signature says so.
 
     Raises:
-      PadirError: there are no sentences, or sources and references differ in number.
+      PadirError: there are no sentences, sources and references differ in number, or the model is of other languages.
     """
-    lengths, cut = _target_lengths(translator, test_set, oracle_lengths)
+    test_set.check_languages(translator.card.source_language, translator.card.target_language, "the model")
+    bleu_metric(test_set.target_language, test_set.tokenize, references=test_set.references)  # refused before the work
+    lengths, cut = _target_lengths(translator, test_set, decoding, oracle_lengths)
     began = time.perf_counter()
     results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
     seconds = time.perf_counter() - began
@@ -78,9 +83,10 @@ def evaluate(
         test_set.source_language,
         test_set.target_language,
         test_set.task,
+        test_set.tokenize,
     )
     scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
-    if not translator.card.config.causal:
+    if translator.refines(decoding):
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
         before = stutter(whole, test_set.references, test_set.target_language)
         scores["stutter_before"] = dataclasses.replace(before, name="stutter_before")
@@ -103,7 +109,7 @@ def _counts(results: Sequence[Translation], cut: int) -> dict[str, Score]:
 
 
 def of_drafts(results: Sequence[Translation]) -> dict[str, float]:
-    """Mean passes of the drafter and tokens for each pass of the model, if translations were verified."""
+    """Mean passes of the drafter, and tokens per pass of the model, if translations were verified."""
     passes, draft_passes = (sum(getattr(result, name) for result in results) for name in ("passes", "draft_passes"))
     if not draft_passes:
         return {}
@@ -116,16 +122,20 @@ def warm_up(translator: Translator, test_set: TestSet, decoding: Decoding, *, or
 
     An autoregressive model, or a rule that reranks by text, runs with all steps instead.
     """
-    lengths, _ = _target_lengths(translator, test_set, oracle_lengths)
-    if not translator.card.config.causal and not decoding.rerank.reads_text:
+    lengths, _ = _target_lengths(translator, test_set, decoding, oracle_lengths)
+    if translator.refines(decoding) and not decoding.rule.reads_text:
         decoding = dataclasses.replace(decoding, num_steps=1)  # shapes do not depend on the number of steps
     translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
 
 
-def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: bool) -> tuple[list[int] | None, int]:
-    """Reference lengths in tokens, or None if the model chooses lengths; and the number of references that were cut."""
+def _target_lengths(
+    translator: Translator, test_set: TestSet, decoding: Decoding, oracle_lengths: bool
+) -> tuple[list[int] | None, int]:
+    """Reference lengths in tokens (None if the model chooses lengths), and the number of references that were cut."""
     config = translator.card.config
-    if config.causal or config.ctc or not (oracle_lengths or config.length_head == "oracle"):
+    readout = config.readout
+    given = oracle_lengths or config.length_head == "oracle"
+    if not translator.refines(decoding) or not readout.sized_by_target or not given:
         return None, 0
     limit = config.max_length
     lengths = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
@@ -133,9 +143,9 @@ def _target_lengths(translator: Translator, test_set: TestSet, oracle_lengths: b
 
 
 def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] = RECALL_AT) -> dict[str, Score]:
-    """Per cent of sentences whose reference's length is among the k lengths predicted as most likely, for each k.
+    """Percentage of sentences whose reference length is among the k most likely lengths, for each k.
 
-    The result is empty for a model whose length head is no classifier, and for one that writes from left to right.
+    The result is empty for a model whose length head is no classifier, or that writes from left to right.
     """
     if translator.card.config.causal or translator.card.config.length_head != "token":
         return {}
@@ -167,9 +177,71 @@ def validation_fn(
         whole, sources=whole.sources[:max_sentences], references=whole.references[:max_sentences]
     )
 
+    bleu_metric(part.target_language, references=part.references)  # refused before the first step
+
     def run(params, card: ModelCard, tokenizer: Tokenizer) -> dict[str, float]:
         metrics = evaluate(Translator(params, card, tokenizer), part, decoding).metrics
         kept = ("bleu", "toy_right", "toy_mixed", "length_ratio", "stutter", "passes", "seconds")
         return {f"validation_{name}": metrics[name] for name in kept if name in metrics}
 
     return run
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+    """Sentence pairs to score models on, with their origin; the languages choose the metrics' tokenizers.
+
+    >>> TestSet("greetings", "de", "en", ["Hallo!"], ["Hello!"]).split
+    'test'
+
+    Attributes:
+      task: name of the corpus or file.
+      source_language, target_language: codes such as "de".
+      sources, references: one string a sentence.
+      split: name of the split of the corpus.
+      tokenize: BLEU's tokenizer by SacreBLEU's name; "" for the target language's.
+    """
+
+    task: str
+    source_language: str
+    target_language: str
+    sources: list[str]
+    references: list[str]
+    split: str = "test"
+    tokenize: str = ""
+
+    __test__ = False  # pytest collects classes whose names begin with "Test"
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of all sentences and references, which distinguishes test sets of the same name."""
+        return hashlib.sha256("\n".join([*self.sources, *self.references]).encode()).hexdigest()
+
+    def check_languages(self, source_language: str, target_language: str, model: str) -> None:
+        """Refuses a model of other languages; `model` is its name for the message."""
+        if not (same(source_language, self.source_language) and same(target_language, self.target_language)):
+            raise PadirError(
+                f"{model} translates {source_language}-{target_language}, and the test set is"
+                f" {self.source_language}-{self.target_language}: give sentences of the model's languages"
+            )
+
+    @staticmethod
+    def of_source(source: Source, split: str) -> TestSet:
+        """Read a split of a corpus.
+
+        Raises:
+          PadirError: the corpus has no such split, or its files are not parallel text.
+        """
+        pairs = list(source.pairs(split))
+        sources, references = [s for s, _ in pairs], [t for _, t in pairs]
+        return TestSet(source.name, source.source_language, source.target_language, sources, references, split)
+
+    @staticmethod
+    def of_prepared(directory: PathLike, split: str) -> TestSet:
+        """Read the untouched text of a prepared folder's split, including pairs that were dropped from the records.
+
+        Raises:
+          PadirError: the folder is incomplete or keeps no text of the split.
+        """
+        source = load_manifest(directory).source
+        return TestSet(source.name, *source.languages, *read_text(directory, split), split)

@@ -1,31 +1,36 @@
-"""Rows of a table of systems as JSON, which `padir evaluate` writes and `padir tables` reads.
+"""Rows of a table of systems, as JSON that `padir evaluate` writes and `padir tables` reads, and their columns.
 
 A row is a dict: the system (model, strategy, num_steps, ...), the test set, and `scores`, which maps the name of each
-metric to its value and signature. Tables in every format are made of such rows, just measured or read from files.
+metric to its value and signature. All tables are made of such rows, whether just measured or read from files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.rerank import RULES, Rescore
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore, Rescore
 from padir.decoding.search import SEARCHES
 from padir.errors import PadirError
-from padir.evaluation.columns import SYSTEM, Rows, system_columns
+from padir.evaluation.evaluation import TestSet
 from padir.evaluation.systems import Row
-from padir.evaluation.test_set import TestSet
-from padir.models.card import name_and_fields
+from padir.models.directory import name_and_fields
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
+from padir.storage.files import parsed_json
+
+RowDict = dict[str, Any]
+Rows = list[RowDict]
+"""Rows as `describe_row` makes them."""
+
+
+_RULES = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
 def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
-    """Describe a row as JSON. Refinement options are null for autoregressive models, `search` for all other models."""
+    """Describe a row as JSON. Autoregressive rows have null refinement options; refining rows have a null `search`."""
     decoding = row.decoding
     scores = row.evaluation.scores if row.evaluation else {}
     return {
@@ -40,7 +45,7 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
         **_refinement(row),
         "search": name_and_fields(decoding.search, SEARCHES) if row.causal else None,
         "shortlist": decoding.shortlist and decoding.shortlist.describe(),
-        "draft": decoding.draft and decoding.draft.describe(),
+        "draft": {"name": decoding.draft or "its own"} if decoding.mode == "verify" or decoding.draft else None,
         "batch_size": decoding.batch_size,
         "seed": decoding.seed,
         "note": row.note,
@@ -51,20 +56,19 @@ def describe_row(row: Row, test_set: TestSet) -> dict[str, Any]:
 def _refinement(row: Row) -> dict[str, Any]:
     """Describe how drafts were made, refined and chosen."""
     if row.causal:
-        of_lengths = (field.name for field in dataclasses.fields(LengthSearch))
-        names = ("strategy", "canvas", "num_steps", *of_lengths, "prune", "rerank", "oracle_lengths")
+        names = ("strategy", "canvas", "num_steps", "top_k", "adjacent", "draws", "rerank", "oracle_lengths")
         return {**dict.fromkeys(names), "drop_repeats": False}
-    decoding, lengths = row.decoding, row.decoding.lengths
+    decoding = row.decoding
     assert decoding.strategy is not None and decoding.canvas is not None
     return {
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "num_steps": decoding.num_steps,
-        **dataclasses.asdict(lengths),
-        "offsets": list(lengths.offsets),
-        "prune": decoding.prune and dataclasses.asdict(decoding.prune),
+        "top_k": decoding.top_k,
+        "adjacent": decoding.adjacent,
+        "draws": decoding.draws,
         "drop_repeats": decoding.drops_repeats,
-        "rerank": _describe_rerank(decoding.rerank),
+        "rerank": _describe_rerank(decoding.rule),
         "oracle_lengths": row.oracle_lengths,
     }
 
@@ -72,12 +76,12 @@ def _refinement(row: Row) -> dict[str, Any]:
 def _describe_rerank(rerank: Any) -> dict[str, Any]:
     if isinstance(rerank, Rescore):
         return {"name": "rescore", "model": rerank.name, "brevity": rerank.brevity}
-    names = [name for name, rule in RULES.items() if type(rule) is type(rerank)]  # mbr comes before mbr_bleu
+    names = [name for name, rule in _RULES.items() if rule is type(rerank)]
     return {"name": names[0] if names else type(rerank).__qualname__, **dataclasses.asdict(rerank)}
 
 
 def read_rows(paths: Iterable[str]) -> Rows:
-    """Read rows from JSON files of `padir evaluate`; files of older versions may lack some fields.
+    """Read rows from JSON files of `padir evaluate`.
 
     Raises:
       PadirError: a file is missing or holds something else.
@@ -85,13 +89,128 @@ def read_rows(paths: Iterable[str]) -> Rows:
     rows: Rows = []
     for path in map(Path, paths):
         try:
-            for row in json.loads(path.read_text(encoding="utf-8")):
+            found = parsed_json(path.read_bytes())
+            if not isinstance(found, list) or not found:
+                raise ValueError
+            for row in found:
                 {name: float(score["value"]) for name, score in row["scores"].items()}
                 rows.append({"model": path.stem, "task": path.stem, **row})
                 system_columns(rows[-1:])
                 [text(rows[-1]) for text in SYSTEM.values()]
         except OSError as error:
             raise PadirError(f"cannot read {path} ({error.strerror}): give a JSON file of `padir evaluate`") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise PadirError(f"{path} holds no rows: give a JSON file of `padir evaluate`") from None
     return rows
+
+
+def test_set_name(row: RowDict) -> str:
+    """Name of a row's test set: its task, and its split unless that is "test"."""
+    return row["task"] if row.get("split", "test") in ("test", row["task"]) else f"{row['task']} {row['split']}"
+
+
+def steps(row: RowDict) -> str:
+    """Number of refinement steps; "N" for an autoregressive model, which makes one pass a token, "<N" with a draft."""
+    if row.get("causal"):
+        return "<N" if row.get("draft") else "N"
+    return str(row["num_steps"])
+
+
+def _strategy(row: RowDict) -> str:
+    description = row.get("search") if row.get("causal") else row.get("strategy")
+    return _with_settings(description) if description else "-"
+
+
+def _rerank(row: RowDict) -> str:
+    return "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"})
+
+
+def _canvas(row: RowDict) -> str:
+    return _with_settings(row["canvas"]) if row.get("canvas") else "-"
+
+
+def _drop_repeats(row: RowDict) -> str:
+    return {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")]
+
+
+def _with_settings(description: dict[str, Any]) -> str:
+    """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults."""
+    kinds = {**STRATEGIES, **SEARCHES, **_RULES}
+    known = kinds.get(description["name"])
+    fields = dataclasses.fields(known) if known and dataclasses.is_dataclass(known) else ()
+    default = {field.name: field.default for field in fields}
+    settings = [f"{k}={v}" for k, v in description.items() if k != "name" and default.get(k, dataclasses.MISSING) != v]
+    return f"{description['name']}({', '.join(settings)})" if settings else description["name"]
+
+
+def _lengths(row: RowDict) -> str:
+    """Describes the hypotheses: the source of their lengths, whether these are neighbours, and draws of each length."""
+    if row.get("causal"):
+        return "-"
+    words = ["oracle" if row.get("oracle_lengths") else "predicted"]
+    if row.get("adjacent") and row["top_k"] > 1:
+        words.append("adjacent")
+    if row["draws"] > 1:
+        words.append(f"{row['draws']} draws")
+    return ", ".join(words)
+
+
+def _shortlist(row: RowDict) -> str:
+    kept = row.get("shortlist")
+    return f"{kept['candidates']} candidates, {kept['frequent']} frequent" if kept else "-"
+
+
+def _hypotheses(row: RowDict) -> str:
+    """Number of hypotheses asked for; duplicates among them are removed later."""
+    if row.get("causal"):
+        return str((row.get("search") or {}).get("size", 1))
+    return str((1 if row.get("oracle_lengths") else row["top_k"]) * row["draws"])
+
+
+SYSTEM: dict[str, Callable[[RowDict], str]] = {
+    "model": lambda row: row["model"],
+    "strategy": _strategy,
+    "rerank": _rerank,
+    "lengths": _lengths,
+    "shortlist": _shortlist,
+    "draft": lambda row: (row.get("draft") or {"name": "-"})["name"],
+    "canvas": _canvas,
+    "drop_repeats": _drop_repeats,
+    "batch": lambda row: str(row.get("batch_size", "-")),
+    "seed": lambda row: str(row.get("seed", "-")),
+    "hypotheses": _hypotheses,
+    "steps": steps,
+}
+
+
+def system_columns(rows: Rows) -> list[str]:
+    """Columns that identify a row: always model, hypotheses and steps; others if rows differ in them."""
+    models = [[row for row in rows if row["model"] == name] for name in dict.fromkeys(row["model"] for row in rows)]
+
+    def differ(name: str, some: Rows) -> bool:
+        return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
+
+    between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
+    for name in ("shortlist", "draft"):  # a row with and a row without one differ, too
+        if len({SYSTEM[name](row) for row in rows}) > 1:
+            between.append(name)
+    # Defaults of these settings come from the model, so that a column is needed only if one model has several values.
+    within = [n for n in ("canvas", "batch", "seed") if any(differ(n, some) for some in models)]
+    return ["model", *between, *within, "hypotheses", "steps"]
+
+
+def label(row: RowDict, rows: Rows) -> str:
+    """Name a row among others in a few words."""
+    words = {"hypotheses": "{} hyp.", "steps": "T={}"} | {c: f"{c} {{}}" for c in ("lengths", "shortlist", "draft")}
+    return ", ".join(words.get(c, "{}").format(SYSTEM[c](row)) for c in system_columns(rows))
+
+
+def cell(row: RowDict, metric: str) -> str:
+    """Value of a metric with two decimals; "-" if the row lacks the metric."""
+    return f"{row['scores'][metric]['value']:.2f}" if metric in row["scores"] else "-"
+
+
+def summary(row: RowDict) -> str:
+    """Summarise a row in one line, for progress messages."""
+    system = ", ".join(f"{name} {text}" for name in SYSTEM if (text := SYSTEM[name](row)) != "-")
+    return f"{system}: {row['note'] or 'BLEU ' + cell(row, 'bleu') + ', ' + cell(row, 'seconds') + ' s'}"

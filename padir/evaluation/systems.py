@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import OF_CAUSAL, OF_REFINING, Decoding
+from padir.decoding.options import Decoding, foreign, mode_of
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation.evaluation import Evaluation, Metric, evaluate, length_recall, warm_up
-from padir.evaluation.test_set import TestSet
+from padir.evaluation.evaluation import Evaluation, Metric, TestSet, evaluate, length_recall, warm_up
 from padir.metrics.scores import Score
 
 
@@ -19,7 +17,7 @@ class Row:
     """One line of a table of systems.
 
     Attributes:
-      model: name of the model in the table.
+      model: name of the model in the table, with its precision and a dual model's mode if the options name them.
       decoding: decoding options, with the model's own strategy and canvas filled in.
       oracle_lengths: True if sentences got the lengths of their references.
       evaluation: None if the model cannot decode with these options.
@@ -52,9 +50,9 @@ def evaluate_all(
 ) -> list[Row]:
     """Evaluate every model with every set of decoding options that applies to it.
 
-    Options of refinement do not apply to an autoregressive model, which therefore has fewer rows. Scores are
-    those of `evaluate`, the top-k length recall and, with `oracle_lengths`, "oracle_gap": BLEU with the references'
-    lengths minus the row's BLEU. Programs are compiled before they are timed.
+    Options of refinement do not apply to an autoregressive model, so it has fewer rows. Scores come from `evaluate`;
+    further scores are the top-k length recall and, with `oracle_lengths`, "oracle_gap" (BLEU with the references'
+    lengths minus the row's BLEU). Programs are compiled before they are timed.
 
     Args:
       models: (name, translator) pairs.
@@ -102,52 +100,59 @@ def ways(
     translator: Translator, decodings: Sequence[Decoding], oracle_lengths: bool
 ) -> Iterator[tuple[Decoding, bool]]:
     """Distinct (decoding, oracle_lengths) pairs for one model, without the options that do not apply to it."""
-    card = translator.card
-    if card.config.causal:
-        yield from dict.fromkeys((_without(decoding, OF_REFINING), False) for decoding in decodings)
-        return
-    strategy, corruption = card.strategy, card.corruption
-    assert strategy is not None and corruption is not None
-    decodings = [_without(decoding, OF_CAUSAL).filled(corruption, strategy) for decoding in decodings]
-    if card.config.ctc:  # the length of a reference is not that of a canvas
-        decodings = [
-            decoding if decoding.drop_repeats else dataclasses.replace(decoding, drop_repeats=False)
-            for decoding in decodings
-        ]
-        oracle_lengths = False
+    card, found = translator.card, []
+    for decoding in decodings:
+        if not card.config.dual:  # it writes in one way, whatever the mode of others
+            decoding = dataclasses.replace(decoding, mode=None, draft=decoding.draft if card.config.causal else None)
+        decoding = decoding.without(*foreign(mode_of(decoding, card.config)))
+        if translator.refines(decoding):
+            assert card.corruption is not None and card.strategy is not None
+            decoding = decoding.filled(card.corruption, card.strategy)
+            if card.config.readout.merges_repeats and not decoding.drop_repeats:
+                decoding = dataclasses.replace(decoding, drop_repeats=False)
+        found.append(decoding)
     head_is_oracle = card.config.length_head == "oracle"
-    if not head_is_oracle:
-        yield from dict.fromkeys((decoding, False) for decoding in decodings)
-    if oracle_lengths or head_is_oracle:
-        yield from dict.fromkeys((_one_length(decoding), True) for decoding in decodings)
+    given = (oracle_lengths or head_is_oracle) and card.config.readout.sized_by_target
+    drafts = [decoding for decoding in found if translator.refines(decoding)]
+    ways = [(each, False) for each in found if not (head_is_oracle and each in drafts)]
+    yield from dict.fromkeys([*ways, *((_one_length(each), True) for each in drafts if given)])
 
 
 def alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Drops repeated tokens from all or from none of the drafts of several models whose options leave this open.
+    """Makes options that leave `drop_repeats` open drop repeated tokens for all models, or for none.
 
-    They are dropped if the options of any draft drop them, so that rows can be compared. A CTC model's tokens are
-    collapsed in any case.
+    Repeated tokens are dropped if the options of any row drop them, so that rows can be compared. Models whose readout
+    always merges equal neighbours are not concerned.
     """
-    refining = [not (translator.card.config.causal or translator.card.config.ctc) for _, translator in models]
-    some = any(d.drops_repeats for own, drafts in zip(tried, refining, strict=True) if drafts for d, _ in own)
-    for own, drafts in zip(tried, refining, strict=True):
-        drop = True if some and drafts else None
+
+    def drafts(translator: Translator, decoding: Decoding) -> bool:
+        return translator.refines(decoding) and not translator.card.config.readout.merges_repeats
+
+    pairs = [(translator, own) for (_, translator), own in zip(models, tried, strict=True)]
+    some = any(d.drops_repeats for translator, own in pairs for d, _ in own if drafts(translator, d))
+    for translator, own in pairs:
         ways = [
-            (dataclasses.replace(d, drop_repeats=drop) if d.drop_repeats is None else d, oracle) for d, oracle in own
+            (dataclasses.replace(d, drop_repeats=True), oracle)
+            if some and d.drop_repeats is None and drafts(translator, d)
+            else (d, oracle)
+            for d, oracle in own
         ]
         yield list(dict.fromkeys(ways))
 
 
-def _without(decoding: Decoding, names: Sequence[str]) -> Decoding:
-    """Set the named options to their defaults."""
-    return dataclasses.replace(decoding, **{name: getattr(Decoding, name) for name in names})
+def named(model: str, translator: Translator, decoding: Decoding) -> str:
+    """The model's name in tables, with precision, mode of a dual model and blank penalty, if the options name them."""
+    mode = decoding.mode if translator.card.config.dual else None
+    precision = None if decoding.precision == "float32" else decoding.precision
+    penalty = f"blank penalty {decoding.blank_penalty:g}" if decoding.blank_penalty else None
+    return ", ".join(filter(None, (model, precision, mode, penalty)))
 
 
 def _one_length(decoding: Decoding) -> Decoding:
     """Decoding options for the one length that the reference has."""
-    return dataclasses.replace(decoding, lengths=LengthSearch(draws=decoding.lengths.draws))
+    return decoding.without("top_k", "adjacent")
 
 
 class _Model:
@@ -160,15 +165,15 @@ class _Model:
 
     def row(self, decoding: Decoding, oracle: bool) -> Row:
         """Evaluate one set of decoding options; options that the model refuses make a row with a note."""
-        reads_text = decoding.rerank.reads_text
-        programs = decoding if reads_text else dataclasses.replace(decoding, num_steps=1), oracle
+        programs = decoding if decoding.rule.reads_text else dataclasses.replace(decoding, num_steps=1), oracle
         translator, test_set = self.translator, self.test_set
+        refines = translator.refines(decoding)
         row = Row(
-            self.name,
+            named(self.name, translator, decoding),
             decoding,
             oracle,
             None,
-            causal=translator.card.config.causal,
+            causal=not refines,
             weights=str(translator.card.weights),
         )
         try:
@@ -180,12 +185,12 @@ class _Model:
             )
         except PadirError as error:
             return dataclasses.replace(row, note=str(error))
-        scores = evaluation.scores if oracle else evaluation.scores | self.recall
+        scores = evaluation.scores | self.recall if refines and not oracle else evaluation.scores
         return dataclasses.replace(row, evaluation=dataclasses.replace(evaluation, scores=scores))
 
 
 def _with_gaps(rows: list[Row]) -> list[Row]:
-    """Add to each row of one model the gap in BLEU to the row that was given the references' lengths."""
+    """Add to each row of one model its gap in BLEU to the row with the references' lengths."""
     oracle = {row.decoding: row.evaluation for row in rows if row.oracle_lengths and row.evaluation}
     result = []
     for row in rows:

@@ -1,7 +1,7 @@
 """Runs autoregressive models in CTranslate2, which searches several times as fast as padir does on a CPU.
 
 In float32 padir and CTranslate2 write the same tokens by greedy search. `Searcher` searches for translations of token
-lists; `CTranslate2Translator` translates text, and makes a distillation of hours one of minutes.
+lists; `CTranslate2Translator` translates text; a distillation of hours takes minutes with it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
 
 from padir import checks
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.options import Decoding
+from padir.decoding.options import Decoding, DecodingOptions, asked
 from padir.decoding.search import Beam, Greedy, Search
 from padir.decoding.shortlist import Shortlist
-from padir.decoding.text import one_line
-from padir.decoding.translation import EMPTY_LINE, Translation
+from padir.decoding.translation import EMPTY_LINE, Translation, broken, clean
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.interop.ctranslate2_conversion import convert, import_ctranslate2
+from padir.models.config import ModelConfig
 from padir.text.ids import EOS
 from padir.text.tokenizer import Tokenizer
 
@@ -29,7 +31,7 @@ from padir.text.tokenizer import Tokenizer
 def check_search(search: Search) -> None:
     """Raises PadirError if the search draws tokens."""
     if not isinstance(search, Beam | Greedy):
-        raise PadirError(f"CTranslate2 runs greedy and beam search here, got {search}")
+        raise PadirError(f"CTranslate2 runs only greedy and beam search here, got {search}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Searcher:
       engine: a `ctranslate2.Translator`.
       tokenizer: the model's tokenizer.
       banned: ids that no translation has.
-      listed: True if each batch has a vocabulary of its own, by the model's vocabulary map.
+      listed: True if the model's vocabulary map gives each batch its own vocabulary.
     """
 
     engine: Any
@@ -63,8 +65,8 @@ class Searcher:
           compute_type: "float32" or "int8".
           workers: number of batches at a time.
           threads: number of threads that share a batch.
-          shortlist: restricts each batch to the ids on its list; unlike padir, CTranslate2 adds none to fill up a size,
-            and uses the list however long it is.
+          shortlist: restricts each batch to the ids on its list. Unlike padir, CTranslate2 does not pad the list, and
+            uses it even if it is long.
 
         Raises:
           PadirError: CTranslate2 is not installed or cannot run the model, the compute type is unknown, or the
@@ -113,7 +115,7 @@ class Searcher:
             use_vmap=self.listed,
         )
 
-    def translation(self, result: Any, search: Beam | Greedy, limit: int) -> Translation:
+    def translation(self, result: Any, search: Beam | Greedy, limit: int, source: str) -> Translation:
         """Turns one of CTranslate2's results into text.
 
         Args:
@@ -123,11 +125,12 @@ class Searcher:
         length = len(ids) + 1
         score = result.scores[0] if result.scores else float("nan")
         score = score / length if isinstance(search, Greedy) else score
-        return Translation(one_line(self.tokenizer.decode(ids)), score, length, length, search.size)
+        text = self.tokenizer.decode(ids)
+        return Translation(clean(text, source), score, length, length, search.size, broken=broken(text, source))
 
 
 class CTranslate2Translator(Translator):
-    """A translator whose `translate` runs in CTranslate2, with a worker on each core; the rest is padir's.
+    """A translator whose `translate` runs in CTranslate2, with a worker on each core; all else is padir.
 
     `name` is CTranslate2 with its version and the precision.
     """
@@ -139,27 +142,27 @@ class CTranslate2Translator(Translator):
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         decoding: Decoding | None = None,
         *,
-        target_lengths: Sequence[int] | None = None,
+        target_lengths: Iterable[int] | None = None,
         truncate: bool = False,
         trace: bool = False,
         progress: Callable[[int], None] = lambda count: None,
-        **changes: Any,
+        **changes: Unpack[DecodingOptions],
     ) -> list[Translation]:
-        """Translates sentences by greedy or beam search; `padir.Translator.translate` says what the arguments mean.
+        """Translates sentences by greedy or beam search; the arguments are as in `padir.Translator.translate`.
 
-        CTranslate2's beam search divides by length^alpha where padir's divides by ((5 + length) / 6)^alpha, so that the
-        two may choose differently; translations beyond padir's limit of tokens are cut. `progress` is called once.
+        CTranslate2's beam search divides by length^alpha, padir's by ((5 + length) / 6)^alpha. So the two may choose
+        differently. Translations beyond padir's limit of tokens are cut. `progress` is called once.
 
         Raises:
           PadirError: a source has more tokens than the model takes, or the options do not fit the model or CTranslate2.
         """
-        checks.strings(texts=texts)
+        texts = checks.strings("texts", texts)
         if target_lengths is not None or trace:
             raise PadirError("CTranslate2 takes no target_lengths and records no trace: leave them out")
-        chosen = self.resolved((decoding or self.decoding).changed(**changes))
+        chosen = self.resolved(asked(self.decoding, decoding, self.card.config, changes))
         assert isinstance(chosen.search, Beam | Greedy)
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         places = [i for i, text in enumerate(texts) if text.strip()]
@@ -169,7 +172,7 @@ class CTranslate2Translator(Translator):
             sources = [tokens[i] for i in places]
             written = self.searcher.write(sources, chosen.search, longest=max(limits), batch_size=chosen.batch_size)
             for i, result, limit in zip(places, written, limits, strict=True):
-                translation = self.searcher.translation(result, chosen.search, limit)
+                translation = self.searcher.translation(result, chosen.search, limit, texts[i])
                 results[i] = dataclasses.replace(translation, truncated=i in truncated)
         progress(len(texts))
         return results
@@ -182,7 +185,129 @@ class CTranslate2Translator(Translator):
         """
         chosen = super().resolved(decoding)
         check_search(chosen.search)
-        for name in ("shortlist", "draft"):
+        for name in ("shortlist", "draft", "precision"):
             if getattr(chosen, name) is not None:
-                raise PadirError(f"CTranslate2 takes no {name} of padir's: leave it out")
+                raise PadirError(f"CTranslate2 does not support padir's {name}: leave it out")
         return chosen
+
+
+COMPUTE_TYPES = ("float32", "int8")
+_MAX_DISTANCE = 128  # largest distance of T5's relative positions
+
+
+def convert(
+    translator: Translator, folder: str | Path, compute_type: str = "float32", shortlist: Shortlist | None = None
+) -> None:
+    """Writes an autoregressive model as a CTranslate2 model directory, whose tokens are padir's ids as text.
+
+    Args:
+      shortlist: becomes the model's vocabulary map, which a translation uses if it is asked to.
+
+    Raises:
+      PadirError: CTranslate2 is not installed or cannot run the model, the weights have 8 bits, the compute type is
+        unknown, or the shortlist is of another vocabulary.
+    """
+    specs = import_ctranslate2().specs
+    config, params = translator.card.config, translator.params
+    if not config.causal:
+        raise PadirError("CTranslate2 writes from left to right: convert an autoregressive model")
+    checks.one_of(COMPUTE_TYPES, compute_type=compute_type)
+    if config.dual:
+        raise PadirError("CTranslate2 cannot run a dual model: convert an autoregressive model")
+    if shortlist is not None:
+        shortlist.check(translator.tokenizer)
+    activation, gated = _activation(config, specs)
+    common = {
+        "activation": activation,
+        "relative_attention_bias": True,
+        "ffn_glu": gated,
+        "rms_norm": True,
+        "head_dim": config.head_dim,
+    }
+    encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.heads, **common)
+    decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.heads, **common)
+    embedding = np.array(params["token_embedder"]["embedding"], np.float32)  # CTranslate2 writes into it
+    for spec, name, norm in ((encoder, "encoder", "encoder_norm"), (decoder, "decoder", "decoder_norm")):
+        _set_stack(spec, params[name], norm, cross=name == "decoder")
+    encoder.embeddings[0].weight = decoder.embeddings.weight = embedding
+    encoder.scale_embeddings = decoder.scale_embeddings = False
+    if config.tied:
+        decoder.projection.weight = embedding
+        decoder.scale_outputs = np.float32(config.width**-0.5)
+    else:
+        decoder.projection.weight = _weight(params["decoder"]["logits_dense"])
+    spec = specs.TransformerSpec(encoder, decoder)
+    words = [str(i) for i in range(len(embedding))]
+    spec.register_source_vocabulary(words)
+    spec.register_target_vocabulary(words)
+    spec.config.bos_token = spec.config.decoder_start_token = words[0]  # id 0 precedes the first token
+    spec.config.eos_token, spec.config.unk_token = words[EOS], words[translator.card.ids.unk]
+    spec.config.layer_norm_epsilon = 1e-6
+    spec.validate()
+    spec.optimize(quantization=None if compute_type == "float32" else compute_type)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as other:
+        if shortlist is not None:
+            path = Path(other) / "map"
+            path.write_text("".join(f"{line}\n" for line in _vocabulary_map(shortlist)))
+            spec.register_vocabulary_mapping(str(path))
+        spec.save(str(folder))
+
+
+def _vocabulary_map(shortlist: Shortlist) -> Iterator[str]:
+    """The lines of CTranslate2's vocabulary map: a source id, a tab, and its candidates; first those without source."""
+    always = np.flatnonzero(shortlist.likely(np.array([], int)))
+    yield f"\t{' '.join(map(str, always))}"
+    for source, candidates_K in enumerate(shortlist.candidates_PK):
+        if source > 0 and candidates_K.any():
+            yield f"{source}\t{' '.join(map(str, candidates_K[candidates_K > 0]))}"
+
+
+def _set_stack(spec: Any, params: Any, norm: str, *, cross: bool) -> None:
+    spec.layer_norm.gamma = np.asarray(params[norm]["scale"], np.float32)
+    for i, layer in enumerate(spec.layer):
+        own = params[f"layers_{i}"]
+        attention = "self_attention" if cross else "attention"
+        layer.self_attention.queries_scale = np.float32(1)
+        layer.self_attention.layer_norm.gamma = np.asarray(own[f"pre_{attention}_layer_norm"]["scale"], np.float32)
+        layer.self_attention.linear[0].weight = _weight(*(own[attention][name] for name in ("query", "key", "value")))
+        layer.self_attention.linear[1].weight = _weight(own[attention]["out"])
+        table = np.asarray(params["relpos_bias"]["rel_embedding"], np.float32)
+        layer.self_attention.relative_attention_bias = table.T.copy()
+        layer.self_attention.relative_attention_max_distance = np.int32(_MAX_DISTANCE)
+        if cross:
+            memory = own["encoder_decoder_attention"]
+            layer.attention.queries_scale = np.float32(1)
+            layer.attention.layer_norm.gamma = np.asarray(own["pre_cross_attention_layer_norm"]["scale"], np.float32)
+            layer.attention.linear[0].weight = _weight(memory["query"])
+            layer.attention.linear[1].weight = _weight(memory["key"], memory["value"])
+            layer.attention.linear[2].weight = _weight(memory["out"])
+        layer.ffn.layer_norm.gamma = np.asarray(own["pre_mlp_layer_norm"]["scale"], np.float32)
+        if "wi" in own["mlp"]:
+            layer.ffn.linear_0.weight = _weight(own["mlp"]["wi"])
+        else:
+            layer.ffn.linear_0.weight = _weight(own["mlp"]["wi_0"])
+            layer.ffn.linear_0_noact.weight = _weight(own["mlp"]["wi_1"])
+        layer.ffn.linear_1.weight = _weight(own["mlp"]["wo"])
+
+
+def _weight(*maps: Any) -> np.ndarray:
+    """Kernels [D_in, D_out] as one weight [sum of D_out, D_in]."""
+    return np.concatenate([np.asarray(each["kernel"], np.float32).T for each in maps])
+
+
+def _activation(config: ModelConfig, specs: Any) -> tuple[Any, bool]:
+    known = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELUTanh, "silu": specs.Activation.SWISH}
+    first, *rest = config.mlp_activations
+    if first not in known or rest not in ([], ["linear"]):
+        raise PadirError(f"CTranslate2 has no block with the activations {config.mlp_activations}")
+    return known[first], bool(rest)
+
+
+def import_ctranslate2() -> Any:
+    """Imports CTranslate2, or raises a PadirError that says how to install it."""
+    try:
+        import ctranslate2  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise PadirError(f"CTranslate2 cannot be imported ({error}): pip install 'padir[peers]'") from None
+    return ctranslate2

@@ -4,8 +4,8 @@ padir names parameters as T5X does. Parameters that T5 also has get their name i
 linear maps are transposed (`hugging_face_name`). Parameters that T5 lacks (positional attention, the position table,
 the length and rejecter heads) keep their axes and their name in padir, with dots for slashes and the prefix "padir.".
 
-An autoregressive model of padir is a T5, for which the folder has a config.json. The other models have all of T5's
-parts, but a bidirectional decoder, which T5 lacks.
+An autoregressive model of padir is a T5, so its folder has a config.json. Other models have all parts of T5, but their
+decoder is bidirectional.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import safetensors.numpy
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.stablehlo import save_weights
-from padir.models.card import ModelCard
-from padir.models.directory import model_params
+from padir.models.directory import ModelCard, model_params
 from padir.storage.files import read_json
 from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import check_manifest, write_manifest
@@ -102,13 +101,11 @@ def write_weights(translator: Translator, folder: str | PathLike[str], *, overwr
       overwrite: replace weights that were written there before.
 
     Returns:
-      The metrics that `padir export --weights` prints.
+      The metrics that `padir export --what weights` prints.
 
     Raises:
-      PadirError: the folder holds something else, or the weights are 8-bit integers.
+      PadirError: the folder holds something else.
     """
-    if translator.loaded.as_integers:
-        raise PadirError("other frameworks cannot read padir's 8-bit weights: export them as float32")
     flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
     arrays, names = {}, {}
     for name, value in flat.items():
@@ -143,7 +140,9 @@ def read_weights(folder: str | PathLike[str]) -> Translator:
             for name, entry in read_json(folder / NAMES).items()
         }
     except (KeyError, TypeError, AttributeError, safetensors.SafetensorError) as error:
-        raise PadirError(f"{folder} holds no weights of `padir export --weights` ({error}): write new ones") from error
+        raise PadirError(
+            f"{folder} holds no weights of `padir export --what weights` ({error}): write new ones"
+        ) from error
     flat = model_params(flat, folder / WEIGHTS, card)
     tokenizer = Tokenizer.load(folder / VOCABULARY, num_sentinels=card.ids.num_sentinels)
     return Translator(jax.device_put(flax.traverse_util.unflatten_dict(flat, sep="/")), card, tokenizer)

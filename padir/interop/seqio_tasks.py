@@ -1,11 +1,11 @@
 """seqio Tasks of padir's sources, among them the WMT sets of TensorFlow Datasets.
 
 A Task gives {"inputs", "targets"} as the int32 ids that `padir prepare` writes, EOS included, and the untokenised
-"inputs_pretokenized" and "targets_pretokenized". Its metrics are those of `padir evaluate`. Ids differ in one case:
-seqio's vocabulary turns text such as `<extra_id_0>` into a sentinel, and padir's tokenizer spells it out.
+"inputs_pretokenized" and "targets_pretokenized". Its metrics are the metrics of `padir evaluate`. Ids differ
+in one case: seqio's vocabulary turns text such as `<extra_id_0>` into a sentinel, but padir's tokenizer spells it out.
 
-A Task cuts what is longer than the feature lengths, so that every test sentence is there. For training, each Task has a
-companion `NAME_fitting`, which leaves out a pair if one of its sides is too long, as `padir prepare` does.
+A Task cuts sentences that are longer than the feature lengths, so that every test sentence is there. For training, each
+Task has a companion `NAME_fitting`. It leaves out a pair if one of its sides is too long, as `padir prepare` does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from padir.data.sources import SOURCES, SPLITS, PathLike, Source
+from padir.decoding.translation import clean
 from padir.errors import PadirError, first_line
 from padir.interop.tfds_sets import TFDS_SETS, TfdsText, get_source, import_seqio
 from padir.metrics.scores import score_all
@@ -99,11 +100,11 @@ def _add_task(
     feature = seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32)
 
     def with_source(text: str, example: dict[str, Any] | None = None, is_target: bool = False) -> Any:
-        if not is_target or example is None:
+        if example is None:
             return text
+        source, target = (_text(example[f"{side}_pretokenized"]) for side in ("inputs", "targets"))
         # The untokenised target is the reference: decoding its ids may change it.
-        source, target = (example[f"{side}_pretokenized"] for side in ("inputs", "targets"))
-        return {"source": _text(source), "target": _text(target)}
+        return {"source": source, "target": target} if is_target else clean(text, source)
 
     def scores(targets: list[dict[str, str]], predictions: list[str]) -> dict[str, float]:
         source = make_source()
@@ -131,7 +132,7 @@ def _add_task(
 
 
 def _without_long(dataset: Any, sequence_length: dict[str, int] | None = None) -> Any:
-    """Leaves out pairs with a side that is longer than its feature length together with its EOS, which follows."""
+    """Leaves out pairs with a side that, together with its EOS, is longer than its feature length."""
     _, tf = import_seqio()
     most = {key: (sequence_length or {}).get(key) for key in ("inputs", "targets")}
 
@@ -148,7 +149,7 @@ def read_vocabulary(path: PathLike, num_sentinels: int) -> Tokenizer:
       PadirError: the vocabulary cannot be read, or is not one that padir can use.
     """
     if "://" not in str(path):
-        return Tokenizer.load(path, num_sentinels)
+        return Tokenizer.load(path, num_sentinels, renumber=False)
     _, tf = import_seqio()
     try:
         with tf.io.gfile.GFile(str(path), "rb") as file:

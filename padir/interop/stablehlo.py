@@ -11,34 +11,48 @@ A folder of `export_model` holds
     export.json             lengths, ids and options for the loader
     exported.py             the loader (`padir.interop.standalone`), which runs without padir
     manifest.json           sha256 of each of these files, checked when the folder is loaded
+
+The number of sentences b and of drafts n a sentence is left open. The bytes do not depend on the machine that writes
+them: differences between devices are decided inside the program (`_in_groups`), JAX settings that would change a
+program are fixed, and source locations are left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import flax.traverse_util
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
 from padir import checks
 from padir.decoding import autoregressive
+from padir.decoding import refine_batch as drafts
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET
-from padir.decoding.rerank import OwnScore
+from padir.decoding.refine_batch import BUCKET, DraftInputs, RefineOptions, rows_on_a_cpu
+from padir.decoding.rerank import CausalScore, OwnScore
 from padir.decoding.search import SEARCHES
+from padir.decoding.translation import packed_without_repeats
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.interop import standalone, traced_programs
-from padir.models.card import name_and_fields
+from padir.interop import standalone
+from padir.interop.standalone import program_file
+from padir.models.config import ModelConfig
+from padir.models.directory import ModelCard, name_and_fields
+from padir.models.length import log_probs
+from padir.models.params import in_model_dtype
+from padir.models.products import for_any_machine
+from padir.models.transformer import Transformer
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.folders import atomic_folder, check_replaceable
@@ -51,14 +65,14 @@ _KNOWN_PLATFORMS = (*PLATFORMS, "rocm")
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """Row lengths of the exported programs, increasing; None for all multiples of `step` that the model needs.
+    """Row lengths of the exported programs, increasing; None means all multiples of `step` that the model needs.
 
     Attributes:
       source: source lengths in tokens, with EOS and the [LENGTH] token that most models read first; the last one limits
         the sources.
       target: target lengths in tokens, with EOS; the model's maximum is always added. None for autoregressive models,
         whose target lengths follow from the sources.
-      step: distance between lengths where none are named.
+      step: distance between lengths if no lengths are given.
 
     Raises:
       PadirError: lengths do not increase or are below 2, or the step is below 1.
@@ -75,23 +89,24 @@ class Lengths:
                 continue
             object.__setattr__(self, name, tuple(lengths))
             if not lengths or lengths[0] < 2 or any(a >= b for a, b in zip(lengths, lengths[1:], strict=False)):
-                raise PadirError(f"the {name} lengths must increase, from 2 on, got {list(lengths)}")
-        checks.at_least(1, step=self.step)
+                raise PadirError(f"the {name} lengths must increase and be at least 2, got {list(lengths)}")
+        checks.counts(1, step=self.step)
 
-    def of(self, translator: Translator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def of(self, config: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(source lengths, target lengths) of a model's programs; an autoregressive model has no target lengths.
 
         Raises:
-          PadirError: a length is longer than the model takes, or target lengths of an autoregressive model.
+          PadirError: a length is longer than the model takes, or target lengths are given for an autoregressive model.
         """
-        config = translator.card.config
         longest = config.max_length + config.length_token
         source = self.source or self._steps(round_up(longest, self.step))
         if source[-1] > round_up(longest, max(self.step, BUCKET)):
             raise PadirError(f"the model reads at most {longest} source tokens, got a length of {source[-1]}")
         if config.causal:
             if self.target is not None:
-                raise PadirError("an autoregressive model's target lengths follow from its sources': name no others")
+                raise PadirError(
+                    "an autoregressive model's target lengths follow from its source lengths: leave them out"
+                )
             return source, ()
         target = self.target or self._steps(config.max_length)
         if target[-1] > config.max_length:
@@ -115,10 +130,10 @@ def export_model(
     """Writes a model as programs that `padir.interop.standalone` loads.
 
     Args:
-      translator: the model, with float32 or 8-bit weights.
+      translator: the model.
       folder: the folder to write, whole or not at all.
-      decoding: decoding options. Strategy, canvas and search become part of the programs; the other fields become the
-        loader's defaults.
+      decoding: decoding options. Mode, precision, strategy, canvas, search and the rule 'causal' become part of the
+        programs; the other fields become the loader's defaults.
       lengths: row lengths of the programs.
       platforms: devices that every program runs on, of "cpu", "cuda", "tpu" and "rocm".
       overwrite: replace an earlier export in the folder.
@@ -132,20 +147,22 @@ def export_model(
         platform is unknown.
     """
     decoding = _exportable(translator, decoding or translator.decoding)
-    source_lengths, target_lengths = lengths.of(translator)
+    loaded = translator.side(decoding)
+    source_lengths, target_lengths = lengths.of(loaded.card.config)
     unknown = [platform for platform in platforms if platform not in _KNOWN_PLATFORMS]
     if unknown or not platforms:
         raise PadirError(f"platforms must be some of {', '.join(_KNOWN_PLATFORMS)}, got {list(platforms)}")
-    flat = flax.traverse_util.flatten_dict(jax.device_get(translator.params), sep="/")
+    flat = flax.traverse_util.flatten_dict(jax.device_get(loaded.params), sep="/")
     params = {name: np.asarray(value) for name, value in flat.items()}
-    description = _describe(translator, decoding, source_lengths, target_lengths, platforms, params)
+    description = _describe(loaded.card, decoding, source_lengths, target_lengths, platforms, params)
     sizes = {}
     check_replaceable(folder, standalone.DESCRIPTION, overwrite=overwrite)
     with atomic_folder(folder) as unfinished:
-        for name, program, arguments in traced_programs.programs(
-            translator.model, decoding, params, source_lengths, target_lengths
+        copied = translator.tokenizer.copied
+        for name, program, arguments in programs(
+            loaded.model, decoding, params, copied, source_lengths, target_lengths
         ):
-            data = traced_programs.serialise(program, arguments, platforms)
+            data = serialise(program, arguments, platforms)
             (unfinished / name).write_bytes(data)
             sizes[name] = len(data)
             progress(name)
@@ -165,33 +182,37 @@ def export_model(
 
 
 def _exportable(translator: Translator, decoding: Decoding) -> Decoding:
-    """Decoding options with the model's own strategy and canvas filled in, checked for what programs cannot do."""
-    decoding = translator.resolved(decoding)
-    if translator.card.config.length_head == "oracle" and not translator.card.config.causal:
-        raise PadirError("the model's length head is 'oracle', which predicts no length: export a model with another")
-    if translator.card.config.ctc:
+    """Decoding options with the model's own strategy and canvas; refuses options that programs cannot have."""
+    rerank, decoding = decoding.rerank, translator.resolved(decoding)  # which forgets the rule of a single draft
+    decoding = dataclasses.replace(decoding, rerank=rerank)
+    refines = translator.refines(decoding)
+    if translator.card.config.length_head == "oracle" and refines:
         raise PadirError(
-            "a CTC model cannot be exported, as exported programs do not collapse tokens: translate with padir"
+            "the model's length head is 'oracle', which predicts no length: export a model with another length head"
         )
-    for name in ("prune", "shortlist", "n_best", "draft"):
-        if getattr(decoding, name) != getattr(Decoding, name):
+    readout = translator.card.config.readout
+    if not readout.sized_by_target:
+        raise PadirError(
+            f"a {readout.name} model cannot be exported, because exported programs read the canvas as the sentence:"
+            " translate with padir"
+        )
+    for name, wrong in (("shortlist", decoding.shortlist), ("n_best", decoding.n_best)):
+        if wrong:
             raise PadirError(f"{name} cannot be exported: translate with padir, or leave it out")
-    if not isinstance(decoding.rerank, OwnScore):
-        raise PadirError(
-            f"only the model's own score can rerank exported hypotheses, got {decoding.rerank}: take the rule 'own'"
-        )
-    if decoding.rerank.length_weight and translator.card.config.length_head != "token":
+    if decoding.mode == "verify":
+        raise PadirError("the mode 'verify' cannot be exported", remedy="translate with padir, or take the mode causal")
+    if refines and not isinstance(decoding.rule, OwnScore | CausalScore):
+        what = "only the rules 'own' and, for a dual model, 'causal' can choose among exported hypotheses"
+        raise PadirError(what, got=decoding.rerank, remedy="take the rule 'own', as with --rerank own")
+    if decoding.length_weight and translator.card.config.length_head != "token":
         raise PadirError("length_weight needs a length head that gives probabilities ('token'): use length_weight=0")
     return decoding
 
 
-def _describe(
-    translator: Translator, decoding: Decoding, source_lengths, target_lengths, platforms, params
-) -> dict[str, Any]:
+def _describe(card: ModelCard, decoding: Decoding, source_lengths, target_lengths, platforms, params) -> dict[str, Any]:
     """The content of export.json."""
     from padir import __version__
 
-    card = translator.card
     causal, prefix = card.config.causal, [card.ids.length] if card.config.length_token else []
     described = {
         "format": standalone.FORMAT,
@@ -213,16 +234,16 @@ def _describe(
         limit = [autoregressive.LENGTH_FACTOR, autoregressive.LENGTH_EXTRA]
         search = name_and_fields(decoding.search, SEARCHES)
         return described | {"drop_repeats": False, "length_limit": limit, "search": search}
-    assert decoding.canvas is not None and decoding.strategy is not None and isinstance(decoding.rerank, OwnScore)
-    lengths = dataclasses.asdict(decoding.lengths)
-    adjacent = lengths.pop("adjacent")
-    described["options"] |= {"num_steps": decoding.num_steps, **lengths}
+    rule = decoding.rule
+    assert decoding.canvas is not None and decoding.strategy is not None
+    own = rule if isinstance(rule, OwnScore) else OwnScore(brevity=0.0)  # programs compute the causal score themselves
+    described["options"] |= {name: getattr(decoding, name) for name in ("num_steps", "top_k", "draws")}
     return described | {
-        "adjacent_lengths": adjacent,
+        "adjacent_lengths": decoding.adjacent,
         "drop_repeats": decoding.drops_repeats,
         "length_head": card.config.length_head,
-        "brevity": decoding.rerank.brevity,
-        "length_weight": decoding.rerank.length_weight,
+        "brevity": own.brevity,
+        "length_weight": own.length_weight,
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
         "canvas_deterministic": decoding.canvas.deterministic,
@@ -235,3 +256,133 @@ def save_weights(path: Path, arrays: dict[str, np.ndarray]) -> None:
     exact = all(np.array_equal(small[name].astype(value.dtype), value) for name, value in arrays.items())
     whole = {name: np.ascontiguousarray(value) for name, value in (small if exact else arrays).items()}
     path.write_bytes(safetensors.numpy.save(whole))  # save_file lets nobody else read the file
+
+
+def programs(
+    model: Transformer,
+    decoding: Decoding,
+    params: dict[str, Any],
+    copied: frozenset[int],
+    source_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+    """(file name, function, shapes of the function's arguments) of every program; `copied` is of the tokenizer."""
+    b, n, s = jax.export.symbolic_shape("b, n, s")
+    number = jax.ShapeDtypeStruct((), np.int32)
+
+    def ints(*shape) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.int32)
+
+    def encode(params, source_BS):
+        encoded, cross_kv = drafts.encode(model, _tree(params), source_BS)
+        log_prob_BM = log_probs(encoded.length)
+        length = encoded.length.mean_BG[:, :1] if log_prob_BM is None else log_prob_BM
+        return length, (cross_kv, encoded.segment_BS, source_BS)
+
+    def search(params, source_BS, limit_B, seed):
+        (longest,) = autoregressive.length_limits([source_BS.shape[1]], model.config.max_length)
+        inputs = autoregressive.SearchInputs(source_BS, limit_B)
+        rows, score_BN, passes_B = autoregressive.write_targets(
+            model, _tree(params), inputs, search=decoding.search, max_length=longest, seed=seed
+        )
+        return rows.tokens_BNL, rows.length_BN, score_BN, passes_B
+
+    like = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in params.items()}
+    for length in source_lengths:
+        if model.config.causal:
+            arguments = (like, ints(b, length), ints(b), number)
+            yield program_file("search", length), search, arguments
+        else:
+            yield program_file("encode", length), encode, (like, ints(b, length))
+    for length in target_lengths:
+        _, some = jax.eval_shape(encode, like, ints(b, source_lengths[0]))
+        memory = jax.tree.map(lambda x: jax.ShapeDtypeStruct((b, s, *x.shape[2:]), x.dtype), some)
+        arguments = (like, memory, ints(b, n), ints(b, n), number, number)
+        yield program_file("refine", length), _refine(model, decoding, copied, length), arguments
+
+
+def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> Callable[..., Any]:
+    """The program that refines drafts of at most `length` tokens and gives the numbers that choose among them."""
+    assert decoding.strategy is not None and decoding.canvas is not None
+    rule = decoding.rule
+    repeat_V = np.ones(model.ids.num_embeddings, bool)  # ids that stay when they equal their left neighbour
+    if decoding.drops_repeats:
+        repeat_V = np.isin(np.arange(repeat_V.size), [*copied])
+
+    def again(params, memory, refined):
+        """The causal side's score of the cleaned drafts (`padir.decoding.batches`)."""
+        target_RL = packed_without_repeats(refined.tokens_RL, refined.free_RL, jnp.asarray(repeat_V))
+        causal, params = Transformer(model.config.as_causal(), model.ids), in_model_dtype(model.config, params)
+        log_prob_RL = autoregressive.score_drafts(causal, params, *memory, target_RL)
+        return rule.of(log_prob_RL.sum(-1), (target_RL > 0).sum(-1))
+
+    options = RefineOptions(length, decoding.strategy, decoding.canvas)
+
+    def refine(params, memory, length_BN, draw_BN, num_steps, seed):
+        cross_kv, segment_BS, source_BS = memory
+
+        def rows(rows_at_once: int | None):
+            refined = drafts.refine_drafts(
+                model,
+                _tree(params),
+                DraftInputs(cross_kv, segment_BS, source_BS, length_BN, draw_BN),
+                options=dataclasses.replace(options, rows_at_once=rows_at_once),
+                num_steps=num_steps,
+                seed=seed,
+            )
+            shape, score_R = length_BN.shape, refined.log_prob_R
+            if isinstance(rule, CausalScore):  # a single draft leaves no choice: its score is that of the rule "own"
+                score_R = jax.lax.cond(
+                    jnp.asarray(shape[1], jnp.int32) == 1,
+                    lambda: OwnScore(rule.brevity).of(refined.log_prob_R, refined.free_RL.sum(-1)),
+                    lambda: again(_tree(params), (cross_kv, segment_BS), refined),
+                )
+            return (
+                refined.tokens_RL.reshape(*shape, length),
+                score_R.reshape(shape),
+                refined.passes_R.reshape(shape),
+            )
+
+        group = rows_on_a_cpu(length)
+        return jax.lax.cond(_in_groups(length_BN.size, group), lambda: rows(group), lambda: rows(None))
+
+    return refine
+
+
+def _in_groups(rows: Any, group: int) -> jax.Array:
+    """True on a CPU with more rows than a group, where `Translator` refines the rows in groups.
+
+    XLA knows the device and the number of rows when it compiles, and keeps only one branch.
+    """
+    return jax.lax.platform_dependent(
+        jnp.asarray(rows, jnp.int32), cpu=lambda rows: rows > group, default=lambda rows: jnp.zeros_like(rows, bool)
+    )
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
+    """JAX's default settings, whatever this process has set, products for any machine, and no source locations."""
+    limit = jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]
+    with (
+        for_any_machine(),
+        jax.enable_x64(False),
+        jax.default_prng_impl("threefry2x32"),
+        jax.threefry_partitionable(True),
+        jax.default_matmul_precision(None),
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        jax.config.update("jax_traceback_in_locations_limit", 0)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_traceback_in_locations_limit", limit)
+
+
+def serialise(program: Callable[..., Any], arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
+    """The bytes of a program for all platforms at once, in the format of jax.export."""
+    with _settings():
+        return bytes(jax.export.export(jax.jit(program), platforms=platforms)(*arguments).serialize())
+
+
+def _tree(params: dict[str, Any]) -> Any:
+    return flax.traverse_util.unflatten_dict(params, sep="/")

@@ -5,9 +5,9 @@
     from exported import Exported
     Exported.load("FOLDER")(["Wo ist der Bahnhof?"])
 
-It needs JAX, NumPy, SentencePiece, safetensors and flatbuffers (with which jax.export reads programs; pip does not
-install it with JAX). A copy of this file lies in every such folder. The translations are those of `padir.Translator`,
-token for token.
+It needs JAX, NumPy, SentencePiece, safetensors and flatbuffers. jax.export reads programs with flatbuffers, which pip
+does not install with JAX. A copy of this file lies in every exported folder. The translations equal those of
+`padir.Translator`, token for token.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import sys
-import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,10 +36,7 @@ import sentencepiece
 FORMAT = 2
 DESCRIPTION, WEIGHTS, VOCABULARY, MANIFEST = "export.json", "weights.safetensors", "vocab.model", "manifest.json"
 _PADDING, _EOS, _UNK = 0, 1, 2
-# Maximum number of tokens of a row: the loader allocates a row before it runs a program that could refuse its length.
-_LONGEST = 2**16
 _MOST_DRAFTS = 4_096  # maximum number of drafts of one sentence
-_DTYPES = ("float32", "bfloat16", "int8", "int32")
 
 
 class ExportError(ValueError):
@@ -51,16 +48,18 @@ class Translated(NamedTuple):
 
     Attributes:
       tokens: target ids without EOS, as the model wrote them.
-      score: mean log-probability per token (unless exported with another rule); of an autoregressive model, the score
-        of its search.
+      score: mean log-probability per token, if `brevity` and `length_weight` have their defaults; for an autoregressive
+        model, the score of its search.
       passes: decoder passes of this sentence; 0 for an empty one.
       truncated: True if the source was cut.
+      text: the text of the tokens; "" for sources that were given as tokens.
     """
 
     tokens: tuple[int, ...] = ()
     score: float = 0.0
     passes: int = 0
     truncated: bool = False
+    text: str = ""
 
 
 def program_file(stage: str, length: int) -> str:
@@ -69,7 +68,7 @@ def program_file(stage: str, length: int) -> str:
 
 
 class Exported:
-    """A loaded export. Programs are read when a batch first needs their length, and compiled once for each shape.
+    """A loaded export. A program is read when a batch first needs its row length, and compiled once for each shape.
 
     Attributes:
       folder: the export's folder.
@@ -102,28 +101,20 @@ class Exported:
         """
         folder = Path(folder)
         if importlib.util.find_spec("flatbuffers") is None:
-            raise ExportError("JAX reads exported programs with a package that is missing: pip install flatbuffers")
+            raise ExportError("JAX needs flatbuffers to read exported programs: pip install flatbuffers")
         files = _check(folder)
+        file = folder / DESCRIPTION
         try:
-            description = json.loads((folder / DESCRIPTION).read_text())
+            description = json.loads(file.read_text())
             got = description["format"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise ExportError(
-                f"{folder / DESCRIPTION} does not describe an export: make one with `padir export`"
-            ) from None
+            raise ExportError(f"{file} does not describe an export: make one with `padir export`") from None
         if got != FORMAT:
-            raise ExportError(
-                f"{folder / DESCRIPTION} has format {got!r}, this loader reads {FORMAT}: use the folder's own"
-            )
-        for name, is_right in _fields(description).items():
-            if not is_right:
-                raise ExportError(f"{folder / DESCRIPTION} has no usable {name}: make the export again")
+            raise ExportError(f"{file} has format {got!r}, this loader reads {FORMAT}: use the folder's own loader")
         platform = jax.export.default_export_platform()
         if platform not in description["platforms"]:
-            raise ExportError(
-                f"the programs are for {', '.join(description['platforms'])}, and JAX runs on {platform} here: export"
-                " for it (--platforms), or set JAX_PLATFORMS=cpu"
-            )
+            what = f"the programs are for {', '.join(description['platforms'])}, and JAX runs on {platform} here"
+            raise ExportError(f"{what}: export for this platform, or set JAX_PLATFORMS=cpu")
         dtypes = description["dtypes"]
         try:
             arrays = safetensors.numpy.load_file(str(folder / WEIGHTS))
@@ -136,35 +127,37 @@ class Exported:
         return exported
 
     def __call__(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """Translations of sentences, one for each ("" for an empty one). Options are those of `translate_tokens`."""
-        return [self.text(result.tokens) for result in self.translate(texts, **options)]
+        """One translation for each sentence ("" for an empty one). The options are as in `translate_tokens`."""
+        return [result.text for result in self.translate(texts, **options)]
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[Translated]:
-        """Translates sentences, each on its own; options and errors are those of `translate_tokens`.
+        """Translates sentences, each on its own; options and errors are as in `translate_tokens`.
 
         Raises:
-          ExportError: also where a text holds surrogates, which stand for undecodable bytes.
+          ExportError: also if a text holds surrogates, which stand for undecodable bytes.
         """
-        if isinstance(texts, str):
-            raise ExportError("texts must be a sequence of sentences, got one string: put it into a list")
+        if isinstance(texts, str | bytes | dict | set):
+            raise ExportError(f"texts must be a list of sentences, got one {type(texts).__name__}: make it a list")
+        texts = list(texts)
         try:
-            tokens = self._processor.encode(list(texts), num_threads=1)
+            tokens = self._processor.encode(texts, num_threads=1)
         except TypeError:
             raise ExportError("texts must be Unicode strings without surrogates (U+D800 to U+DFFF)") from None
         sources = [each if text.strip() else [] for each, text in zip(tokens, texts, strict=True)]
-        return self.translate_tokens(sources, **options)
+        results = self.translate_tokens(sources, **options)
+        return [r._replace(text=self.text(r.tokens, text)) for r, text in zip(results, texts, strict=True)]
 
     def translate_tokens(
         self, sources: Sequence[Sequence[int]], *, truncate: bool = False, **options: Any
     ) -> list[Translated]:
-        """Translates token ids; equal sources get equal translations, in any order and beside any others.
+        """Translates token ids; equal sources get equal translations, in any order and in any batch.
 
         Args:
           sources: the ids of each sentence, without EOS; no ids give an empty translation.
           truncate: cut sources that are too long instead of raising.
           options: replace those of export.json: batch_size, seed and, for models that refine drafts, num_steps (the
-            maximum number of decoder passes), top_k (the number of lengths to try), offsets (numbers added to each
-            length), draws (the number of drafts of each length).
+            maximum number of decoder passes), top_k (the number of lengths to try), draws (the number of drafts of each
+            length).
 
         Raises:
           ExportError: a source is longer than any program takes, or an option is unknown or out of its range.
@@ -173,10 +166,8 @@ class Exported:
         limit = self.description["max_source_tokens"]
         for i, source in enumerate(sources):
             if len(source) > limit and not truncate:
-                raise ExportError(
-                    f"text {i + 1} has {len(source)} tokens, the programs take {limit}: split it, or cut it with"
-                    " truncate=True"
-                )
+                taken = f"the programs take {limit}: split it, or cut it with truncate=True"
+                raise ExportError(f"text {i + 1} has {len(source)} tokens, {taken}")
         prefix = self.description["source_prefix"]
         rows = [[*prefix, *source[:limit], _EOS] for source in sources]
         order = sorted((i for i, source in enumerate(sources) if len(source)), key=lambda i: len(rows[i]))
@@ -199,42 +190,46 @@ class Exported:
                 results[i] = result._replace(truncated=len(sources[i]) > limit)
         return results
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of target ids, on one line; repeated tokens are dropped if the model's strategy asks for it."""
+    def text(self, tokens: Sequence[int], source: str = "") -> str:
+        """The text of target ids, on one line; broken characters and doubled spaces are dropped."""
+        text = re.sub("[\\x00-\\x08\\n-\\x1f\\x7f-\\x9f\\u2028\\u2029]", " ", self._raw(tokens))
+        text = text if "\ufffd" in source else text.replace("\ufffd", "")
+        return text if "  " in source else re.sub(" {2,}", " ", text)
+
+    def _raw(self, tokens: Sequence[int]) -> str:
+        """The text as it was written; repeated tokens are dropped if the model's strategy asks for it."""
         if self.description["drop_repeats"]:
             pairs = zip(tokens, [None, *tokens], strict=False)
             tokens = [token for token, left in pairs if token != left or token in self._copied]
         pieces = [int(i) for i in tokens if _UNK <= i < self._processor.get_piece_size()]
-        return self._processor.decode(pieces).replace("\n", " ").replace("\r", " ")
+        return self._processor.decode(pieces)
+
+    def _best(self, scores: np.ndarray, rows: Sequence[Sequence[int]], source: np.ndarray) -> int:
+        """The number of the best row whose bytes are characters, or else of the best row; the first of equals wins."""
+        if not (order := [int(n) for n in np.argsort(-scores, kind="stable") if np.isfinite(scores[n])]):
+            raise ExportError("the model's logits are not finite, so that it writes nothing: check its weights")
+        kept = "\ufffd" in self._raw(source.tolist())
+        return next((n for n in order if kept or "\ufffd" not in self._raw(rows[n])), order[0])
 
     @functools.cached_property
     def _copied(self) -> frozenset[int]:
         """Ids that may be repeated: digits and bytes."""
-        piece = self._processor.id_to_piece
-        ids = range(self._processor.get_piece_size())
+        ids, piece = range(self._processor.get_piece_size()), self._processor.id_to_piece
         return frozenset(i for i in ids if self._processor.is_byte(i) or piece(i).strip("▁").isdigit())
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         defaults = self.description["options"]
         for name in given:
             if name not in defaults:
-                raise ExportError(f"there is no option {name!r}: choose of {', '.join(defaults)}")
+                raise ExportError(f"there is no option {name!r}: choose one of {', '.join(defaults)}")
         chosen = {**defaults, **given}
         for name, value in chosen.items():
-            if name == "offsets":
-                if not isinstance(value, Collection) or not all(
-                    _is_whole(offset, -_LONGEST, _LONGEST) for offset in value
-                ):
-                    raise ExportError(f"offsets must be whole numbers of at most {_LONGEST:,}, got {value!r}")
-            elif not _is_whole(value, 0 if name == "seed" else 1):
+            if not _is_whole(value, 0 if name == "seed" else 1):
                 raise ExportError(f"{name} must be a whole number of at least {int(name != 'seed')}, got {value!r}")
-        if not len(chosen.get("offsets", [0])):
-            raise ExportError("offsets must name at least one offset: (0,) tries the predicted lengths alone")
         if chosen.get("draws", 1) > 1 and self.description["canvas_deterministic"]:
             raise ExportError(f"draws must be 1, got {chosen['draws']}: without randomness all drafts would be equal")
-        drafts = chosen.get("top_k", 1) * len(chosen.get("offsets", [0])) * chosen.get("draws", 1)
-        if drafts > _MOST_DRAFTS:
-            raise ExportError(f"top_k x offsets x draws must be at most {_MOST_DRAFTS:,} drafts, got {drafts:,}")
+        if (drafts := chosen.get("top_k", 1) * chosen.get("draws", 1)) > _MOST_DRAFTS:
+            raise ExportError(f"top_k x draws must be at most {_MOST_DRAFTS:,} drafts, got {drafts:,}")
         return chosen
 
     def _bucket(self, side: str, length: int) -> int:
@@ -243,9 +238,8 @@ class Exported:
         for bucket in buckets:
             if bucket >= length:
                 return bucket
-        raise ExportError(
-            f"there is no program for {side} rows of {length} tokens, only up to {max(buckets)}: export more"
-        )
+        what = f"there is no program for {side} rows of {length} tokens"
+        raise ExportError(f"{what}, only up to {max(buckets)}: export longer rows")
 
     def _run(self, stage: str, length: int, *arguments: Any) -> Any:
         """Runs a stage's program for rows of a length."""
@@ -265,21 +259,15 @@ class Exported:
         """The target lengths to try for each sentence, EOS included, without duplicates."""
         most = self.description["max_length"]
         if self.description["length_head"] == "token":  # log-probabilities of 1 .. M
-            if chosen["top_k"] > length_BM.shape[1]:
-                raise ExportError(
-                    f"the model knows {length_BM.shape[1]} lengths, got top_k={chosen['top_k']}: try fewer"
-                )
-            if self.description.get("adjacent_lengths"):
+            if chosen["top_k"] > (known := length_BM.shape[1]):
+                raise ExportError(f"the model knows {known} lengths, got top_k={chosen['top_k']}: try fewer")
+            if self.description["adjacent_lengths"]:
                 best_BK = np.array([_neighbours(length_M, chosen["top_k"]) for length_M in length_BM]) + 1
             else:
                 best_BK = np.argsort(-length_BM, axis=1, kind="stable")[:, : chosen["top_k"]] + 1
-        else:
-            if chosen["top_k"] > 1:
-                raise ExportError("this model predicts a single length: use top_k=1 with offsets")
-            best_BK = length_BM
-        offsets = chosen["offsets"]
-        tried = [[int(np.clip(k + offset, 2, most)) for offset in offsets for k in row] for row in best_BK.tolist()]
-        return [list(dict.fromkeys(row)) for row in tried]
+        else:  # one number, whose nearest whole numbers are tried
+            best_BK = np.array([_nearest(float(mean), chosen["top_k"]) for mean in length_BM[:, 0]])
+        return [list(dict.fromkeys(int(np.clip(length, 2, most)) for length in row)) for row in best_BK.tolist()]
 
     def _refine(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
         """Translates a batch by refinement: encode, choose lengths, refine every draft, keep the best."""
@@ -293,18 +281,17 @@ class Exported:
         filled += [filled[0]] * (len(source_BS) - sentences)
         length_BN, draw_BN = np.moveaxis(np.array(filled, np.int32), -1, 0)
         longest = self._bucket("target", int(length_BN.max()))
-        numbers = (np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
-        refined = self._run("refine", longest, memory, length_BN, draw_BN, *numbers)
-        tokens_BNL, score_BN, passes_BN = jax.device_get(refined)
+        arguments = (memory, length_BN, draw_BN, np.int32(chosen["num_steps"]), np.int32(chosen["seed"]))
+        tokens_BNL, score_BN, passes_BN = jax.device_get(self._run("refine", longest, *arguments))
         results = []
         for b, row in enumerate(tried):
             scores = score_BN[b, : len(row)].astype(float)
             if self.description["length_weight"]:
                 scores += self.description["length_weight"] * log_prob_BM[b, length_BN[b, : len(row)] - 1]
             scores /= np.maximum(length_BN[b, : len(row)] - 1, 1) ** self.description["brevity"]
-            n = int(scores.argmax())
-            tokens = tokens_BNL[b, n, : length_BN[b, n] - 1].tolist()
-            results.append(Translated(tuple(tokens), float(scores[n]), int(passes_BN[b, n])))
+            rows = [tokens_BNL[b, n, : length_BN[b, n] - 1].tolist() for n in range(len(row))]
+            n = self._best(scores, rows, source_BS[b])
+            results.append(Translated(tuple(rows[n]), float(scores[n]), int(passes_BN[b, n])))
         return results
 
     def _search(self, source_BS, sentences: int, chosen: dict[str, Any]) -> list[Translated]:
@@ -314,17 +301,24 @@ class Exported:
         limit_B = np.minimum(factor * (source_BS > 0).sum(1) + extra, self.description["max_length"])
         limit_B[sentences:] = 2  # padding rows end at once
         arguments = (source_BS, limit_B.astype(np.int32), np.int32(chosen["seed"]))
-        written = self._run("search", source_BS.shape[1], *arguments)
-        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(written)
-        best_B = score_BN.argmax(-1)[:sentences]
-        return [
-            Translated(tuple(tokens_BNL[b, n, : length_BN[b, n] - 1].tolist()), float(score_BN[b, n]), int(passes_B[b]))
-            for b, n in enumerate(best_B)
-        ]
+        tokens_BNL, length_BN, score_BN, passes_B = jax.device_get(self._run("search", source_BS.shape[1], *arguments))
+        results = []
+        for b in range(sentences):
+            rows = [row[: length - 1].tolist() for row, length in zip(tokens_BNL[b], length_BN[b], strict=True)]
+            n = self._best(score_BN[b], rows, source_BS[b])
+            results.append(Translated(tuple(rows[n]), float(score_BN[b, n]), int(passes_B[b])))
+        return results
+
+
+def _nearest(mean: float, k: int) -> list[int]:
+    """The k whole numbers nearest to `mean`, the rounded mean first; all others are at least 1."""
+    first = int(np.rint(mean))
+    others = sorted(range(max(1, first - k), first + k + 1), key=lambda length: abs(np.float32(length) - mean))
+    return [first, *(length for length in others if length != first)][:k]
 
 
 def _neighbours(log_prob_M: np.ndarray, k: int) -> np.ndarray:
-    """The k indices that a window around the most likely one takes as it grows to its likelier side."""
+    """The k indices of a window that begins at the most likely index and grows to its likelier side."""
     most = int(log_prob_M.argmax())
     lower, higher = np.minimum.accumulate(log_prob_M[most::-1])[:0:-1], np.minimum.accumulate(log_prob_M[most:])
     return np.lexsort((np.abs(np.arange(len(log_prob_M)) - most), -np.concatenate([lower, higher])))[:k]
@@ -335,46 +329,6 @@ def _is_whole(value: Any, least: int = 0, most: int = 2**31 - 1) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _fields(description: dict[str, Any]) -> dict[str, bool]:
-    """Tells for each field of export.json whether the loader can use it."""
-
-    def is_list(name: str, least: int, most: int, empty: bool = False) -> bool:
-        values = description.get(name)
-        return isinstance(values, list) and (empty or bool(values)) and all(_is_whole(v, least, most) for v in values)
-
-    def is_kind(name: str, *kinds: type) -> bool:
-        return type(description.get(name)) in kinds
-
-    def is_number(name: str) -> bool:
-        return is_kind(name, int, float) and abs(description[name]) <= sys.float_info.max  # nan is not, either
-
-    platforms, dtypes = description.get("platforms"), description.get("dtypes")
-    refines = description.get("kind") == "refine"
-    options = {"batch_size", "seed"} | ({"num_steps", "top_k", "offsets", "draws"} if refines else set())
-    usable = {
-        "kind": description.get("kind") in ("refine", "search"),
-        "jax": is_kind("jax", str),
-        "platforms": isinstance(platforms, list) and all(isinstance(each, str) for each in platforms),
-        "dtypes": isinstance(dtypes, dict) and all(each in _DTYPES for each in dtypes.values()),
-        "source_buckets": is_list("source_buckets", 2, _LONGEST),
-        "source_prefix": is_list("source_prefix", 0, 2**31 - 1, empty=True),
-        "max_length": _is_whole(description.get("max_length"), 1, _LONGEST),
-        "max_source_tokens": _is_whole(description.get("max_source_tokens"), 0, _LONGEST),
-        "drop_repeats": is_kind("drop_repeats", bool),
-        "options": is_kind("options", dict) and set(description["options"]) == options,
-    }
-    if not refines:
-        return usable | {"length_limit": is_list("length_limit", 0, _LONGEST) and len(description["length_limit"]) == 2}
-    return usable | {
-        "target_buckets": is_list("target_buckets", 2, _LONGEST),
-        "length_head": is_kind("length_head", str),
-        "brevity": is_number("brevity"),
-        "length_weight": is_number("length_weight"),
-        "canvas_deterministic": is_kind("canvas_deterministic", bool),
-        "adjacent_lengths": is_kind("adjacent_lengths", bool, type(None)),  # older folders have none
-    }
-
-
 def _check(folder: Path) -> frozenset[str]:
     """Compares every file with the manifest and returns their names."""
     try:
@@ -383,7 +337,7 @@ def _check(folder: Path) -> frozenset[str]:
         entries = json.loads((folder / MANIFEST).read_text())["files"]
         sums = {name: entry["sha256"] for name, entry in entries.items()}
     except OSError:
-        raise ExportError(f"{folder} has no {MANIFEST}: it is no whole folder of `padir export`") from None
+        raise ExportError(f"{folder} has no {MANIFEST}: it is no complete folder of `padir export`") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ExportError(f"{folder / MANIFEST} is damaged: restore the folder from a copy") from None
     for name, expected in sums.items():
@@ -397,7 +351,6 @@ def _check(folder: Path) -> frozenset[str]:
             raise ExportError(f"{folder / name} is missing: restore the folder from a copy") from None
         if digest != expected:
             raise ExportError(f"{folder / name} is damaged (its sha256 differs): restore the folder from a copy")
-
     if missing := [name for name in (DESCRIPTION, WEIGHTS, VOCABULARY) if name not in sums]:
         raise ExportError(f"{folder / MANIFEST} does not name {missing[0]}: restore the folder from a copy")
     return frozenset(sums)
@@ -430,10 +383,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for number, result in enumerate(results, first + 1):
                 if result.truncated:
                     print(f"line {number} is longer than the programs take: its end was cut off", file=sys.stderr)
-            texts = [exported.text(result.tokens) for result in results]
-            if sys.stdout.isatty():  # a terminal would obey control characters
-                texts = ["".join("\ufffd" if unicodedata.category(sign) == "Cc" else sign for sign in t) for t in texts]
-            sys.stdout.buffer.write("".join(text + "\n" for text in texts).encode())
+            sys.stdout.buffer.write("".join(result.text + "\n" for result in results).encode())
             sys.stdout.buffer.flush()
             first += len(chunk)
     except ExportError as error:

@@ -28,8 +28,8 @@ _VERSION = "1.*.*"  # seqio requires a version; TFDS increases the first number 
 class TfdsText:
     """A translation set of TensorFlow Datasets as a `Source`: read from its files, never downloaded.
 
-    The text is that of TFDS, except that a newline within a sentence becomes a space. Sentences come in the order of
-    the files, which TFDS shuffled when it built the set.
+    The text is as in TFDS, but a newline within a sentence becomes a space. Sentences come in the order of the files,
+    which TFDS shuffled when it built the set.
 
     >>> from padir.interop.tfds_sets import TfdsText
     >>> TfdsText("wmt14_en_de", "wmt14_translate/de-en", "en", "de").build_command
@@ -56,7 +56,7 @@ class TfdsText:
         return f"tfds build {self.dataset}" + ("" if self.data_dir is None else f" --data_dir {self.data_dir}")
 
     def data_source(self) -> Any:
-        """The seqio data source, read-only: seqio would otherwise download gigabytes unasked.
+        """The seqio data source, read-only, because otherwise seqio would download gigabytes unasked.
 
         Its `get_dataset` raises `PadirError` with the command that builds the set if the set is not there.
 

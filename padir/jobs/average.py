@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from padir import checks
 from padir.decoding.options import Decoding, default_decoding, resolve
 from padir.errors import PadirError
-from padir.models.card import ModelCard
 from padir.models.config import DTYPES
-from padir.models.directory import check_shapes, load_model, save_model
-from padir.storage.copies import fetched
-from padir.storage.folders import remove_leftovers
+from padir.models.directory import ModelCard, check_shapes, load_model, save_model
+from padir.storage.folders import vacant
 from padir.storage.manifest import MANIFEST
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import mean_of_checkpoints
-from padir.training.checkpoints import Checkpoints
-from padir.training.saved import read_run_card
+from padir.training.checkpoints import Checkpoints, read_run_card
+
+_log = logging.getLogger("padir")
 
 
 def average_run(
@@ -39,27 +38,26 @@ def average_run(
     moving average, kind "best" averages the moving averages and kind "last" averages the parameters.
 
     Args:
-      run_dir: the model directory of `padir train`, with its checkpoints, or its address.
+      run_dir: the model directory of `padir train`, with its checkpoints.
       output_dir: the folder to write.
       kind: "last" or "best".
       count: number of checkpoints to average.
       step: the last step whose checkpoint may be averaged; None for the newest.
       dtype: type of the weights in the file, "float32" or "bfloat16".
-      decoding: options that the model is decoded with if nothing else is said (`ModelCard.decoding`).
+      decoding: the model's default decoding options (`ModelCard.decoding`).
 
     Raises:
       PadirError: a decoding option is refused, the run has fewer than `count` checkpoints, or the output folder is not
         empty.
     """
-    run_dir, output_dir = fetched(run_dir, steps=True), Path(output_dir)
-    checks.at_least(1, **{f"--{kind}": count})
+    run_dir, output_dir = Path(run_dir), Path(output_dir)
+    checks.counts(1, **{f"--{kind}": count})
     checks.one_of(DTYPES, dtype=dtype)
-    remove_leftovers(output_dir)  # of a call that was killed
-    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+    if not vacant(output_dir):
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
-    Decoding().changed(**(decoding or {}))  # so that the error does not blame a file
+    Decoding().changed(**cast(Any, decoding or {}))  # so that the error does not blame a file
     card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
     resolve(default_decoding(card), card.config, card.corruption, card.strategy)
 
@@ -81,9 +79,9 @@ def average_run(
 
 
 def _described(run_dir: Path, checkpoints: Checkpoints, step: int | None) -> tuple[ModelCard, Tokenizer]:
-    """Card and tokenizer of a run: those of its model or, as long as it has none, of its newest checkpoint."""
+    """Card and tokenizer of a run's model or, before the run has finished, of its newest checkpoint."""
     if step is None and (run_dir / MANIFEST).exists():
         return load_model(run_dir)[1:]
     card, tokenizer = read_run_card(checkpoints, step)
-    print(f"padir: {run_dir}: checkpoints up to step {card.step:,} are used", file=sys.stderr)
+    _log.info("%s: checkpoints up to step %s are used", run_dir, f"{card.step:,}")
     return card, tokenizer

@@ -10,8 +10,8 @@ original line (`padir.text.tokenizer` names the exceptions). With a vocabulary t
 teacher reads the decoded line. Teacher and folder exchange text, so their vocabularies may differ.
 
 The chunks and their batches depend on the records and the decoding options alone. So an interruption does not change
-the result: on the same kind of machine, the same command gives the same bytes. Several processes translate a chunk each
-at a time and send the translations to the first process, which alone writes.
+the result: on the same kind of machine, the same command gives the same bytes. Each of several processes translates one
+chunk at a time, and sends the translations to the first process. Only the first process writes.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ from typing import Any
 
 import jax
 
-from padir.data.manifest import PreparedManifest, lengths_name
-from padir.data.prepared import check_replaceable, is_prepared, load_manifest
+from padir.data.prepared import PreparedManifest, check_replaceable, is_prepared, lengths_name, load_manifest
 from padir.data.records import SplitWriter
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
 from padir.decoding.translator import Translator
-from padir.distributed.processes import agreed, from_first, is_first
-from padir.distributed.shared_work import shared_out
+from padir.distributed.processes import agreed, from_first, is_first, shared_out
 from padir.errors import PadirError
-from padir.jobs.progress import distill_progress
-from padir.jobs.record_files import SPLIT, RecordSources, StoredTranslations
-from padir.jobs.teacher import Teacher, check_teacher, to_json, validation_bleu
-from padir.storage.copies import fetched
-from padir.storage.folders import atomic_folder, folder_lock
+from padir.jobs.teacher import (
+    SPLIT,
+    RecordSources,
+    StoredTranslations,
+    Teacher,
+    check_teacher,
+    to_json,
+    validation_bleu,
+)
+from padir.reporting.patience import progress_bar
+from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
-from padir.storage.resumable import Chunks
 from padir.text.ids import EOS
 
 _ENCODE_BATCH = 1024
@@ -69,21 +72,20 @@ def distill(
     the records of `data_dir` from 1.
 
     Args:
-      data_dir: a folder of `padir prepare` or `padir distill`, or its address.
+      data_dir: a folder of `padir prepare` or `padir distill`.
       output_dir: the folder to write.
       decoding: decoding options; the teacher's defaults replace options that are None. The manifest lists all options,
-        since even the batch size and the seed can change a translation.
-      overwrite: replace a damaged folder, and a prepared folder or unfinished chunks of other inputs; a complete folder
-        of the same inputs is kept in any case, as a new one would be equal.
+        because even the batch size and the seed can change a translation.
+      overwrite: replace a damaged folder, and a prepared folder or unfinished chunks from other inputs. A complete
+        folder from the same inputs is always kept, because a new one would be equal.
       progress: show progress on stderr.
 
     Raises:
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
         being written by another process, the teacher's length head is "oracle", or the decoding options do not fit it.
     """
-    output_dir = Path(output_dir).absolute()
+    data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
     manifest, inputs = agreed("the data, the teacher and the options", lambda: _inputs(teacher, data_dir, decoding))
-    data_dir = fetched(data_dir)
     unfinished = output_dir.with_name(f".{output_dir.name}.unfinished")
     if (kept := from_first(lambda: _kept(output_dir, unfinished, inputs, overwrite))) is not None:
         return PreparedManifest.of_json(kept)
@@ -112,9 +114,8 @@ def distill(
         return PreparedManifest.of_json(from_first(write))
 
 
-def _inputs(teacher: Teacher, data_dir: PathLike, decoding: Decoding) -> tuple[PreparedManifest, dict[str, Any]]:
-    """Manifest of the data, and everything that decides the translations; refuses what does not fit together."""
-    data_dir = fetched(data_dir)
+def _inputs(teacher: Teacher, data_dir: Path, decoding: Decoding) -> tuple[PreparedManifest, dict[str, Any]]:
+    """Manifest of the data, and everything that determines the translations; refuses what does not fit together."""
     manifest = load_manifest(data_dir, verify=True)
     check_teacher(teacher, manifest, data_dir)
     teacher.translator.resolved(decoding)  # before any chunk of wrong options is written
@@ -167,7 +168,7 @@ def _translate(
             translations.put(order_N[begin : begin + size].tolist(), rows)
             advance(len(rows), bool(made))
 
-    with distill_progress(len(order_N), progress and is_first()) as advance:
+    with progress_bar("distill", len(order_N), "sentences", show=progress and is_first()) as advance:
         missing = from_first(lambda: [begin for begin in begins if _name(begin) not in chunks])
         from_first(lambda: store([begin for begin in begins if _name(begin) in chunks]))
         at_once = jax.process_count()
@@ -217,7 +218,7 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
     Raises:
       PadirError: the folder holds other files, or is damaged, and may not be overwritten.
     """
-    if not output_dir.exists() or (output_dir.is_dir() and not any(output_dir.iterdir())):
+    if vacant(output_dir):
         return None
     if not is_prepared(output_dir):
         raise PadirError(f"{output_dir} holds files that padir did not make: give another folder")
@@ -235,6 +236,5 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
         check_replaceable(output_dir)
         return None
     raise PadirError(
-        f"{output_dir} holds other pairs (of another teacher, decoding or corpus): give another folder, or"
-        " set overwrite"
+        f"{output_dir} holds translations of another teacher, decoding or corpus: give another folder, or set overwrite"
     )

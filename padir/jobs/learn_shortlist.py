@@ -20,8 +20,7 @@ import grain
 import numpy as np
 
 from padir import checks
-from padir.data.mixture import Mixture
-from padir.data.prepared import load_tokenizer
+from padir.data.prepared import Mixture, load_tokenizer
 from padir.data.records import read_records
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
@@ -85,7 +84,7 @@ def learn(
 ) -> Shortlist:
     """Learns a shortlist from the training split of prepared folders.
 
-    A regular source id that never occurs in the split is its own candidate, as the id may be part of a name.
+    A regular source id that never occurs in the split is its own candidate, because it may be part of a name.
 
     Args:
       data: prepared folders of one vocabulary; the weights of a mixture are ignored.
@@ -97,8 +96,8 @@ def learn(
     Raises:
       PadirError: a number is too small, or the folders are damaged or of different vocabularies.
     """
-    checks.at_least(1, candidates=candidates, iterations=iterations, most_pairs=most_pairs)
-    checks.at_least(0, frequent=frequent)
+    checks.counts(1, candidates=candidates, iterations=iterations, most_pairs=most_pairs)
+    checks.counts(0, frequent=frequent)
     mixture = Mixture.of(data)
     sources, targets = read(mixture, "train", most_pairs)
     tokenizer = load_tokenizer(mixture.folders[0])
@@ -239,7 +238,7 @@ def _blocks(source: _Bags, target: _Bags, num_ids: int) -> Iterator[tuple[np.nda
 
 
 def _merged(parts: Iterator[np.ndarray]) -> np.ndarray:
-    """Sorted distinct numbers of many arrays; merges arrays of similar size, so that no number is sorted often."""
+    """Sorted distinct numbers of many arrays; merges arrays of similar size, so that no number is merged often."""
     waiting: list[np.ndarray] = []
     for part in parts:
         while waiting and len(waiting[-1]) <= len(part):

@@ -1,11 +1,10 @@
 """Scores of translated test sets (BLEU, chrF, BLEURT, stutter and others), and significance tests.
 
-Importing this package needs no SacreBLEU, TensorFlow or `tokenizers`: the functions that score or load import them.
+Importing this package does not import SacreBLEU, TensorFlow or `tokenizers`: only the functions that need them do.
 """
 
 from padir.metrics.bleurt import Bleurt
-from padir.metrics.non_words import NonWords
-from padir.metrics.scores import Score, bleu, chrf, exact_match, length_ratio, score_all, stutter, toy_scores
+from padir.metrics.scores import NonWords, Score, bleu, chrf, exact_match, length_ratio, score_all, stutter, toy_scores
 from padir.metrics.significance import SystemScore, compare
 
 __all__ = [

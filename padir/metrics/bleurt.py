@@ -7,7 +7,7 @@ module makes from text:
 
 The older checkpoints (such as bleurt-base-128) read BERT's word pieces; BLEURT-20 and its distilled checkpoints read
 SentencePiece. A pair that is too long for the graph is cut token by token: each time the longer side loses its last
-token; if both sides have the same length, the candidate does.
+token, or the candidate if both sides have the same length.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from padir import checks
 from padir.errors import PadirError
 from padir.metrics.scores import Score
-from padir.metrics.wordpiece import load_word_pieces
 
 _CONFIG = "bleurt_config.json"
 _WHOLE = "take a whole checkpoint"
+UNKNOWN = "[UNK]"
+_LONGEST_WORD = 200  # maximum number of characters of a word; longer words become unknown
 
 
 class MissingPackage(PadirError):
@@ -117,7 +119,7 @@ def _sentencepiece(path: Path) -> Any:
 
 
 class Bleurt:
-    """A loaded checkpoint. `scores` gives a score for each pair; a call gives their mean x 100, as the paper's Table 3.
+    """A loaded checkpoint. `scores` gives a score for each pair; a call gives their mean x 100 (the paper's Table 3).
 
     >>> bleurt = Bleurt.load("BLEURT-20-D6")  # doctest: +SKIP
     >>> bleurt.scores(["The dog sleeps."], ["The dog is sleeping."])  # doctest: +SKIP
@@ -151,12 +153,13 @@ class Bleurt:
                 results[i] = value
         return results
 
-    def __call__(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    def __call__(self, hypotheses: Iterable[str], references: Iterable[str]) -> Score:
         """The mean score of a test set, times 100.
 
         Raises:
           PadirError: there are no sentences, or not as many hypotheses as references.
         """
+        hypotheses, references = checks.strings("hypotheses", hypotheses), checks.strings("references", references)
         if len(hypotheses) != len(references) or not hypotheses:
             raise PadirError(
                 f"BLEURT needs a reference for each hypothesis, got {len(hypotheses)} and {len(references)} lines"
@@ -194,3 +197,37 @@ def _load_graph(folder: Path) -> _Graph:
     if "serving_default" not in model.signatures:
         raise PadirError(f"{folder} is a SavedModel without the signature serving_default: it is not BLEURT's")
     return _Graph(model, tf.constant)
+
+
+def load_word_pieces(path: Path, lower_case: bool) -> Any:
+    """Makes a `tokenizers.Tokenizer` from a `vocab.txt`, which has one piece per line in the order of ids.
+
+    The pieces equal the pieces of BERT's own tokenizer, with two exceptions: 256 ideographs of extension E (each is a
+    piece in BERT's tokenizer), and marks and punctuation of scripts that are newer than Unicode 9.
+
+    Args:
+      lower_case: lower-case the text and remove accents, for uncased vocabularies.
+
+    Raises:
+      ImportError: `tokenizers` is not installed.
+      PadirError: the file does not exist, or lacks BERT's special pieces.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise PadirError(f"cannot read the vocabulary {path} ({error.strerror})") from None
+    ids = {line.strip(): i for i, line in enumerate(lines) if line.strip()}
+    if missing := [piece for piece in (UNKNOWN, "[CLS]", "[SEP]") if piece not in ids]:
+        raise PadirError(f"{path} is not a vocabulary of BERT: it lacks {', '.join(missing)}")
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=_LONGEST_WORD))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            # BERT keeps private-use characters, which `tokenizers` drops. U+FFFC makes their words unknown, as in BERT.
+            normalizers.Replace(Regex(r"\p{Co}"), "\ufffc"),
+            normalizers.BertNormalizer(strip_accents=lower_case, lowercase=lower_case),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer

@@ -1,4 +1,4 @@
-"""Scores of a translated test set: BLEU, chrF, word-level stutter, length ratio, exact match and toy corpus scores.
+"""Scores of a translated test set: BLEU, chrF, stutter, length ratio, exact match, non-words and toy corpus scores.
 
 Every score has a signature, which says how it was computed; scores are comparable only if their signatures are equal.
 """
@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from padir.errors import PadirError
+from padir import checks
+from padir.errors import PadirError, first_line
+from padir.text.languages import CHINESE, JAPANESE, KOREAN, UNSPACED, lacks_spaces, primary, script
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -22,7 +27,12 @@ _WORDS = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]")
 # Every Han or kana character is a word; a number or a word in another script between them stays whole.
 _HAN_OR_KANA = r"\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CHARACTERS = re.compile(rf"[{_HAN_OR_KANA}]|[^\W{_HAN_OR_KANA}]+|[^\w\s]")
-_WRITTEN_WITHOUT_SPACES = ("zh", "ja")
+# A word of `NonWords` is a run of letters, possibly with apostrophes inside; a word with a hyphen counts as several.
+_LETTERS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+
+
+_AT_SPACES = ("13a", "intl", "none")  # SacreBLEU's tokenizers that find no words without spaces
+_SAMPLE = 1_000  # references that are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,22 +47,26 @@ class Score:
         return f"{self.name} = {self.value:.2f}  {self.signature}"
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
-    """Corpus BLEU, 0 to 100, by SacreBLEU with the tokenizer that SacreBLEU recommends for the target language.
+def bleu(hypotheses: Iterable[str], references: Iterable[str], target_language: str, tokenize: str = "") -> Score:
+    """Corpus BLEU, 0 to 100, by SacreBLEU.
 
-    Japanese and Korean need MeCab (sacrebleu[ja], sacrebleu[ko]); without MeCab they are scored by character, and the
-    signature has tok:char.
+    Args:
+      target_language: its script chooses the tokenizer: zh for Chinese characters, ja-mecab, ko-mecab, char for Thai,
+        Lao, Khmer, Burmese and Tibetan, and 13a otherwise. Without MeCab (sacrebleu[ja], sacrebleu[ko]) char is taken,
+        and the signature has tok:char.
+      tokenize: a tokenizer by SacreBLEU's name, in place of the language's.
 
     Raises:
-      PadirError: there are no sentences, or not as many hypotheses as references.
+      PadirError: there are no sentences, not as many hypotheses as references, no such tokenizer, or the tokenizer
+        splits at spaces and the references have none.
     """
-    _check_lengths(hypotheses=hypotheses, references=references)
-    metric = bleu_metric(target_language)
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    metric = bleu_metric(target_language, tokenize, references=references)
+    value = metric.corpus_score(hypotheses, [references]).score
     return Score("bleu", value, metric.get_signature().format())
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
     """Corpus chrF2, 0 to 100, by SacreBLEU, over character n-grams up to 6, which need no tokenizer.
 
     Raises:
@@ -60,18 +74,18 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """
     from sacrebleu.metrics.chrf import CHRF
 
-    _check_lengths(hypotheses=hypotheses, references=references)
+    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     metric = CHRF()
-    value = metric.corpus_score(list(hypotheses), [list(references)]).score
+    value = metric.corpus_score(hypotheses, [references]).score
     return Score("chrf", value, metric.get_signature().format())
 
 
-def stutter(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
+def stutter(hypotheses: Iterable[str], references: Iterable[str], target_language: str) -> Score:
     """Word-level stutter: words that follow themselves in the output more often than in the reference, per 1,000 words.
 
-    Case is ignored. Punctuation is no word but separates words ("no, no" is no stutter). Repetitions that are also in
-    the reference are not counted. In Chinese and Japanese the unit is the character. The metric follows section 3.3 of
-    the paper (Li et al., ICML 2024), which does not say how to normalise the count.
+    Case is ignored. Punctuation separates words ("no, no" is no stutter). Repetitions in the reference are subtracted.
+    In Chinese and Japanese the unit is the character. The metric follows section 3.3 of the paper (Li et al., ICML
+    2024), which does not say how to normalise the count.
 
     >>> stutter(["the dog was walking walking home"], ["the dog was walking home"], "en").value  # 1 of 6 words
     166.66666666666666
@@ -79,7 +93,7 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
     Raises:
       PadirError: there are no sentences, or not as many hypotheses as references.
     """
-    _check_lengths(hypotheses=hypotheses, references=references)
+    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     by_character = _written_by_character(target_language)
     repeats = num_words = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -91,7 +105,9 @@ def stutter(hypotheses: Sequence[str], references: Sequence[str], target_languag
     return Score("stutter", value, f"nrefs:1|case:lc|unit:{'char' if by_character else 'word'}|per:1000")
 
 
-def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_language: str) -> Score:
+def length_ratio(
+    hypotheses: Iterable[str], references: Iterable[str], target_language: str, tokenize: str = ""
+) -> Score:
     """Number of tokens in all outputs, divided by the number of tokens in all references.
 
     A ratio below 1 means that the outputs are too short.
@@ -101,8 +117,8 @@ def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_la
     Raises:
       PadirError: there are no sentences, not as many hypotheses as references, or all references are empty.
     """
-    _check_lengths(hypotheses=hypotheses, references=references)
-    metric = bleu_metric(target_language)
+    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
+    metric = bleu_metric(target_language, tokenize, references=references)
     num_output, num_reference = (
         sum(len(metric.tokenizer(line).split()) for line in lines) for lines in (hypotheses, references)
     )
@@ -111,18 +127,18 @@ def length_ratio(hypotheses: Sequence[str], references: Sequence[str], target_la
     return Score("length_ratio", num_output / num_reference, f"nrefs:1|tok:{metric.tokenizer_signature}")
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
     """Percentage of outputs that equal their reference, ignoring white space at either end.
 
     Raises:
       PadirError: there are no sentences, or not as many hypotheses as references.
     """
-    _check_lengths(hypotheses=hypotheses, references=references)
+    hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     equal = sum(h.strip() == r.strip() for h, r in zip(hypotheses, references, strict=True))
     return Score("exact_match", 100 * equal / len(references), "nrefs:1|case:mixed")
 
 
-def toy_scores(sources: Sequence[str], hypotheses: Sequence[str]) -> dict[str, Score]:
+def toy_scores(sources: Iterable[str], hypotheses: Iterable[str]) -> dict[str, Score]:
     """Percentages of outputs that are right, mixed (parts of several right translations), or wrong.
 
     Sources are sentences of the corpus toy_de_en; the scores toy_right, toy_mixed and toy_wrong add up to 100.
@@ -132,7 +148,7 @@ def toy_scores(sources: Sequence[str], hypotheses: Sequence[str]) -> dict[str, S
     """
     from padir.data.toy import judge
 
-    _check_lengths(hypotheses=hypotheses, sources=sources)
+    hypotheses, sources = _lined_up(hypotheses=hypotheses, sources=sources)
     verdicts = collections.Counter(judge(s, h) for s, h in zip(sources, hypotheses, strict=True))
     return {
         f"toy_{verdict}": Score(f"toy_{verdict}", 100 * verdicts[verdict] / len(sources), "nrefs:all|case:mixed")
@@ -141,28 +157,29 @@ def toy_scores(sources: Sequence[str], hypotheses: Sequence[str]) -> dict[str, S
 
 
 def score_all(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[str],
+    sources: Iterable[str],
+    hypotheses: Iterable[str],
+    references: Iterable[str],
     source_language: str,
     target_language: str,
     task: str | None = None,
+    tokenize: str = "",
 ) -> dict[str, Score]:
     """Computes bleu, chrf, stutter, length_ratio, exact_match and, for the task toy_de_en, the toy scores, by name.
 
-    The grammar of the toy corpus translates from German only, so the other direction gets no toy_* scores. Empty
-    outputs count as well.
+    The grammar of the toy corpus translates only from German, so the other direction gets no toy_* scores. Empty
+    outputs count, too.
 
     Raises:
       PadirError: there are no sentences, sources, hypotheses and references differ in number, or all references are
         empty.
     """
-    _check_lengths(hypotheses=hypotheses, references=references, sources=sources)
+    hypotheses, references, sources = _lined_up(hypotheses=hypotheses, references=references, sources=sources)
     scores = [
-        bleu(hypotheses, references, target_language),
+        bleu(hypotheses, references, target_language, tokenize),
         chrf(hypotheses, references),
         stutter(hypotheses, references, target_language),
-        length_ratio(hypotheses, references, target_language),
+        length_ratio(hypotheses, references, target_language, tokenize),
         exact_match(hypotheses, references),
     ]
     by_name = {score.name: score for score in scores}
@@ -181,23 +198,21 @@ def count_words(text: str, language: str) -> int:
 
 
 def _written_by_character(language: str) -> bool:
-    return _primary_language(language) in _WRITTEN_WITHOUT_SPACES
+    return script(language) in CHINESE | JAPANESE
 
 
-def _check_lengths(**lines: Sequence[str]) -> None:
-    counts = {name: len(texts) for name, texts in lines.items()}
+def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
+    """The lines as lists; refuses lists of different lengths, and empty lists."""
+    listed = {name: checks.strings(name, texts) for name, texts in lines.items()}
+    counts = {name: len(texts) for name, texts in listed.items()}
     if len(set(counts.values())) > 1:
         got = " and ".join(f"{count} {name}" for name, count in counts.items())
         raise PadirError(
-            f"expected one line for each sentence in all files, got {got}", remedy="check that none was dropped"
+            f"expected one line for each sentence in all files, got {got}", remedy="check that no line was dropped"
         )
     if not any(counts.values()):
         raise PadirError("expected at least one sentence to score, got none", remedy="check the files or the split")
-
-
-def _primary_language(language: str) -> str:
-    """The language of a code with a region or script, such as zh for zh-CN or zh_Hans."""
-    return re.split("[-_]", language.lower(), maxsplit=1)[0]
+    return [*listed.values()]
 
 
 def sentence_metric(name: str, target_language: str) -> Metric:
@@ -207,16 +222,55 @@ def sentence_metric(name: str, target_language: str) -> Metric:
     return CHRF() if name == "chrf" else bleu_metric(target_language, effective_order=True)
 
 
-def bleu_metric(target_language: str, effective_order: bool = False) -> BLEU:
-    """SacreBLEU's BLEU with its recommended tokenizer for the language, or by character where MeCab is missing."""
+def bleu_metric(
+    target_language: str, tokenize: str = "", *, references: Sequence[str] = (), effective_order: bool = False
+) -> BLEU:
+    """SacreBLEU's BLEU with a tokenizer for the script of the language, or with the tokenizer named; see `bleu`.
+
+    Args:
+      references: texts that the tokenizer must fit.
+
+    Raises:
+      PadirError: as `bleu`, or the tokenizer's model or package is not on this machine.
+    """
     # The import is here because only scoring needs SacreBLEU.
     from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
 
-    language = _primary_language(target_language)
+    if tokenize:
+        checks.one_of(BLEU.TOKENIZERS, tokenize=tokenize)
+    name = tokenize or tokenizer_of(target_language)
+    if name in SPM_MODELS:
+        model = Path(SACREBLEU_DIR, "models", os.path.basename(SPM_MODELS[name]["url"]))
+        if not model.exists():
+            remedy = f"download {SPM_MODELS[name]['url']} as this file, or take another tokenizer, such as char"
+            raise PadirError(f"the tokenizer {name} needs the file {model}", remedy=remedy)
+    language = primary(target_language)
     try:
-        return BLEU(trg_lang=language, effective_order=effective_order)
-    except RuntimeError:  # SacreBLEU raises this error if MeCab is not installed
-        return BLEU(trg_lang=language, tokenize="char", effective_order=effective_order)
+        metric = BLEU(trg_lang=language, tokenize=name, effective_order=effective_order)
+    except RuntimeError as error:  # SacreBLEU raises this error if MeCab is not installed
+        if tokenize:
+            remedy = f"pip install 'sacrebleu[{name[:2]}]', or take another tokenizer, such as char"
+            raise PadirError(f"the tokenizer {name} needs MeCab ({first_line(error)})", remedy=remedy) from None
+        metric = BLEU(trg_lang=language, tokenize="char", effective_order=effective_order)
+    if metric.tokenizer_signature in _AT_SPACES and lacks_spaces(references[:_SAMPLE]):
+        raise PadirError(
+            f"BLEU's tokenizer {metric.tokenizer_signature} splits at spaces, and the references have none",
+            remedy="give the right language, or tokenize (--tokenize) zh, ja-mecab, char or flores200",
+        )
+    return metric
+
+
+def tokenizer_of(language: str) -> str:
+    """SacreBLEU's name of the tokenizer for the script of a language.
+
+    >>> [tokenizer_of(code) for code in ("zho_Hant", "yue", "jpn_Jpan", "kor_Hang", "tha_Thai", "ja-Latn", "de")]
+    ['zh', 'zh', 'ja-mecab', 'ko-mecab', 'char', '13a', '13a']
+    """
+    scripts = {**dict.fromkeys(UNSPACED, "char"), **dict.fromkeys(CHINESE, "zh")}
+    scripts |= {**dict.fromkeys(JAPANESE, "ja-mecab"), **dict.fromkeys(KOREAN, "ko-mecab")}
+    return scripts.get(script(language), "13a")
 
 
 def _words(text: str, by_character: bool) -> list[str]:
@@ -231,3 +285,62 @@ def _repeats(words: list[str]) -> collections.Counter[str]:
     """The number of times that each word directly follows itself."""
     pairs = zip(words, words[1:], strict=False)
     return collections.Counter(word for word, following in pairs if word == following and _is_word(word))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NonWords:
+    """Metric of `padir evaluate`: percentage of outputs that hold a word outside a list.
+
+    Case is ignored, and numbers are no words. Names and rare words of the references may also be outside the list. So
+    compare with the value for the references (`of_references`).
+
+    Attributes:
+      known: the words of the list, case-folded.
+      of_references: score the references in place of the outputs.
+    """
+
+    known: frozenset[str]
+    of_references: bool = False
+
+    @property
+    def name(self) -> str:
+        return "reference_non_words" if self.of_references else "non_words"
+
+    def __call__(self, hypotheses: Iterable[str], references: Iterable[str]) -> Score:
+        """The percentage, 0 to 100.
+
+        >>> NonWords(frozenset({"a", "child"}))(["A child.", "a childild", "a 7"], ["a", "a", "a"]).value
+        33.333333333333336
+        """
+        lines = checks.strings("lines", references if self.of_references else hypotheses)
+        wrong = [not self.known.issuperset(words(line)) for line in lines]
+        return Score(self.name, 100 * sum(wrong) / max(len(wrong), 1), f"case:folded|list:{len(self.known)}")
+
+
+def words(line: str) -> list[str]:
+    """The words of a line, case-folded.
+
+    >>> words("Don’t re-read Chapter 7!")
+    ["don't", 're', 'read', 'chapter']
+    """
+    return _LETTERS.findall(unicodedata.normalize("NFC", line.casefold()).replace("’", "'"))
+
+
+def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
+    """The metric for the outputs and the metric for the references, with the known words of a text.
+
+    Args:
+      lines: human text, such as the target side of training data.
+      language: the code of the text's language.
+
+    Raises:
+      PadirError: the language writes no spaces between words, or the text has no words.
+    """
+    if script(language) in UNSPACED:
+        raise PadirError(
+            f"non-words need a language with spaces between words, got {language!r}: leave known_words out"
+        )
+    known = frozenset(word for line in checks.each_string("lines", lines) for word in words(line))
+    if not known:
+        raise PadirError("the text of known words", "at least one word", "none", "name files of the target language")
+    return [NonWords(known), NonWords(known, of_references=True)]

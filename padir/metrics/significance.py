@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from padir import checks
@@ -19,8 +19,8 @@ class SystemScore:
       system, metric: names of the system and the metric.
       score: score of the original test set, without resampling.
       mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
-      p_value: probability of a difference from the baseline at least as large as the observed one, if the systems were
-        equally good; None for the baseline.
+      p_value: probability of a difference from the baseline that is at least as large as the observed difference, if
+        the systems were equally good; None for the baseline.
       signature: SacreBLEU's signature, with the number of resamples and the seed.
     """
 
@@ -34,10 +34,11 @@ class SystemScore:
 
 
 def compare(
-    references: Sequence[str],
-    systems: Sequence[tuple[str, Sequence[str]]],
+    references: Iterable[str],
+    systems: Sequence[tuple[str, Iterable[str]]],
     target_language: str,
     samples: int = 1_000,
+    tokenize: str = "",
 ) -> list[SystemScore]:
     """Scores every system in BLEU and chrF, and tests each against the baseline, which is the first system.
 
@@ -49,10 +50,11 @@ def compare(
       systems: (name, hypotheses) pairs, at least two, with one hypothesis for each reference.
       target_language: language code, by which SacreBLEU chooses BLEU's tokenizer.
       samples: number of resamples, at least 100.
+      tokenize: BLEU's tokenizer by SacreBLEU's name, in place of the language's.
 
     Raises:
       PadirError: there are fewer than two systems, two systems of the same name, fewer than 100 samples, no references,
-        or unequal numbers of lines.
+        unequal numbers of lines, or a tokenizer that does not fit (see `padir.metrics.scores.bleu`).
     """
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
@@ -62,20 +64,16 @@ def compare(
         raise PadirError(f"a comparison needs a baseline and at least one other system, got {len(systems)}")
     if len(set(names)) < len(names):
         raise PadirError(f"every system needs a name of its own, got {', '.join(names)}")
-    checks.at_least(100, "1000 is usual", samples=samples)
+    checks.counts(100, "1000 is usual", samples=samples)
+    references = checks.strings("references", references)
+    systems = [(name, checks.strings(name, hypotheses)) for name, hypotheses in systems]
     if not references:
         raise PadirError("expected at least one reference, got none", remedy="check the file")
     for name, hypotheses in systems:
         if len(hypotheses) != len(references):
             raise PadirError(f"{name} has {len(hypotheses)} lines but there are {len(references)} references")
-    metrics = {"BLEU": bleu_metric(target_language), "chrF2": CHRF()}
-    test = PairedTest(
-        [(name, list(hypotheses)) for name, hypotheses in systems],
-        metrics,
-        [list(references)],
-        test_type="bs",
-        n_samples=samples,
-    )
+    metrics = {"BLEU": bleu_metric(target_language, tokenize, references=references), "chrF2": CHRF()}
+    test = PairedTest(systems, metrics, [references], test_type="bs", n_samples=samples)
     signatures, scores = test()
     return [
         _compared(name, metric, signature.format(), result, baseline=scores[metric][0])

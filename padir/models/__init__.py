@@ -5,13 +5,11 @@ parameters under T5X's names, and `quantise` rounds them to 8 bits. `save_model`
 directory, which holds weights, vocabulary and `ModelCard`.
 """
 
-from padir.models.card import ModelCard, Weights
 from padir.models.config import ModelConfig
-from padir.models.directory import load_model, save_model
+from padir.models.directory import ModelCard, Weights, load_model, save_model
 from padir.models.encoder import Encoded
-from padir.models.length import LENGTH_HEADS, LengthOutput, get_length_head
-from padir.models.params import count_parameters, init_params, param_axes, param_shapes
-from padir.models.quantization import quantise
+from padir.models.length import LENGTH_HEADS, LengthOutput, make_length_head
+from padir.models.params import count_parameters, init_params, param_axes, param_shapes, quantise
 from padir.models.transformer import Transformer
 
 __all__ = [
@@ -23,7 +21,7 @@ __all__ = [
     "Transformer",
     "Weights",
     "count_parameters",
-    "get_length_head",
+    "make_length_head",
     "init_params",
     "load_model",
     "param_axes",

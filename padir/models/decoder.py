@@ -1,8 +1,8 @@
 """The decoder stack: refining, decontextualised (DisCo) or causal layers, with T5X's parameter names.
 
 In a refining decoder every position of a draft sees the whole draft of its segment. In a decontextualised decoder the
-output at a position does not depend on the token there. In a causal decoder a position sees the positions to its left,
-whose keys and values are kept in a cache when the decoder writes one position after the other.
+output at a position does not depend on the token there. In a causal decoder a position sees the positions to its left;
+a cache keeps their keys and values while the decoder writes one position after the other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DecoderLayer(nn.Module):
         return self.encoder_decoder_attention.keys_values(memory_BSD, memory_BSD)
 
     def __call__(self, x, cross_kv, position_BLD, mask_BLL, cross_mask_BLS, bias, deterministic, context_BLD=None):
-        """Runs the layer on all positions; self-attention takes its keys from `context_BLD` if given, else from x."""
+        """Runs the layer on all positions; the keys of self-attention come from `context_BLD` if given, else from x."""
         x = keep_rows(x)
         y = self.pre_self_attention_layer_norm(x)
         context = y if context_BLD is None else context_BLD
@@ -164,7 +164,7 @@ def _put(cached_BSHK, new_BJHK, begin_B):
 
 
 def _put_by_row(cached_BSHK, new_BJHK, begin_B):
-    """Does what `_put` does, sentence by sentence: `_put` becomes a scatter, which XLA runs slowly on a CPU."""
+    """Does the same as `_put`, sentence by sentence, because XLA makes `_put` a scatter, which is slow on a CPU."""
 
     def put(b, cached_BSHK):
         row = jax.lax.dynamic_slice_in_dim(new_BJHK, b, 1)
@@ -174,7 +174,7 @@ def _put_by_row(cached_BSHK, new_BJHK, begin_B):
 
 
 class RejecterHead(nn.Module):
-    """The learned rejecter's head: the logit of keeping the token shown, or the argmax, at each position.
+    """The learned rejecter's head: the logit of keeping the shown token (or the argmax) at each position.
 
     The head has two classes, rejected and kept, as in T5X checkpoints of the published implementation. The output is
     the difference of their logits.
@@ -208,7 +208,7 @@ def draft_mask(
     if not decontextualised:
         if visible_BLL is not None:
             raise PadirError(
-                "visible_BLL needs a decontextualised decoder: in another one hidden positions leak through others"
+                "visible_BLL works only with decontextualised=True: other decoders would leak hidden tokens"
             )
         return mask_BLL
     mask_BLL &= ~jnp.eye(segment_BL.shape[1], dtype=bool)

@@ -1,14 +1,15 @@
-"""Writes and reads model directories, which hold these files:
+"""The model card, and model directories, which hold these files:
 
 weights.safetensors   parameters, named as in T5X ("encoder/layers_0/attention/query/kernel"), float32 or bfloat16
 vocab.model           the SentencePiece file
-model.json            the model card (`padir.models.card.ModelCard`)
+model.json            the model card (`padir.models.directory.ModelCard`)
 config.gin            the operative configuration of the training run
 manifest.json         sha256 of each of these files, checked when the model is loaded; written last
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -23,15 +24,19 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from padir import checks
+from padir.checks import fits, from_json
 from padir.errors import PadirError, first_line
-from padir.models.card import ModelCard
-from padir.models.config import DTYPES
+from padir.models.config import DTYPES, ModelConfig
 from padir.models.params import param_shapes
 from padir.pretrained import PRETRAINED, model_folder
+from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import read_json, write_errors
-from padir.storage.folders import partial_folder
+from padir.storage.folders import atomic_folder, partial_folder, vacant
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
+from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
 MODEL_FILES = ("weights.safetensors", "vocab.model", "model.json", "config.gin")
@@ -41,7 +46,7 @@ _STORED = ("F32", "BF16")  # safetensors' names of `DTYPES`
 def save_model(
     folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
 ) -> None:
-    """Writes a model directory. `load_model` refuses a half-written one, because the manifest is written last.
+    """Writes a model directory. A new one appears whole; in a folder that holds a training run, the manifest is last.
 
     Args:
       folder: the directory; made if it does not exist.
@@ -50,12 +55,13 @@ def save_model(
       dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
 
     Raises:
-      PadirError: the directory cannot be written; a model that was there before is unchanged.
+      PadirError: the directory cannot be written; an earlier model in it stays unchanged.
     """
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     arrays = {name: np.ascontiguousarray(value, DTYPES[dtype]) for name, value in flat.items()}
+    new = vacant(folder)
     try:
-        with write_errors(folder), partial_folder(folder / "model") as unfinished:
+        with write_errors(folder), atomic_folder(folder) if new else partial_folder(folder / "model") as unfinished:
             safetensors.numpy.save_file(arrays, str(unfinished / "weights.safetensors"))
             tokenizer.save(unfinished / "vocab.model")
             (unfinished / "model.json").write_text(json.dumps(card.to_json(), indent=1) + "\n")
@@ -63,9 +69,10 @@ def save_model(
             # safetensors makes its file readable by the owner alone.
             shutil.copymode(unfinished / "model.json", unfinished / "weights.safetensors")
             write_manifest(unfinished)
-            (folder / MANIFEST).unlink(missing_ok=True)
-            for name in (*MODEL_FILES, MANIFEST):
-                (unfinished / name).rename(folder / name)
+            if not new:
+                (folder / MANIFEST).unlink(missing_ok=True)
+                for name in (*MODEL_FILES, MANIFEST):
+                    (unfinished / name).rename(folder / name)
     except safetensors.SafetensorError as error:  # raised for a full disk, in place of an OSError
         raise PadirError(f"cannot write a model into {folder} ({first_line(error)}): make room on its disk") from error
 
@@ -77,7 +84,7 @@ def load_model(
 
     Args:
       folder: the directory, its address, or the name of a model that comes with padir.
-      corruption, strategy: instances that replace those of the card, for classes that padir does not know.
+      corruption, strategy: instances in place of the card's, for classes that padir does not know.
 
     Raises:
       PadirError: the folder is no model directory, or is half-written or damaged.
@@ -102,7 +109,7 @@ def load_model(
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     if not os.path.isfile(folder / "model.json") and "model.json" not in str(read_json(folder / MANIFEST)):
         raise PadirError(
-            f"{folder} is no model directory but another of padir's folders, such as prepared text or an export"
+            f"{folder} is no model directory but another folder of padir, such as prepared text or an export"
         )
     check_manifest(folder, MODEL_FILES)
     card, tokenizer = read_card(folder, corruption=corruption, strategy=strategy)
@@ -116,10 +123,10 @@ def read_card(
     """Reads model.json and vocab.model of a model directory or a checkpoint.
 
     Args:
-      corruption, strategy: instances that replace those of the card.
+      corruption, strategy: instances in place of the card's.
 
     Raises:
-      PadirError: a file is damaged, or the vocabulary is not that of the model.
+      PadirError: a file is damaged, or the vocabulary does not belong to the model.
     """
     card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
@@ -143,7 +150,9 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
         if foreign := [name for name, kind in types.items() if kind not in _STORED]:
             raise PadirError(f"{path}: {foreign[0]} must be of {' or '.join(DTYPES)}, got {types[foreign[0]]}")
         flat = safetensors.numpy.load_file(str(path))
-    except (safetensors.SafetensorError, OSError) as error:
+    except PadirError:
+        raise
+    except (safetensors.SafetensorError, OSError, ValueError) as error:  # NumPy refuses some shapes
         raise PadirError(f"{path} is not a safetensors file of floating-point numbers: {error}") from error
     return model_params(flat, path, card)
 
@@ -189,3 +198,132 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], path: Path, card: ModelC
                 " another model than model.json describes"
             )
     return list(expected)
+
+
+FORMAT = 1  # version of model.json
+
+
+def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
+    """Converts a corruption, strategy or search to JSON: its fields, and its name in `known` or its import path."""
+    names = [name for name, cls in known.items() if type(instance) is cls]
+    name = names[0] if names else f"{type(instance).__module__}.{type(instance).__qualname__}"
+    return {"name": name, **dataclasses.asdict(instance)}
+
+
+def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
+    """Makes the instance that `name_and_fields` described.
+
+    Raises:
+      PadirError: the name is not in `known`.
+      TypeError: a hyperparameter is unknown or has the wrong type.
+    """
+    hyperparameters = {key: value for key, value in description.items() if key != "name"}
+    if description["name"] not in known:
+        raise PadirError(
+            f"the model was trained with {description['name']!r}, which padir does not know: choose one of"
+            f" {', '.join(known)}, or give the instance to Translator.load"
+        )
+    return from_json(known[description["name"]], hyperparameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Weights:
+    """The training steps that a model's weights come from, and how their weights were averaged.
+
+    Attributes:
+      kind: "none" for the weights of one step, "ema" for a moving average up to one step, "last" for the mean of the
+        last checkpoints, "best" for the mean of the checkpoints with the highest validation BLEU.
+      steps: the step, or the steps of the averaged checkpoints.
+      decay: decay of the moving average, also if several moving averages were averaged; None without a moving average.
+    """
+
+    kind: str = "none"
+    steps: tuple[int, ...] = ()
+    decay: float | None = None
+
+    def __str__(self) -> str:
+        steps = ", ".join(f"{step:,}" for step in self.steps) or "unknown"
+        if self.kind == "none":
+            return f"of step {steps}"
+        if self.kind == "ema":
+            return f"moving average (decay {self.decay}) up to step {steps}"
+        moving = "" if self.decay is None else f" moving averages (decay {self.decay}) of"
+        return f"mean of{moving} the {self.kind} {len(self.steps)} checkpoints, steps {steps}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """The contents of model.json.
+
+    Attributes:
+      config, ids: the model's sizes and vocabulary layout.
+      corruption: the corruption that the model was trained with; None for a causal model.
+      strategy: the strategy that the model is decoded with by default; None for a causal model.
+      source_language, target_language, task: languages and name of the training data.
+      step: number of optimizer steps.
+      metrics: the last metrics of the training run, by name; validation metrics were measured with the card's weights.
+      weights: the origin of the weights within the training run.
+      decoding: the model's default decoding options, by the names that `Decoding.changed` takes, such as {"top_k": 5,
+        "brevity": 1.5}.
+    """
+
+    config: ModelConfig
+    ids: Ids
+    corruption: Corruption | None
+    strategy: Strategy | None
+    source_language: str
+    target_language: str
+    task: str
+    step: int = 0
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    weights: Weights = Weights()
+    decoding: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "config": dataclasses.asdict(self.config),
+            "ids": dataclasses.asdict(self.ids),
+            "corruption": None if self.corruption is None else name_and_fields(self.corruption, CORRUPTIONS),
+            "strategy": None if self.strategy is None else name_and_fields(self.strategy, STRATEGIES),
+            "source_language": self.source_language,
+            "target_language": self.target_language,
+            "task": self.task,
+            "step": self.step,
+            "metrics": self.metrics,
+            "weights": dataclasses.asdict(self.weights),
+            "decoding": self.decoding,
+        }
+
+    @staticmethod
+    def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
+        """Makes a card from the JSON of `to_json`; the arguments `corruption` and `strategy` replace those in the JSON.
+
+        Raises:
+          PadirError: model.json has another format, or a field is missing, unknown or of the wrong type.
+        """
+        got = data.get("format") if isinstance(data, dict) else None
+        if got != FORMAT:
+            raise PadirError("the format of model.json", str(FORMAT), got, "use the padir version that wrote it")
+        try:
+            config = from_json(ModelConfig, data["config"])
+            if config.causal and (corruption or strategy):
+                raise PadirError("a causal model has neither corruption nor strategy: load it without these arguments")
+            kinds = dict.fromkeys(("source_language", "target_language", "task"), str)
+            kinds |= {"step": int, "metrics": dict[str, float], "decoding": dict}
+            described = {name: data[name] for name in kinds}
+            for name, kind in kinds.items():
+                if not fits(described[name], kind):
+                    kind = getattr(kind, "__name__", kind)
+                    raise TypeError(f"{name} must be of type {kind}, got {described[name]!r}")
+            checks.within(0, 2**63 - 1, step=described["step"])
+            return ModelCard(
+                config=config,
+                ids=from_json(Ids, data["ids"]),
+                corruption=None if config.causal else corruption or recreate(data["corruption"], CORRUPTIONS),
+                strategy=None if config.causal else strategy or recreate(data["strategy"], STRATEGIES),
+                weights=from_json(Weights, data["weights"]),
+                **described,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise PadirError(f"model.json does not describe a model of this padir: {error}") from error

@@ -108,10 +108,9 @@ def relative_position_bucket(
 ) -> np.ndarray:
     """T5's relative position bucket of each offset (key position - query position; Raffel et al., 2020, section 2.1).
 
-    Half of the buckets are for keys to the right of the query. In a causal stack (`bidirectional=False`), whose queries
-    see no key to the right, all buckets are for keys to the left, and keys to the right get bucket 0. Half of the
-    buckets of a side hold one distance each; the other half grow logarithmically up to max_distance, and larger
-    distances share the last bucket.
+    Half of the buckets are for keys to the right of the query. A causal stack (`bidirectional=False`) sees no key to
+    the right, so all its buckets are for keys to the left. Half of the buckets of a side hold one distance each. The
+    widths of the other half grow logarithmically up to max_distance, and larger distances share the last bucket.
 
     >>> relative_position_bucket(np.array([-200, -1, 0, 1, 8, 200])).tolist()
     [15, 1, 0, 17, 24, 31]
@@ -137,7 +136,7 @@ class RelativePositionBias(nn.Module):
 
     @nn.compact
     def __call__(self, length: int, query_BJ: Int[Array, "B J"] | None = None) -> Float[Array, "B H J L"]:
-        """Biases of all query positions (B = 1, J = L), or of those in `query_BJ`."""
+        """Biases of all query positions (B = 1, J = L), or of the positions in `query_BJ`."""
         table = param_with_axes(
             "rel_embedding",
             nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
@@ -159,7 +158,7 @@ def _take(table_HX, bucket):
 
 
 def _take_by_product(table_HX, bucket):
-    """Does what `_take` does by a product with one-hot vectors, as T5X: TPUs gather, and scatter gradients, slowly."""
+    """Looks up rows by a product with one-hot vectors, as T5X does: gathers and scatters are slow on TPUs."""
     chosen = jax.nn.one_hot(bucket, table_HX.shape[1], dtype=table_HX.dtype)
     return jnp.einsum("HX,...X->H...", table_HX, chosen, precision=jax.lax.Precision.HIGHEST)
 

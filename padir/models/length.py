@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -13,15 +14,15 @@ import numpy as np
 from flax.linen.partitioning import param_with_axes
 from jaxtyping import Array, Float, Int
 
-from padir import checks
 from padir.errors import PadirError
 from padir.models.layers import Dense, Embed
+from padir.readout import READOUTS, Readout
 from padir.text.ids import segment_lengths
 
 
 @flax.struct.dataclass
 class LengthOutput:
-    """A length head's prediction for each segment: a distribution, a single number, or nothing (head "oracle").
+    """A length head's prediction for each segment: a distribution, one number, or nothing (head "oracle").
 
     Attributes:
       logits_BGM: logits of the lengths 1 .. M; index i means length i + 1.
@@ -40,7 +41,6 @@ class TokenLength(nn.Module):
 
     width: int
     max_length: int
-    max_fertility: int
     unit: int = 1
 
     def setup(self):
@@ -59,10 +59,6 @@ class TokenLength(nn.Module):
 class AffineLength(nn.Module):
     """Length head "affine": learned factor * number of source tokens + learned bias, initially 1 and 0."""
 
-    width: int
-    max_length: int
-    max_fertility: int
-
     @nn.compact
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         factor = param_with_axes("len_factor", nn.initializers.ones, (1,), jnp.float32, axes=("embed",))
@@ -79,7 +75,6 @@ class FertilityLength(nn.Module):
     """
 
     width: int
-    max_length: int
     max_fertility: int
 
     @nn.compact
@@ -100,42 +95,32 @@ class FertilityLength(nn.Module):
 class OracleLength(nn.Module):
     """Length head "oracle": no prediction; the caller gives the lengths, such as those of the reference."""
 
-    width: int
-    max_length: int
-    max_fertility: int
-
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         return LengthOutput()
 
 
-class CtcLength(nn.Module):
-    """Length head "ctc": a canvas of two positions per source token, for CTC models, whose canvas is collapsed."""
+class ReadoutLength(nn.Module):
+    """The size of the canvas that a readout gives to a source."""
 
-    width: int
-    max_length: int
-    max_fertility: int
+    readout: Readout
 
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
-        return LengthOutput(mean_BG=2.0 * segment_lengths(segment_BS, num_segments))
+        room_BG = self.readout.room(segment_lengths(segment_BS, num_segments))
+        return LengthOutput(mean_BG=room_BG.astype(jnp.float32))
 
 
-LENGTH_HEADS: dict[str, Callable[..., nn.Module]] = {
-    "token": TokenLength,
-    "affine": AffineLength,
-    "fertility": FertilityLength,
-    "oracle": OracleLength,
-    "ctc": CtcLength,
+LENGTH_HEADS: dict[str, Callable[[Any], nn.Module]] = {
+    "token": lambda config: TokenLength(config.width, config.max_length, config.length_unit),
+    "affine": lambda config: AffineLength(),
+    "fertility": lambda config: FertilityLength(config.width, config.max_fertility),
+    "oracle": lambda config: OracleLength(),
 }
 
 
-def get_length_head(name: str) -> Callable[..., nn.Module]:
-    """Looks up the class of a length head, (width, max_length, max_fertility) -> module, by its name.
-
-    Raises:
-      PadirError: no length head has that name; the message lists the known names.
-    """
-    checks.one_of(LENGTH_HEADS, length_head=name)
-    return LENGTH_HEADS[name]
+def make_length_head(config: Any) -> nn.Module:
+    """Makes the length head of a `ModelConfig`; `ReadoutLength` if it names a readout."""
+    name = config.length_head
+    return ReadoutLength(READOUTS[name]) if name in READOUTS else LENGTH_HEADS[name](config)
 
 
 @jax.jit
@@ -148,13 +133,13 @@ def log_probs(output: LengthOutput) -> Float[Array, "B M"] | None:
 def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[Int[Array, "B K"], Float[Array, "B K"]]:
     """The k most likely lengths of each row's first segment, best first, and their log-probabilities.
 
-    With `adjacent`, the lengths are neighbours: the most likely one first, then again and again the likelier of the two
-    next to those taken. A classifier that is sure of a length spreads the rest of its probability over all others, so
-    that a length far from every plausible one is often among the k most likely.
+    With `adjacent`, the lengths are neighbours: first the most likely length, then each time the likelier of the two
+    neighbours of the lengths so far. Without `adjacent`, the k most likely lengths often include implausible ones,
+    because a classifier that is sure of one length spreads the rest of its probability over all others. For a head that
+    predicts one number, the lengths are the k nearest whole numbers, with log-probabilities of 0.
 
     Raises:
-      PadirError: the head predicts nothing, or k is above 1 and the head predicts one number, or the head has fewer
-        than k classes.
+      PadirError: the head predicts nothing, or has fewer than k classes.
 
     >>> length_BK, log_prob_BK = top_lengths(LengthOutput(jnp.log(jnp.array([[[0.1, 0.2, 0.7]]]))), 2)
     >>> length_BK.tolist()
@@ -171,17 +156,20 @@ def top_lengths(output: LengthOutput, k: int, adjacent: bool = False) -> tuple[I
         return index_BK + 1, jnp.take_along_axis(log_prob_BM, index_BK, axis=1)
     if output.mean_BG is None:
         raise PadirError("the model's length head is 'oracle': give the target lengths")
-    if k > 1:
-        raise PadirError("top_k", "1 for a length head that predicts a single length", k, "use top_k=1 with offsets")
-    length_B1 = jnp.rint(output.mean_BG[:, :1]).astype(jnp.int32)
-    return length_B1, jnp.zeros(length_B1.shape, jnp.float32)
+    rounded_B1 = jnp.rint(output.mean_BG[:, :1])
+    near_BK = rounded_B1 + jnp.arange(-k, k + 1)
+    near_BK = jnp.where(near_BK < 1, jnp.inf, jnp.abs(near_BK - output.mean_BG[:, :1]))
+    # The rounded number comes first, also where it is below 1.
+    order_BK = jnp.argsort(near_BK.at[:, k].set(-1.0), axis=1, stable=True)[:, :k]
+    length_BK = (rounded_B1 + order_BK - k).astype(jnp.int32)
+    return length_BK, jnp.zeros(length_BK.shape, jnp.float32)
 
 
 def _outwards(log_prob_BM: Float[Array, "B M"]) -> Int[Array, "B M"]:
-    """All indices of each row in the order in which a window around the most likely one grows to its likelier side.
+    """All indices of each row, in the order in which a window grows from the most likely index to its likelier side.
 
-    An index is taken no sooner than all between it and the most likely one, so the order is that of the smallest
-    probability on the way there.
+    The window reaches an index after all indices between it and the most likely index. So the smallest probability on
+    the way to an index decides its place.
     """
     index_M, most_B1 = jnp.arange(log_prob_BM.shape[1]), log_prob_BM.argmax(-1, keepdims=True)
     lower = jax.lax.cummin(jnp.where(index_M > most_B1, jnp.inf, log_prob_BM), axis=1, reverse=True)

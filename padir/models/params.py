@@ -1,4 +1,10 @@
-"""Parameters of a model: their initial values, axis names, shapes and number."""
+"""Parameters of a model: their initial values, axis names, shapes and number, and their rounding to 8-bit integers.
+
+Rounded weights need a quarter of the memory of float32. Each output of a linear layer, and each row of the embedding
+table, has a scale of its own. Activations are rounded row by row during decoding (`padir.models.products.int8_dot`), so
+that the matrix products are products of integers. Norms, relative position biases, the position table, the length head
+and the rejecter head are not rounded.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.partitioning import get_axis_names
+from jaxtyping import Array, Float, Int8
 
 from padir.errors import PadirError, first_line
 from padir.models.config import DTYPES, ModelConfig
-from padir.models.quantization import KEPT
 from padir.models.transformer import Transformer
 from padir.text.ids import Ids
 
@@ -44,7 +50,9 @@ def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
     try:
         variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
     except Exception as error:  # JAX and Flax raise various exceptions for impossible sizes
-        raise PadirError(f"no model has these sizes ({first_line(error)}): change {config}") from error
+        raise PadirError(
+            f"the sizes of the model contradict each other ({first_line(error)}): change {config}"
+        ) from error
     params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
     return {name: leaf.shape for name, leaf in params.items()}
 
@@ -61,11 +69,12 @@ def init_params(model: Transformer, seed: int) -> Any:
 
 
 def in_model_dtype(config: ModelConfig, params: Any) -> Any:
-    """Parameters with all kernels and embeddings in the type of the model's activations; results stay the same.
+    """Converts all kernels and embeddings to the type of the model's activations; results stay the same.
 
-    A layer converts them at each use. A program that loops over passes converts them before its loop, which then reads
-    half as many bytes if the model computes in bfloat16. Layers that compute in float32 keep their parameters: heads
-    for lengths and rejected tokens, an untied output projection, norms and position biases. 8-bit weights stay, too.
+    Otherwise a layer converts its parameters at each use. A program that loops over passes calls this function before
+    the loop; with bfloat16 the loop then reads half as many bytes. Layers that compute in float32 keep their
+    parameters: the length head, the rejecter, an untied output projection, norms and position biases. 8-bit weights are
+    unchanged, too.
     """
     kept = {*KEPT, "logits_dense"}
 
@@ -78,6 +87,44 @@ def in_model_dtype(config: ModelConfig, params: Any) -> Any:
 
 
 def param_axes(model: Transformer) -> Any:
-    """Logical axis names of each parameter, such as ("embed", "mlp"), in a tree like that of the parameters."""
+    """Logical axis names of each parameter, such as ("embed", "mlp"), in a tree like the parameters'."""
     axes = jax.eval_shape(lambda: _variables(model, 0))["params_axes"]
     return flax.core.unfreeze(get_axis_names(axes))
+
+
+KEPT = ("length_predictor", "binary_projection")  # small heads, whose results depend on small differences of logits
+
+
+def quantise(params: Any) -> Any:
+    """Rounds the kernels and the token embedding of a parameter tree to 8 bits, for decoding.
+
+    Args:
+      params: parameters in float32 or bfloat16. A tree that is already rounded would lose its scales.
+
+    Returns:
+      The tree with int8 arrays "kernel" and "embedding" and their scales "kernel_scale" and "embedding_scale".
+      `Transformer.apply` and `Translator` accept this tree.
+
+    >>> int(quantise({"wi": {"kernel": jnp.array([[0.5], [-1.0]])}})["wi"]["kernel"][1, 0])
+    -127
+    """
+    result = {}
+    for name, value in params.items():
+        if name in KEPT:
+            result[name] = value
+        elif name == "token_embedder":
+            table, scale = _rounded(value["embedding"], axis=1)
+            result[name] = {**value, "embedding": table, "embedding_scale": scale}
+        elif isinstance(value, dict):
+            result[name] = quantise(value)
+        elif name == "kernel":
+            result[name], result["kernel_scale"] = _rounded(value, axis=0)
+        else:
+            result[name] = value
+    return result
+
+
+def _rounded(weight: Float[Array, "I O"], axis: int) -> tuple[Int8[Array, "I O"], Float[Array, " S"]]:
+    """Rounds a weight to integers -127 .. 127; returns them and their scales. Products sum over `axis`."""
+    step = jnp.maximum(jnp.abs(weight).max(axis, keepdims=True), 1e-30) / 127.0
+    return jnp.round(weight / step).astype(jnp.int8), step.squeeze(axis)

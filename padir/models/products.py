@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int8, Shaped
 from padir.text.ids import at_most
 
 _FEW_ROWS = 8
-_MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # so many products of integers -127 .. 127 have an exact float32 sum
+_MANY_ROWS, _EXACT_TERMS = 384, 2**24 // 127**2  # number of products of integers -127 .. 127 whose float32 sum is exact
 _FOR_ANY_MACHINE = contextvars.ContextVar("for any machine", default=False)
 _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 
@@ -25,11 +25,11 @@ _SMALL_BATCH, _LARGE_TABLE, _BLOCK = 64, 2_048, (64, 1_024)
 def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLike, axis: int = 0) -> Array:
     """The product of x and a kernel, both rounded to `dtype` first; on a CPU, JAX's precision BF16_BF16_F32 applies.
 
-    XLA takes this precision as float32 on a CPU. Here the operands, and those of the gradient by x, are then rounded to
-    bfloat16 and their products added in float32; processors with AVX512-BF16 take half the time. The gradient by the
-    kernel stays a product of float32 numbers, in the order of operands that XLA multiplies faster on a CPU. There is
-    no forward-mode derivative then. Programs that a CPU host exports for other platforms should be traced without
-    this precision, as `padir.interop` does.
+    On a CPU, XLA treats this precision as float32. So this function rounds the operands to bfloat16 itself and adds
+    their products in float32, also for the gradient by x. This takes half the time on processors with AVX512-BF16. The
+    gradient by the kernel stays in float32, in the order of operands that is faster on a CPU. With this precision there
+    is no forward-mode derivative. Trace programs that a CPU host exports for other platforms without this precision, as
+    `padir.interop` does.
 
     Args:
       axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
@@ -57,8 +57,8 @@ def _product(x, kernel, *, dtype, axis):
 def _table_dot(x: Shaped[Array, "*B D"], table: Shaped[Array, "F D"], result: DTypeLike) -> Array:
     """The inner products of x and all rows of a table, of type `result`.
 
-    With a few rows of x and a large table a CPU multiplies blocks of the table: XLA copies the operand of a product
-    into another order first, which costs more than the product of a few rows, unless the operand is small.
+    With few rows of x and a large table, a CPU multiplies blocks of the table. The reason: XLA first copies a large
+    operand into another order, which costs more than the product of a few rows.
     """
     rows = x.size // x.shape[-1] if at_most(x.size, _SMALL_BATCH * x.shape[-1]) else 0
     blocks = _blocks(table.shape[0]) if rows > 1 else None
@@ -91,7 +91,7 @@ def _blocks(size: int) -> int | None:
 
 
 def _by_more_rows(x, kernel, *, product):
-    """Adds rows of zeros: XLA gives a single row to a TPU's vector unit, which takes twice the time of 8 rows."""
+    """Adds rows of zeros, because a TPU computes a single row in its vector unit, at twice the time of 8 rows."""
     rows = jnp.pad(x.reshape(1, -1), ((0, _FEW_ROWS - 1), (0, 0)))
     return product(rows, kernel)[0].reshape(*x.shape[:-1], -1)
 
@@ -134,7 +134,7 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     """The product of x and a quantised kernel, float32 [*B, F]; each row of x is rounded to 255 levels first.
 
     Args:
-      kernel, scale_F: from `padir.models.quantization.quantise`.
+      kernel, scale_F: from `padir.models.params.quantise`.
       axis: as in `dot`.
     """
     rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
@@ -150,8 +150,8 @@ def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis:
     """The product of two arrays of integers -127 .. 127, rounded to float32 at the end.
 
     Some CPUs multiply many rows of bfloat16 numbers faster than integers (1.2 to 1.5 times on an AMD EPYC). bfloat16
-    holds such integers exactly and float32 their sums, if there are not too many, so that the result has the same bits.
-    The kernel's copy in bfloat16 needs memory for the time of the product.
+    holds such integers exactly. float32 holds their sums exactly if there are not too many terms. So the result has the
+    same bits. The kernel's copy in bfloat16 needs memory for the time of the product.
     """
 
     def of_integers(left, kernel):
@@ -185,7 +185,7 @@ def for_any_machine() -> Iterator[None]:
 
 @functools.cache
 def _multiplies_bfloat16() -> bool:
-    """True if this processor has instructions for products of bfloat16 numbers, and none for tiles of integers."""
+    """True if this processor has products of bfloat16 numbers but no products of integer tiles."""
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
     except OSError:

@@ -13,7 +13,6 @@ Logits [R, L, V] are large. Training therefore does not call `decode` or `teache
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import flax.linen as nn
@@ -27,7 +26,7 @@ from padir.models.config import DTYPES, ModelConfig
 from padir.models.decoder import Decoder, RejecterHead, cross_mask, draft_mask, shift_right
 from padir.models.encoder import Encoded, Encoder
 from padir.models.layers import Dense, Embed
-from padir.models.length import get_length_head
+from padir.models.length import make_length_head
 from padir.refinement.scores import Output, best_by_block, best_tokens, forbid
 from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, at_most
@@ -43,16 +42,15 @@ class Transformer(nn.Module):
 
     Attributes:
       config: sizes and options.
-      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table, and they allow
-        the blank if the model is a CTC model.
+      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table, and the readout
+        says which sentinels may be written.
     """
 
     config: ModelConfig
     ids: Ids
 
     def __post_init__(self):
-        if self.config.ctc != self.ids.writes_blank:
-            self.ids = dataclasses.replace(self.ids, writes_blank=self.config.ctc)
+        self.ids = self.config.readout.ids(self.ids)
         super().__post_init__()
 
     def setup(self):
@@ -60,12 +58,11 @@ class Transformer(nn.Module):
         self.token_embedder = Embed(self.ids.num_embeddings, self.config.width, dtype)
         self.encoder = Encoder(self.config)
         self.decoder = Decoder(self.config, self.ids.num_embeddings)
-        unit = {"unit": self.config.length_unit} if self.config.length_token else {}
-        self.length_predictor = get_length_head(self.config.length_head)(
-            self.config.width, self.config.max_length, self.config.max_fertility, **unit
-        )
+        self.length_predictor = make_length_head(self.config)
         if self.config.rejecter:
             self.rejecter = RejecterHead()
+        if self.config.readout.position_head is not None:
+            self.position_head = Dense(1, ("embed", "keep"), jnp.float32)
         if self.config.self_conditioning:
             self.belief_projection = Dense(self.config.width, ("joined_kv", "embed"), dtype)
 
@@ -76,7 +73,6 @@ class Transformer(nn.Module):
         *,
         num_segments: int = 1,
         deterministic: bool = True,
-        memory_BSD: Float[Array, "B S D"] | None = None,
     ) -> Encoded:
         """Encodes source rows and predicts the target length of each segment.
 
@@ -84,10 +80,8 @@ class Transformer(nn.Module):
           source_BS: source segments; each begins with the [LENGTH] id if the length head is "token".
           segment_BS: 1 .. num_segments, 0 for padding.
           num_segments: G, the maximum number of segments in a row (static).
-          memory_BSD: the encoder's output, if another model with the same encoder has computed it.
         """
-        if memory_BSD is None:
-            memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
+        memory_BSD = self.encoder(self.token_embedder(source_BS), segment_BS, deterministic)
         text_BS = jnp.where(source_BS == self.ids.length, 0, segment_BS) if self.config.length_token else segment_BS
         length = self.length_predictor(memory_BSD, source_BS == self.ids.length, segment_BS, num_segments)
         return Encoded(memory_BSD=memory_BSD, segment_BS=text_BS, length=length)
@@ -110,9 +104,7 @@ class Transformer(nn.Module):
     ) -> Output:
         """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
-        Arguments and errors are those of `draft_states`, without dropout. With `find_best`, and if there are more than
-        `MOST_LOGITS` logits, the best tokens are also found block by block of the vocabulary. Then jit does not compute
-        the whole logits unless other code reads them. A model with self-conditioning computes them always.
+        Takes the arguments of `draft_states`, and raises its errors; `find_best` is that of `output`.
         """
         states_BLD = self.draft_states(
             tokens_BL,
@@ -123,14 +115,41 @@ class Transformer(nn.Module):
             visible_BLL=visible_BLL,
             belief_BLD=belief_BLD,
         )
+        return self.output(states_BLD, segment_BL > 0, find_best=find_best)
+
+    def output(
+        self,
+        states_BLD: Float[Array, "R L D"],
+        present_BL: Bool[Array, "R L"],
+        *,
+        find_best: bool = False,
+        blank_penalty: Any = 0.0,
+    ) -> Output:
+        """Makes the `Output` of decoder states.
+
+        Args:
+          present_BL: positions of the canvas.
+          find_best: also find the best tokens, block by block of the vocabulary if there are more than `MOST_LOGITS`
+            logits. Then jit does not compute the whole logits unless other code reads them. A model with
+            self-conditioning always computes them.
+          blank_penalty: number subtracted from the logits of the readout's head, if there is one.
+        """
         found_BL, size = None, self.ids.num_embeddings
+        if (head := self.config.readout.position_head) is not None:
+            head_BL = self.position_head(states_BLD)[..., 0] - blank_penalty
+            if find_best:
+                found_BL = head.best(self.piece_logits, states_BLD, head_BL, present_BL, self.ids)
+            logits_BLV = head.joined(forbid(self.piece_logits(states_BLD), self.ids.special), head_BL, self.ids)
+            return Output(logits_BLV, found_BL=found_BL)
         whole = self.config.self_conditioning  # its belief needs all logits, so that blocks would compute them twice
-        if find_best and not whole and not at_most(tokens_BL.size * size, MOST_LOGITS):
+        if find_best and not whole and not at_most(present_BL.size * size, MOST_LOGITS):
             special = self.ids.special  # listed only here, since a forged model card may claim any number of sentinels
             found_BL = jax.lax.platform_dependent(
                 states_BLD,
                 tpu=lambda states_BLD: best_tokens(forbid(self.logits(states_BLD), special)),  # no logits in memory
-                default=lambda states_BLD: best_by_block(lambda *only: self.logits(states_BLD, only), size, special),
+                default=lambda states_BLD: best_by_block(
+                    lambda *only: self.piece_logits(states_BLD, only), size, special
+                ),
             )
         logits_BLV, keep_BL = self.logits(states_BLD), self.keep_logits(states_BLD)
         belief_BLD = self.belief(logits_BLV) if whole else None
@@ -154,8 +173,8 @@ class Transformer(nn.Module):
           tokens_BL: the drafts, B * N rows for B source rows; the N hypotheses of a sentence are adjacent.
           segment_BL: as in `encode`; a row of one sentence has 1s and 0s.
           cross_kv, source_segment_BS: from `cross_kv` and `Encoded.segment_BS`.
-          position_BL: index of each position in its segment; None for rows of one segment, which share the logits of
-            the positional attention.
+          position_BL: index of each position in its segment; None for rows of one segment. With None, all rows share
+            the logits of the positional attention.
           visible_BLL: for a decontextualised decoder, True where the query position sees the key position; a position
             never sees itself or another segment. None means that a position sees all others of its segment.
           belief_BLD: for a model with self-conditioning, `belief` of the pass before; None is zeros.
@@ -166,7 +185,7 @@ class Transformer(nn.Module):
         """
         if self.config.causal:
             raise PadirError(
-                "a causal model writes from left to right and cannot decode a draft: train it with TeacherForcing, and"
+                "a causal model writes from left to right and cannot decode a draft: train it with Causal, and"
                 " translate with a search instead of a strategy"
             )
         length = tokens_BL.shape[1]
@@ -195,7 +214,7 @@ class Transformer(nn.Module):
     ) -> Float[Array, "R L V"]:
         """Logits of a causal model at every position, float32, each given the target tokens to its left.
 
-        Arguments and errors are those of `target_states`.
+        Takes the arguments of `target_states`, and raises its errors.
         """
         return self.logits(
             self.target_states(target_BL, segment_BL, cross_kv, source_segment_BS, deterministic=deterministic)
@@ -240,9 +259,10 @@ class Transformer(nn.Module):
         Args:
           token_BN: the token to the left of the position; id 0 at the first position.
           position: index of the position, from 0.
-          slot_BNL: for each hypothesis and position, the cache slot (0 .. N - 1) that holds the keys and values; at
-            `position`, the hypothesis' own number. So a beam search reorders hypotheses without copying the cache.
-          cache: the result of `empty_cache` at the first position, later that of the previous call.
+          slot_BNL: for each hypothesis and position, the cache slot (0 .. N - 1) that holds its keys and values. At
+            `position` this is the hypothesis's own number. So a beam search reorders hypotheses without copying the
+            cache.
+          cache: the result of `empty_cache` at the first position, later the cache from the previous call.
           cross_kv, source_segment_BS: as in `decode`; the hypotheses of a sentence share them.
 
         Raises:
@@ -269,8 +289,8 @@ class Transformer(nn.Module):
           token_BJ: the tokens to the left of the positions; id 0 at the first position of a sentence.
           begin_B: index of each sentence's first position here, from 0; the cache must hold all earlier positions, and
             have room for begin_B + J.
-          cache: the result of `empty_cache` for one hypothesis at first, later that of the previous call. Positions
-            that an earlier call wrote from begin_B on are replaced.
+          cache: the result of `empty_cache` for one hypothesis at first, later the cache from the previous call. Its
+            positions from begin_B on are replaced.
           cross_kv, source_segment_BS: as in `decode`.
 
         Raises:
@@ -297,8 +317,17 @@ class Transformer(nn.Module):
                 " a draft with this one"
             )
 
-    def logits(self, states_BLD: Float[Array, "R L D"], only: tuple[Any, int] | None = None) -> Float[Array, "R L V"]:
-        """Computes float32 logits of all ids, or of ids begin .. begin + size - 1 if `only` is (begin, size)."""
+    def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
+        """Computes float32 logits of all ids."""
+        logits_BLV = self.piece_logits(states_BLD)
+        if (head := self.config.readout.position_head) is None:
+            return logits_BLV
+        return head.joined(logits_BLV, self.position_head(states_BLD)[..., 0], self.ids)
+
+    def piece_logits(
+        self, states_BLD: Float[Array, "R L D"], only: tuple[Any, int] | None = None
+    ) -> Float[Array, "R L V"]:
+        """Float32 logits of the vocabulary, or of ids begin .. begin + size - 1 if `only` is (begin, size)."""
         if self.config.tied:
             return self.token_embedder.attend(states_BLD, only) / jnp.sqrt(jnp.float32(self.config.width))
         return self.decoder.logits_dense(states_BLD, only)
@@ -308,7 +337,7 @@ class Transformer(nn.Module):
         return self.token_embedder.mean(nn.softmax(stop_gradient(logits_BLV)))
 
     def keep_logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L"] | None:
-        """Logit of keeping the token shown or the argmax (`ModelConfig.rejecter_judges`); None without a rejecter."""
+        """The rejecter's logit of keeping each token that it judges (`ModelConfig.rejecter_judges`), or None."""
         if not self.config.rejecter:
             return None
         return self.rejecter(stop_gradient(states_BLD) if self.config.rejecter_judges == "prediction" else states_BLD)

@@ -21,12 +21,12 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
-    """The folder of a model, given as a path or address, as a name of a model of padir, or as a hub's "ORG/NAME".
+    """The folder of a model, given as a path, an address, the name of a shipped model, or a hub's "ORG/NAME".
 
     A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder). A model
-    of the Hugging Face Hub is taken from the hub's cache on this machine (HF_HUB_CACHE, or HF_HOME/hub, or
-    ~/.cache/huggingface/hub), to which `hf download ORG/NAME` brings it. Only from an address such as gs://bucket/run
-    does padir fetch a model itself (`padir.storage.copies.fetched`, which says what `steps` means).
+    of the Hugging Face Hub is read from the hub's cache on this machine (HF_HUB_CACHE, or HF_HOME/hub, or
+    ~/.cache/huggingface/hub); `hf download ORG/NAME` puts it there. padir itself fetches models only from addresses
+    such as gs://bucket/run (`padir.storage.copies.fetched`, which explains `steps`).
 
     >>> model_folder("de_en").parent.name
     'pretrained'

@@ -1,11 +1,12 @@
 """Iterative refinement of a canvas, which is a draft of all target tokens of a sentence.
 
-A `Corruption` makes the noise of the first draft (`draft`) and of training inputs. A `Strategy` turns a `Canvas` and
-the decoder's `Output` into the next canvas. The loop `refine` runs any strategy on any decoder. A `Between` makes the
-canvas of the next training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
+A `Corruption` makes the noise of the first draft (`draft`) and of training inputs. A `Decoder` turns a `Canvas` into an
+`Output`, from which a `Strategy` makes a `Proposal`: the next canvas. A `Stop` says which sentences are finished. The
+loop `refine` runs any strategy on any decoder; `steps` yields its states. A `Between` makes the canvas of the next
+training stage. `CORRUPTIONS` and `STRATEGIES` list the implementations by name.
 """
 
-from padir.refinement.canvas import Canvas, end, from_tokens, hide, repeats, restore, veil, write
+from padir.refinement.canvas import Canvas, from_tokens, hide, repeats, restore, veil, write
 from padir.refinement.corruption import (
     CORRUPTIONS,
     Cmlm,
@@ -15,11 +16,12 @@ from padir.refinement.corruption import (
     RandomVisible,
     Uniform,
     UniformRate,
+    draft,
 )
-from padir.refinement.drafting import draft
-from padir.refinement.loop import LogitsFn, Part, Refined, refine
-from padir.refinement.protocols import Between, Corruption, Strategy
+from padir.refinement.loop import Refined, State, advance, begin, refine, steps
+from padir.refinement.protocols import Between, Corruption, Decoder, Proposal, Stop, Strategy
 from padir.refinement.scores import Output
+from padir.refinement.stop import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady
 from padir.refinement.strategies import (
     STRATEGIES,
     BlockGibbs,
@@ -28,12 +30,10 @@ from padir.refinement.strategies import (
     EntropyBound,
     Factor,
     Frechet,
-    GibbsCorrector,
     IndependentParallel,
     MaskPredict,
     Padir,
     PathPlanning,
-    PredictorCorrector,
     Rejecter,
     Remdm,
     Renoise,
@@ -47,44 +47,52 @@ from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 __all__ = [
     "CORRUPTIONS",
     "STRATEGIES",
+    "Agreed",
     "Between",
     "BlockGibbs",
     "Canvas",
     "Cmlm",
     "Constant",
     "Corruption",
+    "Cycle",
+    "Decoder",
     "EasyFirst",
     "EntropyBound",
     "Factor",
+    "Fixpoint",
     "Frechet",
-    "GibbsCorrector",
     "Glat",
     "IndependentParallel",
     "Lifted",
-    "LogitsFn",
     "Mask",
     "MaskPredict",
     "MaskRange",
     "Mixed",
+    "Never",
+    "NothingOpen",
     "Output",
     "Padir",
-    "Part",
-    "RandomVisible",
     "PathPlanning",
-    "PredictorCorrector",
+    "Proposal",
+    "RandomVisible",
     "Refined",
     "Rejecter",
     "Remdm",
     "Renoise",
+    "Repetition",
     "SampledUnroll",
     "Smart",
+    "State",
+    "Steady",
+    "Stop",
     "Strategy",
     "SundaeSampling",
     "Threshold",
     "Uniform",
     "UniformRate",
+    "advance",
+    "begin",
     "draft",
-    "end",
     "from_tokens",
     "get_strategy",
     "hide",
@@ -92,6 +100,7 @@ __all__ = [
     "refine",
     "repeats",
     "restore",
+    "steps",
     "veil",
     "write",
 ]

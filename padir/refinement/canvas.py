@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.refinement.segments import count_in_segment, same_segment
+from padir.refinement.segments import same_segment
 from padir.text.ids import Ids, positions_in_segment
 
 
@@ -26,13 +26,15 @@ class Canvas:
       start_BL: tokens that the canvas began with. Hiding a position restores its start token, a random piece or a
         mask.
       segment_BL: 1, 2, ... for the sentence pairs of a packed row, 0 for padding.
-      done_BL: positions of sentences that the strategy has finished, because another pass would change nothing or, with
-        a strategy that only fills masks, because no position is hidden any more. `end` marks them, and `refine` does
-        not change them any more.
+      done_BL: positions of finished sentences, which `refine` does not change any more. The strategy's stopping rule
+        (`padir.refinement.stop`) marks them.
       visible_BLL: [query, key], True where a decontextualised decoder may see the key position. `write` and `hide`
         update this mask. None for all other decoders, which see the whole segment.
+      belief_BLD: for a model with self-conditioning, `Output.belief_BLD` of the pass before (zeros at first); else
+        None.
+      row_B: numbers of the rows in this canvas, if the decoder gets only some rows of a batch. A number beyond the last
+        row stands for the last row. None if the decoder gets all rows.
       ids: the vocabulary's special ids (static).
-      belief_BLD: `Output.belief_BLD` of the pass before, zeros at first, for a model with self-conditioning; else None.
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -42,8 +44,14 @@ class Canvas:
     segment_BL: Int[Array, "B L"]
     done_BL: Bool[Array, "B L"]
     visible_BLL: Bool[Array, "B L L"] | None = None
-    ids: Ids = flax.struct.field(pytree_node=False, default=None)  # type: ignore[assignment]
     belief_BLD: Float[Array, "B L D"] | None = None
+    row_B: Int[Array, " B"] | None = None
+    ids: Ids = flax.struct.field(pytree_node=False, kw_only=True)
+
+    @property
+    def hidden_BL(self) -> Bool[Array, "B L"]:
+        """Free positions at which nothing has been written, or whose token was hidden again."""
+        return self.free_BL & (self.score_BL == 0)
 
     @property
     def done_B(self) -> Bool[Array, " B"]:
@@ -70,6 +78,11 @@ def from_tokens(
     )
 
 
+def given(tokens_BL: Int[Array, "B L"], segment_BL: Int[Array, "B L"], ids: Ids) -> Canvas:
+    """Makes a canvas that begins with given tokens; all positions except EOS and padding are free."""
+    return from_tokens(tokens_BL, tokens_BL, (segment_BL > 0) & (tokens_BL != ids.eos), segment_BL, ids)
+
+
 def unbelieving(canvas: Canvas, width: int) -> Canvas:
     """Adds a `belief_BLD` of zeros, as before the first pass of a model with self-conditioning."""
     return dataclasses.replace(canvas, belief_BLD=jnp.zeros((*canvas.tokens_BL.shape, width), jnp.float32))
@@ -93,23 +106,13 @@ def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
 
 
 def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "B L"]) -> Canvas:
-    """Hides the free positions of `where_BL` behind other noise: `noise_BL` where the start token is a regular piece.
+    """Hides the free positions of `where_BL` and gives them the noise `noise_BL` instead of their start tokens.
 
-    A start token that is a mask stays. `start_BL` does not change.
+    A start token that is a mask stays the mask. `start_BL` does not change.
     """
     piece_BL = (canvas.start_BL >= canvas.ids.first_regular) & (canvas.start_BL < canvas.ids.end_regular)
     fresh = dataclasses.replace(canvas, start_BL=jnp.where(piece_BL, noise_BL, canvas.start_BL))
     return dataclasses.replace(hide(fresh, where_BL), start_BL=canvas.start_BL)
-
-
-def end(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
-    """Marks sentences as finished; `where_BL` is True at all positions of a finished sentence, and of padding."""
-    return dataclasses.replace(canvas, done_BL=canvas.done_BL | where_BL)
-
-
-def end_without(canvas: Canvas, open_BL: Bool[Array, "B L"]) -> Canvas:
-    """Marks the sentences that have no position in `open_BL` as finished."""
-    return end(canvas, count_in_segment(open_BL, canvas.segment_BL) == 0)
 
 
 def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
@@ -118,12 +121,12 @@ def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
 
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
-    """Copies free positions of `where_BL` (tokens, scores, visibility) from `earlier`, a canvas of the same rows."""
+    """Copies the free positions of `where_BL` (tokens, scores, visibility) from another canvas of the same rows."""
     return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
 
 
 def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
-    """Adds `visible_BLL`, by which a position sees the other positions of its segment that are not in `hidden_BL`."""
+    """Adds `visible_BLL`: a position sees all other positions of its segment, except those in `hidden_BL`."""
     return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
 
 

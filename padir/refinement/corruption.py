@@ -11,15 +11,17 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas
-from padir.refinement.draws import (
+from padir.refinement.canvas import Canvas, from_tokens
+from padir.refinement.protocols import Corruption
+from padir.refinement.segments import (
     KIND,
     SHARE,
     VISIBLE,
+    check_keys,
     choose_share,
     choose_some,
     position_keys,
@@ -27,11 +29,10 @@ from padir.refinement.draws import (
     segment_keys,
     uniform_draws,
 )
-from padir.refinement.protocols import Corruption
-from padir.text.ids import Ids, positions_in_segment
+from padir.text.ids import Ids, positions_in_segment, sequence_mask
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Uniform:
     """The paper's corruption: each free position keeps its token or becomes a random regular piece (section L.2).
 
@@ -39,11 +40,9 @@ class Uniform:
       rate: probability that a position is replaced, 1 - unmasking rate, in [0, 1].
     """
 
-    rate: float = 0.7
+    rate: checks.Share = 0.7
     deterministic = False
-
-    def __post_init__(self):
-        checks.within(0, 1, **checks.fields_of(self, "rate"))
+    noise_kinds = frozenset({"pieces"})
 
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
@@ -53,7 +52,7 @@ class Uniform:
         return jnp.where(chosen_BL, random_pieces(key_B, segment_BL, ids), tokens_BL), chosen_BL
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Mask:
     """Each free position keeps its token or becomes the mask id.
 
@@ -61,11 +60,9 @@ class Mask:
       rate: probability that a position is masked, in [0, 1].
     """
 
-    rate: float = 0.7
+    rate: checks.Share = 0.7
     deterministic = True
-
-    def __post_init__(self):
-        checks.within(0, 1, **checks.fields_of(self, "rate"))
+    noise_kinds = frozenset({"mask"})
 
     def full(self) -> Mask:
         return Mask(rate=1.0)
@@ -75,7 +72,7 @@ class Mask:
         return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class MaskRange:
     """Each free position keeps its token or becomes the mask id of its own position, V-4 for the first position.
 
@@ -86,11 +83,9 @@ class MaskRange:
       PadirError: the vocabulary has fewer than L + 3 sentinels for rows of L positions.
     """
 
-    rate: float = 0.7
+    rate: checks.Share = 0.7
     deterministic = True
-
-    def __post_init__(self):
-        checks.within(0, 1, **checks.fields_of(self, "rate"))
+    noise_kinds = frozenset({"mask_range"})
 
     def full(self) -> MaskRange:
         return MaskRange(rate=1.0)
@@ -101,7 +96,7 @@ class MaskRange:
         return jnp.where(chosen_BL, mask_L[positions_in_segment(segment_BL)], tokens_BL), chosen_BL
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Mixed:
     """Each free position keeps its token, becomes a random piece or becomes the mask id, with the given shares.
 
@@ -120,11 +115,16 @@ class Mixed:
         if min(shares) < 0 or not abs(sum(shares) - 1) <= 1e-6:
             raise PadirError("Mixed.correct, random and mask", "shares that add up to 1", shares)
         if self.random + self.mask == 0:
-            raise PadirError("Mixed with correct=1 corrupts nothing: give random or mask a share")
+            raise PadirError("Mixed with correct=1 changes no token: raise random or mask")
 
     @property
     def deterministic(self) -> bool:
         return self.random == 0
+
+    @property
+    def noise_kinds(self) -> frozenset[str]:
+        shares = {"pieces": self.random, "mask": self.mask}
+        return frozenset(kind for kind, share in shares.items() if share > 0)
 
     def full(self) -> Mixed:
         noise = self.random + self.mask
@@ -146,6 +146,7 @@ class Cmlm:
     """
 
     deterministic = True
+    noise_kinds = frozenset({"mask"})
 
     def full(self) -> Mask:
         return Mask(rate=1.0)
@@ -160,6 +161,7 @@ class UniformRate:
     """SUNDAE's corruption: `Uniform` at a rate that each segment draws from U(0, 1) (Savinov et al., ICLR 2022)."""
 
     deterministic = False
+    noise_kinds = frozenset({"pieces"})
 
     def full(self) -> Uniform:
         return Uniform(rate=1.0)
@@ -201,15 +203,50 @@ CORRUPTIONS: dict[str, Callable[..., Corruption]] = {
 }
 
 
-def noise_kinds(corruption: Corruption) -> frozenset[str] | None:
-    """Kinds of noise that a corruption writes: "pieces", "mask" or "mask_range"; None for an unknown class.
+# A row's key is folded with this number to draw the draft. No step has this number, so the steps get other noise.
+_DRAFT = 2**31 - 1
 
-    >>> sorted(noise_kinds(Mixed()))
-    ['mask', 'pieces']
+
+def draft(
+    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
+) -> Canvas:
+    """Makes the first canvas for given lengths: noise at every position, EOS at the last position of each row.
+
+    Args:
+      key_B: one key per row.
+      length_B: target lengths in tokens, EOS included.
+      max_length: L, at least the largest target length.
+      corruption: the corruption that makes the noise; it is used at rate 1.
+
+    Raises:
+      PadirError: there is not one key for each row, a length is no whole number or (unless it is traced) outside
+        1 .. max_length, or the corruption is none.
+
+    >>> from padir.refinement import Mask
+    >>> ids = Ids(vocab_size=16, num_sentinels=4, first_regular=3)
+    >>> draft(jax.random.split(jax.random.key(0), 2), jnp.array([4, 2]), 4, Mask(), ids).tokens_BL.tolist()
+    [[15, 15, 15, 1], [15, 1, 0, 0]]
     """
-    if isinstance(corruption, Mixed):
-        shares = {"pieces": corruption.random, "mask": corruption.mask}
-        return frozenset(kind for kind, share in shares.items() if share > 0)
-    kinds = {Uniform: "pieces", UniformRate: "pieces", Mask: "mask", Cmlm: "mask", MaskRange: "mask_range"}
-    kind = kinds.get(type(corruption))
-    return frozenset({kind}) if kind else None
+    if isinstance(corruption, type) or not isinstance(corruption, Corruption):
+        raise PadirError("corruption", "an instance of a corruption", corruption, "write it as Uniform()")
+    length_B = jnp.asarray(length_B)
+    if length_B.ndim != 1 or not jnp.issubdtype(length_B.dtype, jnp.integer):
+        raise PadirError("length_B", "whole numbers, one for each row", f"{list(length_B.shape)} {length_B.dtype}")
+    check_keys(key_B, length_B.shape[0])
+    if not isinstance(length_B, jax.core.Tracer) and length_B.size > 0:
+        for length in (length_B.min(), length_B.max()):
+            checks.within(1, max_length, "make max_length larger", length_B=int(length))
+    return noise_canvas(key_B, length_B, max_length, corruption, ids)
+
+
+def noise_canvas(
+    key_B: Key[Array, " B"], length_B: Int[Array, " B"], max_length: int, corruption: Corruption, ids: Ids
+) -> Canvas:
+    """Makes the canvas of `draft` without checks; a row of length 0 is empty."""
+    present_BL = sequence_mask(length_B, max_length)
+    free_BL = sequence_mask(length_B - 1, max_length)  # EOS is placed by the length model and never rewritten
+    blank_BL = jnp.where(free_BL, ids.first_regular, jnp.where(present_BL, ids.eos, ids.padding)).astype(jnp.int32)
+    segment_BL = present_BL.astype(jnp.int32)
+    key_B = jax.vmap(lambda key: jax.random.fold_in(key, _DRAFT))(key_B)
+    tokens_BL, _ = corruption.full()(key_B, blank_BL, free_BL, segment_BL, ids=ids)
+    return from_tokens(tokens_BL, tokens_BL, free_BL, segment_BL, ids)

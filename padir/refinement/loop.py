@@ -1,54 +1,67 @@
 """The loop that refines a canvas with any strategy and any decoder.
 
 1. The decoder gives logits at every position; the logits of forbidden ids are set to -inf.
-2. The strategy makes one step.
-3. Sentences that were finished before the step stay unchanged. A row is done when all its sentences are finished; a
+2. The strategy proposes the next canvas, and its stopping rule says which sentences are finished.
+3. Sentences that were finished before the pass stay unchanged. A row is done when all its sentences are finished; a
    pass is counted for each row that was not done.
 4. The loop stops after `num_steps` passes, or when every row is done.
+
+A position whose logits are NaN keeps its id and its score: no id is written from NaN.
+
+`advance` makes one pass. `refine` repeats it in a `while_loop`; `steps` yields the state after each pass. Shapes and
+types are checked when a program is traced, which costs a compiled program nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jax.tree_util import Partial
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, choose_rows, restore
-from padir.refinement.protocols import Strategy
+from padir.refinement.protocols import Decoder, Strategy
 from padir.refinement.scores import Output, forbid
+from padir.refinement.segments import check_keys
 from padir.text.ids import at_most
 
-LogitsFn = Callable[..., "jax.Array | Output"]
-"""The decoder as a function tokens_BL -> logits_BLV or `Output`. If the canvas has visible_BLL, this mask is the second
-argument; if it has belief_BLD, this is a keyword argument, and the `Output` has the belief for the next pass. With
-`Part.rows_at_once`, tokens_BL holds only some rows; the keyword argument `rows` gives their numbers."""
 
+@flax.struct.dataclass
+class State:
+    """A refinement between two passes; the leaves of all attributes but `step` begin with axis B.
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The steps that one call of `refine` makes, and the number of rows in one decoder pass.
-
-    A refinement may be split into calls: `Part(end=2)`, then `Part(first=2, memory=refined.memory)` on
-    `refined.canvas`. The tokens are the same as those of a single call. Rows may be dropped or reordered between calls.
+    Rows may be dropped or reordered between passes, in all these attributes alike.
 
     Attributes:
-      first, end: the call makes steps first .. end - 1 of num_steps; `end=None` means num_steps.
-      memory: the strategy's memory after the previous part; None makes the initial memory.
-      rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
-        out rows that are done. This number changes the time and memory of a pass, but not the results.
+      step: number of passes that the loop has made.
+      key_B: one key per row.
+      canvas: the canvas that the next pass is given.
+      memory, stop_memory: memory of the strategy and of its stopping rule.
+      passes_B: number of passes that each row took.
+      failed_B: True for rows in which a pass gave NaN where the strategy wrote.
     """
 
-    first: int | Int[Array, ""] = 0
-    end: int | Int[Array, ""] | None = None
-    memory: PyTree = None
-    rows_at_once: int | None = None
+    step: Int[Array, ""]
+    key_B: Key[Array, " B"]
+    canvas: Canvas
+    memory: PyTree
+    stop_memory: PyTree
+    passes_B: Int[Array, " B"]
+    failed_B: Bool[Array, " B"]
+
+    @property
+    def cycled_B(self) -> Bool[Array, " B"]:
+        """True for rows with a sentence that was finished because it oscillated between two canvases."""
+        cycled_BL = getattr(self.stop_memory, "cycled_BL", None)
+        return jnp.zeros(self.passes_B.shape, bool) if cycled_BL is None else cycled_BL.any(-1)
 
 
 @flax.struct.dataclass
@@ -58,6 +71,7 @@ class Refined:
     Attributes:
       canvas: the last canvas; `canvas.tokens_BL` holds the refined tokens.
       passes_B: number of decoder passes that each row took, at most num_steps.
+      cycled_B: True for rows with a sentence that was finished because it oscillated between two canvases.
       tokens_TBL, scores_TBL: with `trace`, the tokens and scores after each step, [num_steps + 1, B, L], or
         [trace + 1, B, L] if `trace` is a number; otherwise None. Entry 0 is the draft, and a row that is done repeats
         its last tokens. Scores are NaN where nothing was written: at hidden positions, EOS and padding.
@@ -66,6 +80,7 @@ class Refined:
 
     canvas: Canvas
     passes_B: Int[Array, " B"]
+    cycled_B: Bool[Array, " B"]
     tokens_TBL: Int[Array, "T B L"] | None = None
     scores_TBL: Float[Array, "T B L"] | None = None
     memory: PyTree = None
@@ -78,130 +93,235 @@ class Refined:
 def refine(
     key_B: Key[Array, " B"],
     canvas: Canvas,
-    logits_fn: LogitsFn,
+    decoder: Decoder,
     strategy: Strategy,
     *,
     num_steps: int | Int[Array, ""],
     banned_ids: tuple[int, ...] | None = None,
     trace: bool | int = False,
-    part: Part = Part(),
+    rows_at_once: int | None = None,
 ) -> Refined:
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
 
     Args:
-      key_B: one key per row. In decoding a key is made from the sentence and its hypothesis (`padir.refinement.draws`),
+      key_B: one key per row. In decoding a key is made from the sentence and its hypothesis (`sentence_keys`),
         so that a row does not depend on its batch.
       canvas: the draft, usually from `padir.refinement.draft`.
-      logits_fn: the decoder, tokens_BL -> logits_BLV (or `Output`).
+      decoder: a canvas -> logits_BLV (or `Output`).
       strategy: one of `padir.refinement.STRATEGIES`.
       num_steps: T, at least 1; one-shot decoding is 1. Unless `trace` is True, num_steps may be a traced value inside
         jit, so that another number of steps needs no compilation.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
-      trace: also return the tokens and scores after every step. A number instead of True makes room for that many
-        steps, at least num_steps; entries beyond num_steps repeat the last tokens.
-      part: the steps that this call makes, and the number of rows in one decoder call; by default all steps and all
-        rows.
+      trace: also return the tokens and scores after every step. A number N makes arrays for N steps, which must be at
+        least num_steps; entries beyond num_steps repeat the last tokens.
+      rows_at_once: number of rows in one decoder call; None puts all rows into one call. With a number, the calls leave
+        out rows that are done. This number changes the time and memory of a pass, but not the results.
 
     Raises:
-      PadirError: num_steps is below 1 or above `trace`, or `trace` is set and `part` leaves out steps.
+      PadirError: num_steps is below 1 or above `trace`; keys, canvas, strategy or the decoder's output are of another
+        shape or type; or, outside jit, logits are NaN (inside jit, `checkify.nan_checks` finds them).
 
     >>> import jax, jax.numpy as jnp
     >>> from padir.refinement import Padir, Uniform, draft
     >>> from padir.text.ids import Ids
     >>> ids, key_B = Ids(vocab_size=16, num_sentinels=4, first_regular=3), jax.random.split(jax.random.key(0), 1)
     >>> canvas = draft(key_B, jnp.array([4]), 4, Uniform(), ids)
-    >>> fake = lambda tokens_BL: 20.0 * jax.nn.one_hot(jnp.array([[7, 8, 9, 1]]), 16)
+    >>> fake = lambda canvas: 20.0 * jax.nn.one_hot(jnp.array([[7, 8, 9, 1]]), 16)
     >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
     [[7, 8, 9, 1]]
     """
-    _check(num_steps, trace, part)
-    end = num_steps if part.end is None else part.end
-    banned_ids = canvas.ids.special if banned_ids is None else banned_ids
-    advance = _step_function(logits_fn, strategy, num_steps, banned_ids)
-    size = part.rows_at_once
+    if not isinstance(num_steps, jax.Array):
+        checks.whole_numbers(num_steps=num_steps)
+        checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
+        if not isinstance(trace, bool) and num_steps > trace:
+            room = f"at most the {trace} steps that the trace has room for"
+            raise PadirError("num_steps", room, num_steps, "give trace=True or a larger trace")
 
-    def body(state):
-        step, canvas, memory, passes_B, traced = state
-        if size is None or at_most(canvas.done_B.size, size):
-            next_canvas, next_memory = advance(step, key_B, canvas, memory)
-        else:
-            next_canvas, next_memory = _advance_in_groups(advance, size, step, key_B, canvas, memory)
+    def body(carry):
+        state, traced = carry
+        after = advance(state, decoder, strategy, num_steps, banned_ids, rows_at_once)
         if traced is not None:
-            later_T = (jnp.arange(traced[0].shape[0]) > step)[:, None, None]
-            now = (next_canvas.tokens_BL, next_canvas.score_BL)
+            later_T = (jnp.arange(traced[0].shape[0]) > state.step)[:, None, None]
+            now = (after.canvas.tokens_BL, after.canvas.score_BL)
             traced = jax.tree.map(lambda new_BL, old_TBL: jnp.where(later_T, new_BL, old_TBL), now, traced)
-        return step + 1, next_canvas, next_memory, passes_B + ~canvas.done_B, traced
+        return after, traced
 
     traced = None
     if trace:
         shape = (int(num_steps if trace is True else trace) + 1, *canvas.tokens_BL.shape)
         traced = (jnp.broadcast_to(canvas.tokens_BL, shape), jnp.broadcast_to(canvas.score_BL, shape))
-    memory = part.memory
-    if memory is None:
-        memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
-    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    _, canvas, memory, passes_B, traced = jax.lax.while_loop(
-        lambda state: (state[0] < end) & ~state[1].done_B.all(),
+    state, traced = jax.lax.while_loop(
+        lambda carry: (carry[0].step < num_steps) & ~carry[0].canvas.done_B.all(),
         body,
-        (jnp.int32(part.first), canvas, memory, passes_B, traced),
+        (begin(key_B, canvas, strategy, num_steps), traced),
     )
+    _refuse_nan(state)
     tokens_TBL, scores_TBL = (None, None) if traced is None else traced
     if scores_TBL is not None:
         scores_TBL = jnp.where(scores_TBL < 0, scores_TBL, jnp.nan)
-    return Refined(canvas, passes_B, tokens_TBL, scores_TBL, memory)
+    return Refined(state.canvas, state.passes_B, state.cycled_B, tokens_TBL, scores_TBL, state.memory)
 
 
-def _check(num_steps: Any, trace: bool | int, part: Part) -> None:
-    if isinstance(num_steps, int):
-        checks.at_least(1, "use 1 for one-shot decoding", num_steps=num_steps)
-        if not isinstance(trace, bool) and num_steps > trace:
-            room = f"at most the {trace} steps that the trace has room for"
-            raise PadirError("num_steps", room, num_steps, "give trace=True or a larger number")
-    whole = isinstance(part.first, int) and part.first == 0 and part.end is None
-    if trace and not whole:
-        raise PadirError("trace", "False for a part of the steps", trace, "trace all steps in one call")
+def steps(
+    key_B: Key[Array, " B"],
+    canvas: Canvas,
+    decoder: Decoder,
+    strategy: Strategy,
+    *,
+    num_steps: int,
+    banned_ids: tuple[int, ...] | None = None,
+) -> Iterator[State]:
+    """Yields the state before the first pass and after each pass; takes the arguments of `refine`.
 
+    The last state has the canvas that `refine` returns. A pass is one jitted program. If the decoder is a
+    `jax.tree_util.Partial`, its arrays are arguments of this program; arrays that another decoder closes over are
+    constants.
 
-def _step_function(logits_fn: LogitsFn, strategy: Strategy, num_steps: Any, banned_ids: tuple[int, ...]) -> Callable:
-    """Makes the function of one step, (step, key_B, canvas, memory, **rows) -> (canvas, memory).
-
-    The function does not change rows that are done.
+    Raises:
+      PadirError: as `refine`.
     """
-
-    def advance(step, key_B, canvas: Canvas, memory, **rows):
-        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
-        believing = canvas.belief_BLD is not None
-        output = logits_fn(*seen, **rows, **({"belief_BLD": canvas.belief_BLD} if believing else {}))
-        if not isinstance(output, Output):
-            output = Output(logits_BLV=output)
-        output = dataclasses.replace(
-            output,
-            logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned_ids),
-            found_BL=output.found_BL if banned_ids == canvas.ids.special else None,
-        )
-        after, memory_after = strategy.step(_fold(key_B, step), canvas, output, memory, step=step, num_steps=num_steps)
-        if believing:
-            after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
-        after = restore(after, canvas.done_BL, canvas)  # a packed row goes on until all its sentences are finished
-        return choose_rows(canvas.done_B, (canvas, memory), (after, memory_after))
-
-    return advance
+    checks.whole_numbers(num_steps=num_steps)
+    checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
+    decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)
+    state = begin(key_B, canvas, strategy, num_steps)
+    yield state
+    while state.step < num_steps and not state.canvas.done_B.all():
+        state = _advance_jitted(state, decoder, strategy, num_steps, banned_ids)
+        _refuse_nan(state)
+        yield state
 
 
-def _advance_in_groups(advance: Callable, size: int, step, key_B, canvas: Canvas, memory):
-    """Makes one step for all rows that are not done, `size` rows at a time."""
-    rows_B = jnp.argsort(canvas.done_B, stable=True)
+def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: int | Int[Array, ""]) -> State:
+    """The state before the first of `num_steps` passes."""
+    _check(key_B, canvas, strategy, num_steps)
+    memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
+    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
+    return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
+
+
+def _check(key_B, canvas, strategy, num_steps) -> None:
+    """Refuses arguments of another type or shape than the loop needs."""
+    if isinstance(strategy, type) or not isinstance(strategy, Strategy):
+        raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
+    if not isinstance(canvas, Canvas):
+        raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
+    for name in ("tokens_BL", "score_BL", "free_BL", "start_BL", "segment_BL", "done_BL"):
+        _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape)
+    check_keys(key_B, canvas.tokens_BL.shape[0])
+    _check_array("num_steps", jnp.asarray(num_steps), (), jnp.integer)
+
+
+def _check_output(output: Output, canvas: Canvas) -> None:
+    """Refuses a decoder's output of another shape or type than the canvas needs."""
+    shape, ids = canvas.tokens_BL.shape, canvas.ids
+    wide = getattr(output.logits_BLV, "shape", ())[-1:] == (ids.num_embeddings,)
+    shape_BLV = (*shape, ids.num_embeddings if wide else ids.vocab_size)
+    _check_array("the decoder's logits", output.logits_BLV, shape_BLV, jnp.floating)
+    if output.keep_logits_BL is not None:
+        _check_array("the decoder's keep_logits_BL", output.keep_logits_BL, shape, jnp.floating)
+    for array in output.found_BL or ():
+        _check_array("the decoder's found_BL", array, shape)
+
+
+def _check_array(name: str, array: Any, shape: tuple[Any, ...], kind: Any = jnp.generic) -> None:
+    got = getattr(array, "shape", None), getattr(array, "dtype", type(array))
+    if got[0] != shape or not jnp.issubdtype(got[1], kind):
+        of = "" if kind is jnp.generic else f" of {kind.__name__} numbers"
+        raise PadirError(name, f"an array of shape {list(shape)}{of}", f"{list(got[0] or ())} {got[1]}")
+
+
+def _refuse_nan(state: State) -> None:
+    """Raises if a pass gave NaN, unless the state is traced."""
+    if not isinstance(state.failed_B, jax.core.Tracer) and state.failed_B.any():
+        what = "the decoder's logits are NaN where the strategy writes"
+        raise PadirError(what, remedy="check the decoder's parameters and its input")
+
+
+def advance(
+    state: State,
+    decoder: Decoder,
+    strategy: Strategy,
+    num_steps: int | Int[Array, ""],
+    banned_ids: tuple[int, ...] | None = None,
+    rows_at_once: int | None = None,
+) -> State:
+    """Makes one of `num_steps` passes; rows that are done do not change. The arguments are as in `refine`."""
+    one_pass = functools.partial(_advance, decoder=decoder, strategy=strategy, num_steps=num_steps, banned=banned_ids)
+    if rows_at_once is None or at_most(state.passes_B.size, rows_at_once):
+        after = one_pass(state)
+    else:
+        after = _in_groups(one_pass, state, rows_at_once)
+    return dataclasses.replace(after, step=state.step + 1)
+
+
+_advance_jitted = jax.jit(advance, static_argnames=("strategy", "banned_ids"))
+
+
+def propose(
+    key_B: Key[Array, " B"],
+    canvas: Canvas,
+    output: Output,
+    strategy: Strategy,
+    memories: tuple[PyTree, PyTree],
+    *,
+    step: Any,
+    num_steps: Any,
+) -> tuple[Canvas, tuple[PyTree, PyTree]]:
+    """Applies one step to a canvas, given the decoder's output: the strategy's proposal and its stopping rule.
+
+    Decoding calls this function in every pass. Training calls it between two stages
+    (`padir.refinement.transitions.Lifted`).
+
+    Args:
+      memories: the strategy's memory and the memory of its stopping rule.
+    """
+    proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
+    is_last = jnp.equal(step, num_steps - 1)
+    after, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1], is_last=is_last)
+    return restore(after, is_last & ~after.done_BL, proposal.last), (proposal.memory, stop_memory)
+
+
+def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Any, banned: tuple[int, ...] | None):
+    """The state after a pass, with the same `step`."""
+    canvas, memories = state.canvas, (state.memory, state.stop_memory)
+    output = decoder(canvas)
+    if not isinstance(output, Output):
+        output = Output(logits_BLV=output)
+    _check_output(output, canvas)
+    banned = canvas.ids.special if banned is None else banned
+    output = dataclasses.replace(
+        output,
+        logits_BLV=forbid(output.logits_BLV.astype(jnp.float32), banned),
+        found_BL=output.found_BL if banned == canvas.ids.special else None,
+    )
+    key_B = _fold(state.key_B, state.step)
+    after, memories_after = propose(key_B, canvas, output, strategy, memories, step=state.step, num_steps=num_steps)
+    if canvas.belief_BLD is not None:
+        after = dataclasses.replace(after, belief_BLD=output.belief_BLD)
+    failed_BL = jnp.isnan(after.score_BL) & ~canvas.done_BL
+    # A packed row goes on until all its sentences are finished.
+    after = restore(after, canvas.done_BL | failed_BL, canvas)
+    canvas, memories = choose_rows(canvas.done_B, (canvas, memories), (after, memories_after))
+    passes_B = state.passes_B + ~state.canvas.done_B
+    state = dataclasses.replace(state, canvas=canvas, memory=memories[0], stop_memory=memories[1], passes_B=passes_B)
+    return dataclasses.replace(state, failed_B=state.failed_B | failed_BL.any(-1))
+
+
+def _in_groups(one_pass: Callable[[State], State], state: State, size: int) -> State:
+    """Makes one pass for all rows that are not done, `size` rows at a time."""
+    rows_B = jnp.argsort(state.canvas.done_B, stable=True)
     # Row numbers beyond the last row fill up the last group. They read the last row, and their results are dropped.
-    rows_B = jnp.concatenate([rows_B, jnp.full(size, canvas.done_B.size)])
+    rows_B = jnp.concatenate([rows_B, jnp.full(size, rows_B.size)])
 
-    def visit(i, state):
-        rows = jax.lax.dynamic_slice_in_dim(rows_B, i * size, size)
-        some = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), (key_B, *state))
-        stepped = advance(step, *some, rows=rows)
-        return jax.tree.map(lambda whole, part: whole.at[rows].set(part, mode="drop"), state, stepped)
+    def visit(i, whole: State) -> State:
+        row_B = jax.lax.dynamic_slice_in_dim(rows_B, i * size, size)
+        some = jax.tree.map(lambda x: x.at[row_B].get(mode="clip") if x.ndim else x, whole)
+        after = one_pass(dataclasses.replace(some, canvas=dataclasses.replace(some.canvas, row_B=row_B)))
+        after = dataclasses.replace(after, canvas=dataclasses.replace(after.canvas, row_B=None))
+        return jax.tree.map(lambda x, part: x.at[row_B].set(part, mode="drop") if x.ndim else x, whole, after)
 
-    groups = -(-(~canvas.done_B).sum() // size)
-    return jax.lax.fori_loop(0, groups, visit, (canvas, memory))
+    groups = -(-(~state.canvas.done_B).sum() // size)
+    return jax.lax.fori_loop(0, groups, visit, state)
 
 
 def _fold(key_B, number):

@@ -1,19 +1,29 @@
-"""The protocols of the classes that act on a canvas: `Corruption`, `Strategy` and `Between`."""
+"""The protocols of the classes that act on a canvas: `Corruption`, `Strategy`, `Stop` and `Between`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+import flax.struct
+import jax
 from jaxtyping import Array, Bool, Int, Key, PyTree
 
 from padir.refinement.canvas import Canvas
 from padir.refinement.scores import Output
 from padir.text.ids import Ids
 
+Decoder = Callable[[Canvas], "jax.Array | Output"]
+"""A decoder as `refine` calls it: a canvas -> logits_BLV or `Output`.
+
+It reads `tokens_BL`, `segment_BL` and, if they are not None, `visible_BLL`, `belief_BLD` and `row_B`. If the canvas has
+a belief, the `Output` has the belief for the next pass.
+"""
+
 
 @runtime_checkable
 class Corruption(Protocol):
-    """A frozen dataclass that puts noise in place of the tokens at some free positions; its fields are hyperparameters.
+    """A frozen dataclass that replaces the tokens at some free positions by noise; its fields are hyperparameters.
 
     A call returns (noisy_BL, chosen_BL): chosen positions are free and hold noise; all others keep their tokens. Random
     draws use one key per row and are made per segment and position in the segment, so that the noise depends neither on
@@ -26,6 +36,11 @@ class Corruption(Protocol):
 
         Drafts of one sentence with different keys are then equal.
         """
+        ...
+
+    @property
+    def noise_kinds(self) -> frozenset[str]:
+        """The kinds of noise that the corruption writes: "pieces", "mask" or "mask_range"."""
         ...
 
     def full(self) -> Corruption:
@@ -43,22 +58,65 @@ class Corruption(Protocol):
     ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]: ...
 
 
+@flax.struct.dataclass
+class Proposal:
+    """The result of a strategy's step.
+
+    Attributes:
+      next: the canvas that the next pass is given.
+      last: the canvas that results if this pass is the last; each free position holds a written token.
+      memory: the strategy's memory for its next step.
+      open_BL: the positions that the next pass writes; None for the hidden positions of `next`.
+    """
+
+    next: Canvas
+    last: Canvas
+    memory: PyTree
+    open_BL: Bool[Array, "B L"] | None = None
+
+    def still_open(self) -> Bool[Array, "B L"]:
+        """The positions that the next pass writes."""
+        return self.next.hidden_BL if self.open_BL is None else self.open_BL
+
+
+@runtime_checkable
+class Stop(Protocol):
+    """A frozen dataclass that says which sentences a pass has finished (`padir.refinement.stop` lists the classes).
+
+    `init` returns the rule's memory, a pytree whose leaves all begin with axis B. `step` gets the canvas that the pass
+    was given, the decoder's output and the strategy's proposal. It returns `proposal.next` with `done_BL` marked and
+    each finished sentence in its final state. Under most rules this is the state of `proposal.last`. If `is_last` is
+    True, the loop ends with this pass, and `refine` puts all other sentences into the state of `proposal.last`. The
+    memory of a rule that recognises cycles has `cycled_BL`, the positions of the sentences that it has finished for
+    this reason.
+    """
+
+    def init(self, canvas: Canvas) -> PyTree: ...
+
+    def step(
+        self, before: Canvas, output: Output, proposal: Proposal, memory: PyTree, *, is_last: Any
+    ) -> tuple[Canvas, PyTree]: ...
+
+
 @runtime_checkable
 class Strategy(Protocol):
-    """A frozen dataclass that makes one step of refinement; its fields are hyperparameters.
+    """A frozen dataclass that proposes the next canvas; its fields are hyperparameters.
 
     `init` returns the strategy's memory, a pytree whose leaves all begin with axis B (`()` for most strategies). `step`
     gets the index of the step, from 0, and logits in which forbidden ids are -inf. A strategy never changes padding or
-    EOS. By the last step, or when it ends a sentence (`padir.refinement.end`), it must have written each of the
-    sentence's free positions; `refine` does not change them afterwards. A strategy that only some models can run has a
-    class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
+    EOS. It does not end sentences and does not ask whether a step is the last: its attribute `stop` names the rule that
+    ends sentences, and `refine` takes `Proposal.last` after the last pass. A strategy that only some models can run has
+    a class attribute `needs` (see `padir.refinement.strategies.check_strategy`).
     """
+
+    @property
+    def stop(self) -> Stop: ...
 
     def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> PyTree: ...
 
     def step(
         self, key_B: Key[Array, " B"], canvas: Canvas, output: Output, memory: PyTree, *, step: Any, num_steps: Any
-    ) -> tuple[Canvas, PyTree]: ...
+    ) -> Proposal: ...
 
 
 @runtime_checkable
@@ -69,9 +127,10 @@ class Between(Protocol):
     ids at -inf; the target; the positions chosen by the corruption or by the previous transition; and `progress`, the
     share of the training run that is done, in [0, 1). A call returns the canvas and the chosen positions of the next
     stage. Chosen positions are free; the stage weights "noised" and "masked" count these positions in the loss.
-    Each row of the result must depend on that row alone, because a call may get only some rows of a batch. A transition
-    that imitates a decoding strategy has this strategy in an attribute `strategy`, and the model is decoded with it by
-    default.
+    Each row of the result must depend only on the same row of the arguments, because a call may get only some rows of a
+    batch. A transition that imitates a decoding strategy has this strategy in an attribute `strategy`, and the model is
+    decoded with it by default. A transition that depends on `progress` has an attribute `follows_progress` that is
+    True.
     """
 
     def __call__(

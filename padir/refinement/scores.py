@@ -22,7 +22,7 @@ class Output:
       logits_BLV: logits of every id.
       keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
-        block by block (`best_by_block`). If no code then reads logits_BLV, jit does not compute the logits.
+        block by block (`best_by_block`). If then no code reads logits_BLV, jit does not compute the logits.
       belief_BLD: the decoder's summary of its prediction for the next pass, if the model has self-conditioning.
       judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
@@ -64,7 +64,7 @@ def _best_by_maximum(logits_BLV):
 def _best_in_one_reduction(logits_BLV):
     """Finds maximum, first id and normaliser together, as XLA on a TPU can do within the product that makes the logits.
 
-    So the logits are never in memory, and are not read three times.
+    So the logits are never in memory.
     """
     lowest = jnp.finfo(jnp.float32).min  # not -inf: -inf - -inf would give NaN
     logits_BLV = jnp.maximum(logits_BLV.astype(jnp.float32), lowest)
@@ -92,7 +92,7 @@ def _argmax(logits):
 
 
 def best_logit(logits: Float[Array, "*B V"]) -> tuple[Float[Array, "*B"], Int[Array, "*B"]]:
-    """The largest logit and its first id: `jax.lax.top_k` of 1, for which XLA sorts all V logits on a TPU.
+    """The largest logit and its first id; not by `jax.lax.top_k` on a TPU, where XLA would sort all V logits.
 
     >>> best_logit(jnp.array([1.0, 3.0, 3.0]))[1].item()
     1
@@ -117,7 +117,7 @@ def best_by_block(
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Finds the best id that is not banned at each position, one block of the vocabulary at a time.
 
-    The result is that of `best_tokens` up to the rounding of scores, but the logits of all ids are never in memory at
+    The result equals that of `best_tokens` up to the rounding of scores. The logits of all ids are never in memory at
     once.
 
     Args:

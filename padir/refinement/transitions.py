@@ -7,17 +7,18 @@ first stage, SUNDAE has a loss on both stages.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from functools import partial
+from typing import Annotated
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float
 
 from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.draws import choose_share, choose_some
+from padir.refinement.loop import propose
 from padir.refinement.protocols import Strategy
 from padir.refinement.scores import Output
-from padir.refinement.segments import count_in_segment
+from padir.refinement.segments import choose_share, choose_some, count_in_segment
 from padir.refinement.strategies.rewriting import MaskPredict, Padir
 from padir.refinement.strategies.sampling import sample_tokens
 
@@ -32,19 +33,12 @@ class Lifted:
 
     strategy: Strategy = Padir()
 
-    def __call__(
-        self,
-        key_B: Key[Array, " B"],
-        canvas: Canvas,
-        output: Output,
-        target_BL: Int[Array, "B L"],
-        chosen_BL: Bool[Array, "B L"],
-        *,
-        progress: Any,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+    def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         del target_BL, progress
-        memory = self.strategy.init(key_B, canvas)
-        return self.strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)[0], chosen_BL
+        canvas = dataclasses.replace(canvas, score_BL=jnp.zeros_like(canvas.score_BL))  # nothing is written yet
+        memories = self.strategy.init(key_B, canvas), self.strategy.stop.init(canvas)
+        after, _ = propose(key_B, canvas, output, self.strategy, memories, step=0, num_steps=2)
+        return after, chosen_BL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,23 +52,14 @@ class Smart:
 
     strategy = MaskPredict()  # the model's default strategy in decoding
 
-    def __call__(
-        self,
-        key_B: Key[Array, " B"],
-        canvas: Canvas,
-        output: Output,
-        target_BL: Int[Array, "B L"],
-        chosen_BL: Bool[Array, "B L"],
-        *,
-        progress,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+    def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         del target_BL, progress
         filled = write(canvas, chosen_BL, *output.best())
         hidden_BL = choose_some(key_B, canvas.free_BL, canvas.segment_BL)
         return hide(filled, hidden_BL), hidden_BL
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Glat:
     """GLAT's glancing (Qian et al., ACL 2021, section 3.2): shows more target tokens where the prediction was worse.
 
@@ -86,26 +71,18 @@ class Glat:
       start, end: p at the beginning and at the end of the training run, in [0, 1].
     """
 
-    start: float = 0.5
-    end: float = 0.3
+    start: checks.Share = 0.5
+    end: checks.Share = 0.3
 
-    def __post_init__(self):
-        checks.within(0, 1, **checks.fields_of(self, "start", "end"))
+    @property
+    def follows_progress(self) -> bool:
+        return self.start != self.end
 
     def ratio(self, progress: Float[Array, ""] | float) -> Float[Array, ""] | float:
         """The ratio p when a share `progress` of the training run is done."""
         return self.start + (self.end - self.start) * progress
 
-    def __call__(
-        self,
-        key_B: Key[Array, " B"],
-        canvas: Canvas,
-        output: Output,
-        target_BL: Int[Array, "B L"],
-        chosen_BL: Bool[Array, "B L"],
-        *,
-        progress,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+    def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         del chosen_BL
         wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
@@ -115,7 +92,7 @@ class Glat:
         return write(blank, shown_BL, target_BL, blank.score_BL), canvas.free_BL & ~shown_BL
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class SampledUnroll:
     """SUNDAE's unroll (Savinov et al., ICLR 2022, section 3): samples every free position from the model at once.
 
@@ -123,21 +100,9 @@ class SampledUnroll:
       temperature: divisor of the logits before sampling, above 0.
     """
 
-    temperature: float = 1.0
+    temperature: Annotated[float, partial(checks.above, 0, "use Lifted() for the argmax")] = 1.0
 
-    def __post_init__(self):
-        checks.above(0, "use Lifted() for the argmax", **checks.fields_of(self, "temperature"))
-
-    def __call__(
-        self,
-        key_B: Key[Array, " B"],
-        canvas: Canvas,
-        output: Output,
-        target_BL: Int[Array, "B L"],
-        chosen_BL: Bool[Array, "B L"],
-        *,
-        progress,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+    def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
         del target_BL, progress
         sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
         return write(canvas, canvas.free_BL, *sampled), chosen_BL

@@ -6,7 +6,7 @@ figures.
 """
 
 from padir.reporting.page import Section, render
-from padir.reporting.plots import require_matplotlib
+from padir.reporting.tables import require_matplotlib
 from padir.reporting.trace import Step, Trace, render_html, render_text
 
 __all__ = ["Section", "Step", "Trace", "render", "render_html", "render_text", "require_matplotlib"]

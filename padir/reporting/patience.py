@@ -1,4 +1,4 @@
-"""Lines on stderr about work that takes long: a command that is silent for minutes looks as if it had failed."""
+"""Progress of long work on stderr, because a command that is silent for minutes looks as if it had failed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.monitoring
+import rich.console
+import rich.progress
 
 SECONDS = 2.0  # work that takes longer is reported on stderr
 AGAIN = 60.0  # seconds from one line about compiling to the next
@@ -22,14 +24,28 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"  # and this one after i
 _END = b"\0"  # no signal has this number
 
 
+def stop_signals() -> list[signal.Signals]:
+    """SIGINT, SIGTERM and SIGHUP (the terminal is gone), without those that the process ignores (nohup)."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def told(work: str) -> Iterator[None]:
-    """Prints "padir: WORK ..." on stderr if the block takes longer than `SECONDS`."""
-    timer = _timer(lambda: _say(work))
+    """Prints "padir: WORK ..." on stderr if the block takes longer than `SECONDS`, and then ten times less often."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        if not ended.wait(SECONDS):
+            _say(work)
+        while not ended.wait(10 * SECONDS):
+            _say(f"{work}, for {time.monotonic() - began:.0f} s")
+
+    threading.Thread(target=tell, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 def _timer(say: Callable[[], None]) -> threading.Timer:
@@ -46,7 +62,7 @@ def _say(work: str) -> None:
 
 @functools.cache
 def tell_of_compiling() -> None:
-    """Prints a line, from now on, about programs that XLA compiles for longer than `SECONDS`.
+    """From now on, prints a line whenever XLA compiles programs for longer than `SECONDS`.
 
     Several programs within `AGAIN` seconds share one line.
     """
@@ -69,7 +85,7 @@ def tell_of_compiling() -> None:
 
 @contextlib.contextmanager
 def told_of_stopping() -> Iterator[None]:
-    """Prints a line on stderr if the block goes on for longer than `SECONDS` after SIGINT or SIGTERM.
+    """Prints a line on stderr if the block goes on for longer than `SECONDS` after one of `stop_signals`.
 
     Python runs a signal's handler once XLA returns, which may take minutes. The C library writes the signal's number to
     a pipe at once, where a thread waits for it.
@@ -97,6 +113,51 @@ def told_of_stopping() -> Iterator[None]:
 
 def _tell_of_stopping(reader: int) -> None:
     while not (numbers := os.read(reader, 64)).endswith(_END):
-        if {signal.SIGINT, signal.SIGTERM} & set(numbers):
+        if set(stop_signals()) & set(numbers):
             if not select.select([reader], [], [], SECONDS)[0]:
                 _say("stopping, once the step or program that runs has ended")
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, total: int | None, unit: str, *, show: bool = True) -> Iterator[Callable[..., None]]:
+    """Shows how much of some work is done.
+
+    Args:
+      label: name of the work.
+      total: number of items; None if it is unknown, and then only a terminal shows the progress.
+      unit: plural of an item's name.
+      show: False shows nothing.
+
+    Yields:
+      advance(count, fresh=True), to be called with the number of further items that are done; fresh=False marks items
+      from an earlier call, which do not count in the rate.
+    """
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(
+        rich.progress.TextColumn("[bold]{task.description}"),
+        *([] if total is None else [rich.progress.BarColumn()]),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TextColumn("{task.fields[rate]}"),
+        rich.progress.TimeElapsedColumn() if total is None else rich.progress.TimeRemainingColumn(),
+        console=console,
+        disable=not (show and console.is_terminal),
+    ) as bar:
+        task = bar.add_task(label, total=total, rate="")
+        began = told = time.monotonic()
+        done = found = 0
+
+        def advance(count: int, fresh: bool = True) -> None:
+            nonlocal began, done, found, told
+            done += count
+            now = time.monotonic()
+            if not fresh:
+                began, found = now, done
+            rate = (done - found) / max(now - began, 1e-9)
+            bar.update(task, completed=done, rate=f"{rate:,.1f} {unit}/s")
+            if show and total and not console.is_terminal and (now - told > 60 or done == total):
+                told = now
+                left = f", {(total - done) / rate / 60:,.0f} min left" if rate and done < total else ""
+                line = f"{label}: {done:,} of {total:,} {unit}, {rate:,.1f} a second{left}"
+                console.print(line, highlight=False, soft_wrap=True)
+
+        yield advance

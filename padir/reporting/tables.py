@@ -1,13 +1,19 @@
-"""Tables in Markdown and on the terminal."""
+"""Tables in Markdown and on the terminal, and plots with matplotlib.
+
+matplotlib comes with the extra `plot`; it is imported only when something is drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import rich.console
 import rich.table
 import rich.text
 
+from padir.errors import PadirError
 from padir.reporting.trace import printable
 
 
@@ -32,3 +38,37 @@ def show(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> 
         table.add_row(*(rich.text.Text(printable(cell)) for cell in line))
     width = rich.console.Console(width=10_000).measure(table).maximum
     rich.console.Console(width=max(width, rich.console.Console().width)).print(table)
+
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # also distinct to the colour-blind
+
+
+def require_matplotlib() -> None:
+    """Checks that plots can be drawn; called before the work whose results are plotted.
+
+    Raises:
+      PadirError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise PadirError("plots need matplotlib: pip install 'padir[plot]'") from None
+
+
+@contextlib.contextmanager
+def styled_figure(**style: Any) -> Iterator[Any]:
+    """A new matplotlib figure, to be drawn and saved within the context.
+
+    Args:
+      style: matplotlib's rc parameters, with underscores for dots (`font_size=9`).
+
+    Raises:
+      PadirError: matplotlib is not installed.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    chosen: dict[Any, Any] = {name.replace("_", "."): value for name, value in style.items()}
+    with matplotlib.rc_context({"axes.spines.top": False, "axes.spines.right": False, **chosen}):
+        yield Figure(layout="constrained")

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from padir.errors import PadirError
-from padir.reporting.trace_style import STYLE, page
+from padir.reporting.page import STYLE, page
 
 SPACE = "\u2581"  # SentencePiece's sign for a space; it stands at the beginning of a piece
 
@@ -111,8 +111,8 @@ def render_text(trace: Trace) -> str:
 def render_html(traces: Sequence[Trace]) -> str:
     """An HTML page of traces in one file without script or network; light or dark by the system's setting.
 
-    Pieces that changed since the step before are shaded; pieces of low probability are underlined, more strongly for
-    lower ones; hovering over a piece shows its probability and the piece that it replaced.
+    Pieces that changed since the step before are shaded. Pieces of low probability are underlined, more strongly for
+    lower probabilities. Hovering over a piece shows its probability and the piece that it replaced.
     """
     count = "1 sentence" if len(traces) == 1 else f"{len(traces)} sentences"
     articles = "\n".join(_article(number, trace) for number, trace in enumerate(traces, start=1))
@@ -190,7 +190,7 @@ def _visible(piece: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text for a terminal, which would obey control characters: those, line ends and surrogates become U+FFFD.
+    """Text for a terminal: control characters (which a terminal would obey), line ends and surrogates become U+FFFD.
 
     >>> printable("a\\tb\\x1b[2J")
     'a b�[2J'

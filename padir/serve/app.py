@@ -1,33 +1,50 @@
-"""The ASGI application: POST /translate, GET /health, GET /metrics, and the page at /."""
+"""The ASGI application: POST /translate, GET /health, /metrics and /openapi.json, and the page at /.
+
+The page is one self-contained HTML file made of page.html, page.css and page.js.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import dataclasses
+import hashlib
+import html
+import importlib.resources
+import ipaddress
 import json
-import math
+import logging
+import re
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
+from urllib.parse import urlsplit
 
+import msgspec
 from starlette import requests
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from padir.decoding.streaming import TranslatedLine, join_sentences
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
-from padir.serve.connections import KnownHosts
+from padir.reporting.page import STYLE
 from padir.serve.engine import Engine
-from padir.serve.page import CONTENT_SECURITY_POLICY, page
-from padir.serve.request import Options, Refused, Request, read_request
+from padir.serve.messages import Answer, Health, RequestReader, openapi, translated
+from padir.serve.request import Refused, Request
 from padir.text.sentences import Paragraph
 
+_log = logging.getLogger("padir.serve")
+_NUMBER = "X-Request-ID"
 LEFT = 499  # status in the metrics for a client that left and gets no answer
 _PLAIN = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
@@ -41,15 +58,19 @@ def make_app(
     model: str,
     changed: Callable[[Engine], None] = lambda engine: None,
     hosts: Collection[str] = (),
+    origins: Collection[str] = (),
 ) -> Starlette:
     """Makes the application, which starts and closes the engine.
 
     Args:
       model: the model's name in answers and on the page.
       changed: called when the engine is ready, or has failed.
-      hosts: host names that requests may be for, beside "localhost" and numeric addresses.
+      hosts: host names that requests may use, besides "localhost" and numeric addresses.
+      origins: origins of pages that may read answers, such as https://mine.example, or "*".
     """
-    shown = page(engine, model)
+    own = engine.num_steps, engine.top_k, engine.modes, engine.strategies
+    read = RequestReader(engine.limits, engine.most_lengths, *own)
+    shown, described = page(engine, model), openapi(read)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -60,11 +81,11 @@ def make_app(
     async def translate(request: requests.Request) -> Response:
         began, status = time.perf_counter(), 500
         try:
-            asked, results = await _answer(engine, request)
+            asked, results = await _answer(engine, read, request)
             status, seconds = 200, time.perf_counter() - began
             engine.metrics.seconds.observe(seconds)
-            body = await answer_json(model, seconds, [translation_json(result, asked) for result in results])
-            return Response(body, headers=_PLAIN, media_type="application/json")
+            answer = Answer(model, [translated(result, asked) for result in results], seconds)
+            return Response(msgspec.json.encode(answer), headers=_PLAIN, media_type="application/json")
         except _Left:
             status = LEFT
             return Response(status_code=LEFT)
@@ -75,15 +96,11 @@ def make_app(
             engine.metrics.requests.labels(str(status)).inc()
 
     async def health(request: requests.Request) -> Response:
-        languages = {"source": engine.translator.card.source_language, "target": engine.translator.card.target_language}
-        found = {
-            "status": engine.state,
-            "shapes_left": engine.shapes_left,
-            "model": model,
-            "languages": languages,
-        }
+        card = engine.translator.card
+        languages = {"source": card.source_language, "target": card.target_language}
         headers = _PLAIN if engine.ready else _PLAIN | {"Retry-After": "5"}
-        return JSONResponse(found, 200 if engine.ready else 503, headers)
+        found = msgspec.json.encode(Health(engine.state, model, languages))
+        return Response(found, 200 if engine.ready else 503, headers, "application/json")
 
     async def metrics(request: requests.Request) -> Response:
         text, content_type = engine.metrics.text(request.headers.get("accept", ""))
@@ -92,142 +109,35 @@ def make_app(
     async def home(request: requests.Request) -> Response:
         return HTMLResponse(shown, headers=_PLAIN | {"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
-    routes = [
-        Route("/", home),
-        Route("/translate", translate, methods=["POST"]),
-        Route("/health", health),
-        Route("/metrics", metrics),
-    ]
+    async def description(request: requests.Request) -> Response:
+        return Response(described, headers=_PLAIN, media_type="application/json")
+
     handlers: Any = {HTTPException: _no_such_thing, Exception: _our_fault}
-    guards = [Middleware(KnownHosts, names=hosts)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers, middleware=guards)
+    return Starlette(
+        routes=[
+            Route("/", home),
+            Route("/translate", translate, methods=["POST"]),
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/openapi.json", description),
+        ],
+        lifespan=lifespan,
+        exception_handlers=handlers,
+        middleware=[Middleware(Numbered), *_across(origins), Middleware(KnownHosts, names=hosts)],
+    )
 
 
-async def answer_json(model: str, seconds: float, translations: list[dict[str, Any]]) -> bytes:
-    """Writes the answer as JSON, one translation at a time: to write megabytes at once would delay other clients."""
-    written = []
-    for each in translations:
-        written.append(json.dumps(each, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
-        await asyncio.sleep(0)
-    name = json.dumps(model, ensure_ascii=False)
-    return f'{{"model":{name},"translations":[{",".join(written)}],"seconds":{seconds:.6f}}}'.encode()
-
-
-def translation_json(line: TranslatedLine, asked: Request) -> dict[str, Any]:
-    """A translated text as JSON; if the request asks for `split`, the sentences have candidates and traces."""
-    if not asked.split:
-        return _fields(line.translation, asked)
-    plain = Request((), Options(None, None))
-    sentences = [{"source": source, **_fields(result, asked)} for source, result in line.sentences]
-    return {**_fields(line.translation, plain), "sentences": sentences}
-
-
-def _fields(result: Translation, asked: Request) -> dict[str, Any]:
-    """A translation as JSON with finite numbers, and with candidates and trace if the request asks for them."""
-    found: dict[str, Any] = {
-        "text": result.text,
-        "score": _finite(result.score),
-        "length": result.length,
-        "passes": result.passes,
-        "hypotheses": result.hypotheses,
-    }
-    if asked.n_best:
-        found["candidates"] = [
-            {"text": text, "score": _finite(score), "length": length}
-            for (text, score), length in zip(result.candidates, result.candidate_lengths, strict=True)
-        ]
-    if asked.options.trace:
-        found["trace"] = [
-            {"pieces": list(pieces), "log_probs": [None if p is None else _finite(p) for p in log_probs]}
-            for pieces, log_probs in result.trace or ()
-        ]
-    return found
+def _across(origins: Collection[str]) -> list[Middleware]:
+    """Lets pages of other origins read answers (CORS)."""
+    headers: Any = {"allow_headers": ["Content-Type", _NUMBER], "expose_headers": [_NUMBER, "Retry-After"]}
+    allowed = {"allow_origins": origins, "allow_methods": ["POST"]}
+    return [Middleware(CORSMiddleware, **headers, **allowed)] if origins else []
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """An error response as JSON."""
+    """An error response as JSON (`padir.serve.messages.Refusal`)."""
     headers = _PLAIN if retry_after is None else _PLAIN | {"Retry-After": str(retry_after)}
     return JSONResponse({"error": message, "status": status}, status, headers)
-
-
-async def _answer(engine: Engine, request: requests.Request) -> tuple[Request, list[TranslatedLine]]:
-    """Reads a request and waits for its translations, or until its time is up or its client has left.
-
-    Raises:
-      PadirError: the request is refused (`Refused`), or the options do not fit the model.
-      _Left: the client has left.
-    """
-    limits, deadline = engine.limits, time.monotonic() + engine.limits.timeout
-    _check_type(request)
-    try:
-        async with asyncio.timeout(limits.timeout):
-            body = await _body(request, limits.max_body)
-    except TimeoutError:
-        raise Refused(408, f"the request did not arrive within {limits.timeout:g} s: send it faster") from None
-    except requests.ClientDisconnect:
-        raise _Left from None
-    asked = read_request(body, limits, engine.defaults)
-    card = engine.translator.card
-    paragraphs = [
-        Paragraph.split(text, card.source_language) if asked.split else Paragraph.whole(text) for text in asked.texts
-    ]
-    sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
-    if len(sentences) > limits.max_sentences:
-        expected = f"a request has at most {limits.max_sentences} sentences"
-        raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
-    request_of_sentences = dataclasses.replace(asked, texts=sentences)
-    futures = await asyncio.to_thread(engine.submit, request_of_sentences)  # tokenising takes a while
-    answer = asyncio.ensure_future(_all(futures))
-    left = asyncio.ensure_future(_until_left(request))
-    try:
-        left_over = max(0.0, deadline - time.monotonic())
-        done, _ = await asyncio.wait({answer, left}, timeout=left_over, return_when=asyncio.FIRST_COMPLETED)
-        if answer in done:
-            return asked, join_sentences(asked.texts, paragraphs, answer.result(), card.target_language)
-        if left in done:
-            raise _Left
-        raise Refused(504, f"the translation took more than {limits.timeout:g} s: try fewer sentences, or later")
-    finally:  # translations that nobody waits for are cancelled
-        left.cancel()
-        answer.cancel()
-        for future in futures:
-            future.cancel()
-
-
-def _check_type(request: requests.Request) -> None:
-    """Refuses content types other than JSON, which any web page could send without the browser's permission check."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(415, "the content type must be application/json: set the header, and send JSON")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "the body must not be compressed: send plain JSON")
-
-
-async def _body(request: requests.Request, most: int) -> bytes:
-    """Reads the body of a request, and refuses more than `most` bytes.
-
-    Raises:
-      Refused: 413 if the body is larger.
-    """
-    problem = Refused(413, f"a request has at most {most:,} bytes: send several requests")
-    declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared) > most:
-        raise problem
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise problem
-    return bytes(body)
-
-
-async def _all(futures: list[Future[Translation]]) -> list[Translation]:
-    return [await asyncio.wrap_future(future) for future in futures]
-
-
-async def _until_left(request: requests.Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _no_such_thing(request: requests.Request, error: Exception) -> Response:
@@ -238,9 +148,190 @@ async def _no_such_thing(request: requests.Request, error: Exception) -> Respons
 
 
 async def _our_fault(request: requests.Request, error: Exception) -> Response:
-    return refusal(500, "internal server error: see the server's log")
+    number = request.scope["state"][_NUMBER]
+    _log.error("request %s failed", number)
+    response = refusal(500, "internal server error: see the server's log")
+    response.headers[_NUMBER] = number  # the handler stands outside of all middleware
+    return response
 
 
-def _finite(number: float) -> float:
-    """Replaces infinity, which JSON does not have, by a very large number."""
-    return number if math.isfinite(number) else math.copysign(1e30, number)
+async def _answer(
+    engine: Engine, read: RequestReader, request: requests.Request
+) -> tuple[Request, list[TranslatedLine]]:
+    """Reads a request and waits for its translations, or until its time is up or its client has left.
+
+    Raises:
+      PadirError: the request is refused (`Refused`), or the options do not fit the model.
+      _Left: the client has left.
+    """
+    limits, deadline = engine.limits, engine.clock() + engine.limits.timeout
+    _check_type(request)
+    try:
+        async with asyncio.timeout(limits.timeout):
+            body = await _body(request, limits.max_body)
+    except TimeoutError:
+        raise Refused(408, f"the request did not arrive within {limits.timeout:g} s: send it faster") from None
+    except requests.ClientDisconnect:
+        raise _Left from None
+    asked, card = read(body), engine.translator.card
+    paragraphs = [
+        Paragraph.split(text, card.source_language) if asked.split else Paragraph.whole(text) for text in asked.texts
+    ]
+    sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
+    if len(sentences) > limits.max_sentences:
+        expected = f"a request has at most {limits.max_sentences} sentences"
+        raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
+    request_of_sentences = dataclasses.replace(asked, texts=sentences)
+    futures = await asyncio.to_thread(engine.submit, request_of_sentences)  # tokenising takes a while
+    results = await _results(engine, request, futures, deadline)
+    return asked, join_sentences(asked.texts, paragraphs, results, card.target_language)
+
+
+async def _body(request: requests.Request, most: int) -> bytes:
+    """Reads the body of a request; refuses more than `most` bytes with status 413, as soon as they are announced."""
+    body, declared = bytearray(), request.headers.get("content-length", "0")
+    too_large = not declared.isdecimal() or int(declared) > most
+    if not too_large:
+        async for chunk in request.stream():
+            body += chunk
+            if too_large := len(body) > most:
+                break
+    if too_large:
+        raise Refused(413, f"a request must have at most {most:,} bytes: send several requests")
+    return bytes(body)
+
+
+async def _results(
+    engine: Engine, request: requests.Request, futures: Sequence[Future[Translation]], deadline: float
+) -> list[Translation]:
+    """Waits for all translations, until the engine's clock says `deadline`; cancels them if nobody waits any more."""
+    answer, left = asyncio.ensure_future(_all(futures)), asyncio.ensure_future(_until_left(request))
+    try:
+        while (left_over := deadline - engine.clock()) > 0:  # the clock stands still while a program is compiled
+            await asyncio.wait({answer, left}, timeout=max(left_over, 0.05), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if left.done():
+                raise _Left
+        expected = f"the translation took more than {engine.limits.timeout:g} s"
+        raise Refused(504, f"{expected}: send fewer sentences, or try again later")
+    finally:
+        left.cancel()
+        answer.cancel()
+        for future in futures:
+            future.cancel()
+
+
+async def _all(futures: Sequence[Future[Translation]]) -> list[Translation]:
+    return [await asyncio.wrap_future(future) for future in futures]
+
+
+async def _until_left(request: requests.Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check_type(request: requests.Request) -> None:
+    """Refuses content types other than JSON, which web pages could send without the browser's permission check."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "the content type must be application/json: set the header, and send JSON")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "the body must not be compressed: send plain JSON")
+
+
+class Numbered:
+    """ASGI middleware that gives each request an id, the client's own or a random one, and each answer its header."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def numbered(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[_NUMBER] = number
+            await send(message)
+
+        given = Headers(scope=scope).get(_NUMBER, "") if scope["type"] == "http" else ""
+        number = given if re.fullmatch(r"[\w.:-]{1,64}", given, re.ASCII) else secrets.token_hex(8)
+        scope.setdefault("state", {})[_NUMBER] = number
+        await self.app(scope, receive, numbered)
+
+
+class KnownHosts:
+    """ASGI middleware that refuses requests for host names that the server does not know.
+
+    A web page can lead a browser to this server under the page's own host name (DNS rebinding), and could then read the
+    answers. Numeric addresses are accepted, because no page can own them; `TrustedHostMiddleware` has no rule for them.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]):
+        self.app, self.names = app, frozenset(name.lower() for name in ("localhost", *names))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+        refused = refusal(421, "the server does not answer under this host name: start it with allowed_hosts=NAME")
+        await (self.app if is_known(host, self.names) else refused)(scope, receive, send)
+
+
+def is_known(host: str, names: Collection[str]) -> bool:
+    """True for a Host header without a name, with a numeric address, or with one of the names; the port is ignored.
+
+    >>> is_known("[::1]:8000", ()), is_known("evil.example:8000", ("localhost",))
+    (True, False)
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if not host or name in names:
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+EXAMPLES = {
+    "de": (
+        "Wo ist der Bahnhof?",
+        "Ich habe heute leider keine Zeit.",
+        "Kannst du mir bitte morgen beim Umzug helfen?",
+    )
+}
+_FILES = importlib.resources.files("padir.serve")
+_STYLE = STYLE + (_FILES / "page.css").read_text(encoding="utf-8")
+_SCRIPT = (_FILES / "page.js").read_text(encoding="utf-8")
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# The browser may use only this script and this style sheet, and send requests to this server alone.
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; script-src {_hashed(_SCRIPT)}; style-src {_hashed(_STYLE)}; connect-src 'self';"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def page(engine: Engine, model: str) -> str:
+    """Makes the page of a model as HTML."""
+    card, limits = engine.translator.card, engine.limits
+    settings = {
+        "model": model,
+        "source": card.source_language,
+        "target": card.target_language,
+        "causal": card.config.causal,
+        "num_steps": engine.num_steps,
+        "top_k": engine.top_k,
+        "max_steps": limits.max_steps,
+        "max_lengths": engine.most_lengths,
+        "examples": EXAMPLES.get(card.source_language, ()),
+    }
+    filled = {
+        "MODEL": html.escape(model),
+        "STYLE": _STYLE,
+        "SCRIPT": _SCRIPT,
+        # Only "<" can begin a tag that ends the script element.
+        "SETTINGS": json.dumps(settings).replace("<", "\\u003c"),
+    }
+    return re.sub("%([A-Z]+)%", lambda place: filled[place[1]], (_FILES / "page.html").read_text(encoding="utf-8"))

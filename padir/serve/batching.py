@@ -2,14 +2,18 @@
 
 1. A job waits in the group of its key, for a short window or until its group fills a batch.
 2. The thread takes the group whose first job has waited longest, and runs a batch of it; meanwhile other jobs gather.
-3. A job that is cancelled while it waits leaves the queue and costs nothing.
-4. While no job waits, the thread does a piece of its spare work, if there is any.
+3. A batch that has to compile a program says so (`Batcher.hand_over`). Another thread then runs batches of keys that
+   have run before; batches of new keys wait, so that one program is compiled at a time.
+4. A job that is cancelled while it waits leaves the queue and costs nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -35,12 +39,13 @@ class _Job:
 
 
 class Batcher:
-    """Runs jobs in batches of equal keys, in one thread.
+    """Runs jobs in batches of equal keys, in one thread and in those of batches that were handed over.
 
     Args:
-      run: function from (key, works) to one result for each work; only the thread calls it. After an exception the jobs
+      run: function from (key, works) to one result for each work; these threads call it. After an exception the jobs
         of the batch run again one by one, so that only the failed job gets the exception.
-      max_batch: maximum number of jobs in a batch.
+      sizes: function from a key to the increasing sizes of its batches. A batch gets the largest size of which the
+        waiting jobs fill more than half.
       max_wait: seconds that a job waits for other jobs of its key.
       max_queue: maximum number of waiting jobs.
       clock: function that returns the time in seconds; tests replace it.
@@ -50,33 +55,59 @@ class Batcher:
         self,
         run: Callable[[Any, list[Any]], Sequence[Any]],
         *,
-        max_batch: int,
+        sizes: Callable[[Any], Sequence[int]],
         max_wait: float,
         max_queue: int,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._run, self._clock = run, clock
-        self._max_batch, self._max_wait, self._max_queue = max_batch, max_wait, max_queue
+        self._sizes, self._max_wait, self._max_queue = sizes, max_wait, max_queue
         self._groups: dict[Hashable, dict[_Job, None]] = {}  # jobs in order of arrival; no group is empty
         self._waiting = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._batch = threading.local()  # its `key` is that of the thread's batch
+        self._slow: set[Hashable] = set()  # keys whose batch was handed over
+        self.known: set[Hashable] = set()  # keys whose batches need no further program
 
-    def start(self, prepare: Callable[[], None] = lambda: None, spare: Callable[[], bool] = lambda: False) -> None:
-        """Starts the thread.
-
-        Args:
-          prepare: called before the first job.
-          spare: called while no job waits, as long as it returns True for more work to do.
-        """
+    def start(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Starts the thread, which calls `prepare` before the first job."""
 
         def work() -> None:
             prepare()
-            self._loop(spare)
+            self._work()
 
-        self._thread = threading.Thread(target=work, name="padir-batches", daemon=True)
-        self._thread.start()
+        self._begin(work)
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="padir-batches", daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        thread.start()
+
+    def _work(self) -> None:
+        """Runs batches until the queue is closed and empty, or until a batch was handed over."""
+        while (batch := self._next_batch()) is not None:
+            self._batch.key = batch[0]
+            self._answer(*batch)
+            with self._changed:
+                self.known.add(batch[0])
+                if batch[0] in self._slow:
+                    self._slow.remove(batch[0])
+                    self._changed.notify_all()
+                    return
+
+    def hand_over(self) -> None:
+        """Lets another thread run the batches of known keys, while the batch of this thread goes on."""
+        key = getattr(self._batch, "key", None)
+        with self._changed:
+            if key is None or key in self._slow:
+                return
+            self._slow.add(key)
+            self._begin(self._work)
+        if sys.platform == "linux":  # where a thread has a priority of its own; this one ends with its batch
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
     @property
     def waiting(self) -> int:
@@ -106,12 +137,12 @@ class Batcher:
         return futures
 
     def close(self) -> None:
-        """Refuses further jobs, runs those that wait, and ends the thread."""
+        """Refuses further jobs, runs the waiting jobs, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        while alive := [thread for thread in self._threads if thread.is_alive()]:
+            alive[0].join()
 
     def _take_out(self, key: Hashable, job: _Job) -> None:
         """Removes a cancelled job from its group; a job that has run is in no group."""
@@ -121,23 +152,15 @@ class Batcher:
                 if not self._groups[key]:
                     del self._groups[key]
 
-    def _loop(self, spare: Callable[[], bool]) -> None:
-        more = True  # False once all spare work is done
-        while (batch := self._next_batch(idle=more)) is not None:
-            key, jobs = batch
-            if jobs:
-                self._answer(key, jobs)
-            else:
-                more = spare()
-
-    def _next_batch(self, idle: bool) -> tuple[Hashable, list[_Job]] | None:
-        """Waits for the next batch; None if closed and empty. With `idle`, returns no jobs as soon as none wait."""
+    def _next_batch(self) -> tuple[Hashable, list[_Job]] | None:
+        """Waits for the next batch; None if closed and empty."""
         with self._changed:
             while True:
                 key, seconds = self._ripe()
                 if key is not None:
                     group = self._groups[key]
-                    taken = list(itertools.islice(group, self._max_batch))
+                    most = next(size for size in reversed(self._sizes(key)) if len(group) > size // 2)
+                    taken = list(itertools.islice(group, most))
                     for job in taken:
                         del group[job]
                     if not group:
@@ -147,23 +170,22 @@ class Batcher:
                     taken = [job for job in taken if job.future.set_running_or_notify_cancel()]
                     if taken:
                         return key, taken
-                elif self._closed:
+                elif self._closed and not self._groups:
                     return None
-                elif idle and not self._groups:
-                    return None, []
                 else:
                     self._changed.wait(seconds)
 
     def _ripe(self) -> tuple[Hashable | None, float | None]:
-        """(key of the next batch, 0), or else (None, seconds to wait); None seconds wait for another job."""
-        if not self._groups:
+        """(key of the next batch, 0) or, if no batch is ready, (None, seconds to wait or None without jobs)."""
+        able = self.known - self._slow if self._slow else {*self._groups}
+        first = {key: next(iter(group)).since for key, group in self._groups.items() if key in able}
+        if not first:
             return None, None
-        first = {key: next(iter(group)).since for key, group in self._groups.items()}
         oldest = min(first, key=first.__getitem__)
         left = first[oldest] + self._max_wait - self._clock()
         if left <= 0 or self._closed:
             return oldest, 0.0
-        full = [key for key, group in self._groups.items() if len(group) >= self._max_batch]
+        full = [key for key in first if len(self._groups[key]) >= self._sizes(key)[-1]]
         return (min(full, key=first.__getitem__), 0.0) if full else (None, left)
 
     def _answer(self, key: Hashable, jobs: list[_Job]) -> None:

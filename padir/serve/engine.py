@@ -1,37 +1,50 @@
-"""The engine of the server: takes sentences, batches them with those of other clients, gives futures."""
+"""The engine of the server: batches the sentences of all clients, and returns futures of their translations."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from padir import checks
+import jax.monitoring
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import Decoding
-from padir.decoding.pipeline import PROGRAMS, Pipeline, RefiningPipeline
-from padir.decoding.program_cache import SHARE
-from padir.decoding.refine_batch import BUCKET
+from padir.decoding.options import MODES, Decoding
+from padir.decoding.pipeline import Pipeline, RefiningPipeline
+from padir.decoding.refine_batch import padded_length
 from padir.decoding.translation import EMPTY_LINE, Translation
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher, Closed, QueueFull
-from padir.serve.metrics import Metrics
-from padir.serve.request import Limits, Options, Refused, Request
-from padir.serve.warm_up import Shape, candidate_counts, compile_shape, usual_shapes
-from padir.text.ids import round_up
+from padir.serve.request import Limits, Refused, Request
+from padir.text.ids import EOS, round_up
 
 _log = logging.getLogger("padir.serve")
+
+_WINDOW = 0.005  # seconds that a sentence waits for others of about its length
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Key(NamedTuple):
     """Batch key: sentences with the same padded source length in tokens and the same options may share a batch."""
 
     source_length: int
-    options: Options
+    num_steps: int | None
+    top_k: int | None
+    trace: bool = False
+    mode: str | None = None
+    strategy: str | None = None
 
 
 class QueuedSentence(NamedTuple):
@@ -48,21 +61,20 @@ class QueuedSentence(NamedTuple):
 
 
 class Engine:
-    """A translator with a queue, whose one thread uses the model.
+    """A translator with a queue, whose thread uses the model.
 
-    A sentence gets the translation that `Translator.translate` gives it with the same options, at any place in any
-    request and whatever other sentences share its batch; scores may differ in the last bits. With `Decoding.shortlist`
-    the translation depends on the other sentences.
+    A sentence gets the same translation as from `Translator.translate` with the same options, whatever other sentences
+    share its request or batch. Scores may differ in the last bits. With `Decoding.shortlist`, the translation depends
+    on the other sentences.
 
-    The engine takes requests as soon as the commonest shapes are compiled (`padir.serve.warm_up`); it compiles the
-    other shapes, one at a time, while nothing waits.
+    Arrays have few, coarse shapes, because a program takes long to compile. The programs for single sentences
+    of up to 32 tokens are compiled before the first request, all other programs when a request needs them.
 
     Args:
       translator: the model.
       decoding: the defaults of requests; batches have up to `batch_size` sentences.
       limits: limits of requests and of the queue.
-      max_wait: seconds that a sentence waits for others of about its length.
-      warm_up: longest source, in tokens, to compile for at the start; 0: compile nothing.
+      warm_up: longest source, in tokens, whose programs are compiled before the first request.
 
     Raises:
       PadirError: the options do not fit the model or exceed the limits, or the model cannot predict lengths.
@@ -74,59 +86,81 @@ class Engine:
         decoding: Decoding,
         limits: Limits = Limits(),  # noqa: B008
         *,
-        max_wait: float = 0.005,
         warm_up: int = 32,
     ):
-        self.translator, self.limits = translator, limits
+        self.translator, self.limits, self.warm_up = translator, limits, warm_up
         self.decoding = translator.resolved(decoding)
-        self.causal = translator.card.config.causal
-        if not 0 <= max_wait <= limits.timeout:
-            raise PadirError("max_wait", f"in 0 .. {limits.timeout:g} seconds (timeout)", max_wait)
-        checks.at_least(0, warm_up=warm_up)
-        if not self.causal:
-            self._check_lengths(decoding.lengths.top_k)
-            self._check_default(decoding)
-        self.defaults = Options(None, None) if self.causal else Options(decoding.num_steps, decoding.lengths.top_k)
-        self.metrics = Metrics()
+        self.num_steps: int | None = None  # defaults of requests; None for an autoregressive model
+        self.top_k: int | None = None
+        self.most_lengths, self._counts = 1, ()
+        self._lengths = row_lengths(translator.card.config)
+        self.modes = sorted(filter(self._works, MODES), key=lambda mode: mode != self.decoding.mode)
+        self.strategies: list[str] = []
+        if "refine" in self.modes:
+            self._take_defaults(decoding.changed(mode="refine"), translator.card.config)
+            self.strategies = [name for name in STRATEGIES if self._works("refine", name)]
+        self._sizes = tuple(sorted({1, min(8, decoding.batch_size), decoding.batch_size}))
+        self.metrics, self.clock = Metrics(), working_time()
         self.state = "stopped"
         self.failure: Exception | None = None
-        lengths = decoding.lengths
-        self._counts = candidate_counts(lengths.top_k, limits.max_lengths, len(lengths.offsets) * lengths.draws)
-        self._left = usual_shapes(translator.card.config, decoding.batch_size, warm_up)
-        self._batcher = Batcher(self._run, max_batch=decoding.batch_size, max_wait=max_wait, max_queue=limits.max_queue)
-        self.metrics.watch(lambda: self._batcher.waiting, lambda: self.ready, lambda: self.shapes_left)
+        self._batcher = Batcher(self._run, sizes=self._batch_sizes, max_wait=_WINDOW, max_queue=limits.max_queue)
+        self.metrics.waiting.set_function(lambda: self._batcher.waiting)
+        self.metrics.ready.set_function(lambda: self.ready)
+
+    def _take_defaults(self, decoding: Decoding, config: ModelConfig) -> None:
+        """Takes the defaults of requests to a model that refines drafts, and checks them."""
+        if config.length_head == "oracle":
+            raise PadirError("the model's length head is 'oracle', which needs given lengths: serve another model")
+        limits = self.limits
+        self.most_lengths = min(limits.max_lengths, config.max_length) if config.readout.sized_by_target else 1
+        self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
+        for name, value, most in (
+            ("num_steps", decoding.num_steps, limits.max_steps),
+            ("top_k", decoding.top_k, self.most_lengths),
+            ("draws", decoding.draws, limits.max_lengths),
+        ):
+            if value > most:
+                raise PadirError(name, f"at most {most}, the limit of requests", value)
+        # Whatever top_k clients set, a batch is filled up to one of few numbers of candidates.
+        counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
+        self._counts = tuple(sorted(count * decoding.draws for count in counts))
+
+    def _works(self, mode: str, strategy: str | None = None) -> bool:
+        try:
+            self.translator.resolved(self._changed(mode, strategy))
+        except PadirError:
+            return False
+        return True
+
+    def _changed(self, mode: str | None, strategy: str | None) -> Decoding:
+        """The server's decoding options with another mode and strategy; None leaves them as they are."""
+        changes: Any = {"mode": mode or self.decoding.mode, **({"strategy": strategy} if strategy else {})}
+        return self.decoding.changed(**changes)
 
     @property
     def ready(self) -> bool:
         """True if the engine takes requests."""
         return self.state == "ready"
 
-    @property
-    def shapes_left(self) -> int:
-        """Number of shapes of the warm-up that are not compiled yet."""
-        return len(self._left)
-
     def start(self, changed: Callable[[Engine], None] = lambda engine: None) -> None:
-        """Starts the thread, which compiles; then calls `changed`, as the engine is ready or has a `failure`."""
+        """Starts the thread, which warms up and then calls `changed`: the engine is ready or has a `failure`."""
         self.state = "warming up"
 
         def prepare() -> None:
             try:
-                while self._left and self._left[0].is_first:
-                    self._compile(self._left[0])
-                    del self._left[0]
-                    if self.state == "stopping":
-                        return
+                self._compile()
+                if self.state == "stopping":
+                    return
                 self.state = "ready"
             except Exception as error:
                 _log.exception("the warm-up failed")
                 self.state, self.failure = "failed", error
             changed(self)
 
-        self._batcher.start(prepare, self._compile_next)
+        self._batcher.start(prepare)
 
     def close(self) -> None:
-        """Refuses further requests, answers those that wait, and ends the thread."""
+        """Refuses further requests, answers the waiting requests, and ends the thread."""
         self.state = "stopping"
         self._batcher.close()
         self.state = "stopped"
@@ -139,62 +173,53 @@ class Engine:
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
-        if request.options.top_k is not None:
-            self._check_lengths(request.options.top_k)
-        sources, truncated = self.translator.loaded.source_tokens(request.texts, truncate=True)
+        if (mode := request.mode or self.decoding.mode) != "refine" and self.num_steps is not None:
+            plain = (self.num_steps, self.top_k, 0, False, None)
+            if (request.num_steps, request.top_k, request.n_best, request.trace, request.strategy) != plain:
+                raise Refused(422, f"the mode {mode!r} takes only text and split: leave the other fields out")
+            request = dataclasses.replace(request, num_steps=None, top_k=None)
+        loaded = self.translator.loaded
+        sources, truncated = loaded.source_tokens(request.texts, truncate=True)
         if truncated:
-            raise Refused(
-                422,
-                f"sentence {min(truncated) + 1} has more than the {self.translator.loaded.longest_source} tokens"
-                " that the model takes: split it",
+            number, most = min(truncated) + 1, loaded.longest_source
+            raise Refused(422, f"sentence {number} has more than the {most} tokens that the model takes: split it")
+        own = request.num_steps, request.top_k, request.trace, request.mode, request.strategy
+        jobs = {
+            number: (
+                Key(padded_length(len(source), self._lengths), *own),
+                QueuedSentence(text, source, request.n_best),
             )
-        full = [number for number, text in enumerate(request.texts) if text.strip()]
-        jobs = [
-            (
-                Key(round_up(len(sources[number]), BUCKET), request.options),
-                QueuedSentence(request.texts[number], sources[number], request.n_best),
-            )
-            for number in full
-        ]
+            for number, (text, source) in enumerate(zip(request.texts, sources, strict=True))
+            if text.strip()
+        }
         try:
-            submitted = dict(zip(full, self._batcher.submit(jobs), strict=True))
+            submitted = dict(zip(jobs, self._batcher.submit([*jobs.values()]), strict=True))
         except QueueFull as error:
             raise Refused(429, f"the server is busy: {error}; try again later", retry_after=1) from None
         except Closed:
-            raise Refused(503, "the server is stopping: try another one, or later", retry_after=5) from None
+            raise Refused(
+                503, "the server is stopping: try another server, or try again later", retry_after=5
+            ) from None
         return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
 
-    def _check_lengths(self, top_k: int) -> None:
-        """Refuses more lengths than the model's length head gives."""
-        config = self.translator.card.config
-        if config.length_head == "oracle":
-            raise PadirError("the model's length head is 'oracle', which must be given lengths: serve another model")
-        most = config.max_length if config.length_head == "token" else 1
-        if top_k > most:
-            raise Refused(422, f"the model gives {most} lengths, got top_k={top_k}: try fewer")
+    def _batch_sizes(self, key: Key) -> tuple[int, ...]:
+        """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program."""
+        return (1,) if key.trace else self._sizes
 
-    def _check_default(self, decoding: Decoding) -> None:
-        """Refuses defaults above the limits of requests."""
-        for name, value, most in (
-            ("num_steps", decoding.num_steps, self.limits.max_steps),
-            ("top_k", decoding.lengths.top_k, self.limits.max_lengths),
-        ):
-            if value > most:
-                raise PadirError(name, f"at most {most}, the limit of requests", value, "raise the limit")
-
-    def _pipeline(self, options: Options, n_best: int) -> Pipeline:
-        if options.num_steps is None or options.top_k is None:
-            return self.translator.pipeline(self.decoding)
-        lengths = dataclasses.replace(self.decoding.lengths, top_k=options.top_k)
-        decoding = dataclasses.replace(self.decoding, num_steps=options.num_steps, lengths=lengths, n_best=n_best)
-        pipeline = self.translator.pipeline(decoding, trace=options.trace)
-        assert isinstance(pipeline, RefiningPipeline)
-        return dataclasses.replace(pipeline, counts=self._counts)
+    def _pipeline(self, key: Key, n_best: int) -> Pipeline:
+        decoding = self._changed(key.mode, key.strategy)
+        if key.num_steps is not None and key.top_k is not None:
+            decoding = decoding.changed(num_steps=key.num_steps, top_k=key.top_k, n_best=n_best)
+        pipeline = self.translator.pipeline(decoding, trace=key.trace)
+        if isinstance(pipeline, RefiningPipeline):
+            return dataclasses.replace(pipeline, counts=self._counts, lengths=self._lengths)
+        return dataclasses.replace(pipeline, lengths=self._lengths)
 
     def _run(self, key: Key, sentences: list[QueuedSentence]) -> list[Translation]:
         """Translates a batch."""
+        _compiling.tell = self._batcher.hand_over
         began = time.perf_counter()
-        pipeline = self._pipeline(key.options, max(sentence.n_best for sentence in sentences))
+        pipeline = self._pipeline(key, max(sentence.n_best for sentence in sentences))
         texts, tokens, _ = zip(*sentences, strict=True)
         results = pipeline.run(SourceBatch(texts, tokens))
         self.metrics.batch_sentences.observe(len(sentences))
@@ -210,23 +235,94 @@ class Engine:
             for each, result in zip(sentences, results, strict=True)
         ]
 
-    def _compile_next(self) -> bool:
-        """Compiles one more shape of the warm-up; False if no shape is left, or no room for more programs."""
-        if not self._left or not self.ready:
-            return False
-        try:
-            if PROGRAMS.share() < 2 / 3 * SHARE:  # requests of other shapes need programs, too
-                self._compile(self._left[0])
-                del self._left[0]
-                return True
-            _log.warning("the process has no room for more programs: %d shapes are left out", len(self._left))
-        except Exception:  # a request of that shape will fail, too, and its answer will say so
-            _log.exception("the warm-up ended at %s", self._left[0])
-        self._left.clear()
-        return False
+    def _compile(self) -> None:
+        """Translates made-up sentences, with and without a trace."""
+        card, loaded = self.translator.card, self.translator.loaded
+        refines = self.decoding.mode == "refine"
+        prefix, piece = [card.ids.length] if card.config.length_token else [], card.ids.first_regular
+        for shorter, length in itertools.pairwise((0, *self._lengths)):
+            if shorter >= self.warm_up:
+                return
+            # Somewhat longer than the shorter rows, so that the translation is not longer than this row.
+            count = shorter + max(1, (length - shorter) // 4)
+            pieces = [piece] * min(count, loaded.longest_source)
+            batch = SourceBatch([loaded.tokenizer.decode(pieces)], [[*prefix, *pieces, EOS]])
+            for trace in (False, True) if refines else (False,):
+                if self.state == "stopping":
+                    return
+                key = Key(length, *((self.num_steps, self.top_k) if refines else (None, None)), trace)
+                self._pipeline(key, 0).run(batch)
+                self._batcher.known.add(key)
 
-    def _compile(self, shape: Shape) -> None:
-        compile_shape(self._pipeline(dataclasses.replace(self.defaults, trace=shape.trace), 0), shape)
+
+def row_lengths(config: ModelConfig) -> tuple[int, ...]:
+    """Lengths that rows are padded to: powers of two from 16, and the longest source.
+
+    >>> row_lengths(ModelConfig(max_length=80))
+    (16, 32, 64, 88)
+    """
+    longest = round_up(config.max_length + config.length_token, 8)
+    return (*(16 << n for n in range(longest.bit_length()) if 16 << n < longest), longest)
+
+
+class Metrics:
+    """Counters and histograms of one server for Prometheus, in a registry of their own."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+
+        def made(kind: Callable[..., Any], name: str, what: str, **more: Any) -> Any:
+            return kind(f"padir_{name}", what, registry=self.registry, **more)
+
+        about = "Requests of POST /translate, by HTTP status (499: the client left)"
+        self.requests: Counter = made(Counter, "requests", about, labelnames=["status"])
+        about = "Seconds from a successful request to its answer"
+        self.seconds: Histogram = made(Histogram, "request_seconds", about, buckets=_SECONDS)
+        self.sentences: Counter = made(Counter, "sentences", "Sentences translated")
+        self.passes: Counter = made(Counter, "passes", "Decoder passes that the translations took")
+        about = "Sentences that were translated together"
+        self.batch_sentences: Histogram = made(Histogram, "batch_sentences", about, buckets=_SENTENCES)
+        about = "Seconds that the model took to translate a batch"
+        self.batch_seconds: Histogram = made(Histogram, "batch_seconds", about, buckets=_SECONDS)
+        self.ready: Gauge = made(Gauge, "ready", "1 if the server is warmed up and takes requests")
+        self.waiting: Gauge = made(Gauge, "queue_sentences", "Sentences that wait for a batch")
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """The metrics in the text format that a client accepts, and the format's content type."""
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # the version in the header is no number
+            encoder, content_type = choose_encoder("")
+        return encoder(self.registry), content_type
+
+    def total(self, name: str) -> int:
+        """Sum of a counter, such as "sentences", over its labels."""
+        return int(sum(s.value for m in self.registry.collect() for s in m.samples if s.name == f"padir_{name}_total"))
+
+
+_compiling = threading.local()  # its `tell` is called when the thread begins to compile a program
+
+
+@functools.cache
+def working_time() -> Callable[[], float]:
+    """A clock, in seconds, that stands still while a program is compiled in any thread of this process."""
+    depth = 0  # stages of compiling under way
+    stood, since = 0.0, 0.0  # seconds of earlier stops, and the time at which the present one began
+
+    def begins(event: str, *_: Any, **__: Any) -> None:
+        nonlocal depth, since
+        if event.startswith("/jax/core/compile/"):
+            getattr(_compiling, "tell", lambda: None)()
+            depth, since = depth + 1, since if depth else time.monotonic()
+
+    def ends(event: str, *_: Any, **__: Any) -> None:
+        nonlocal depth, stood
+        if event.startswith("/jax/core/compile/") and depth:
+            stood, depth = stood + (time.monotonic() - since if depth == 1 else 0.0), depth - 1
+
+    jax.monitoring.register_scalar_listener(begins)
+    jax.monitoring.register_event_duration_secs_listener(ends)
+    return lambda: (since if depth else time.monotonic()) - stood
 
 
 def _nothing() -> Future[Translation]:

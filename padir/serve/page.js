@@ -197,35 +197,41 @@
     const found = answer.translations[0];
     $("result").hidden = false;
     $("output").textContent = found.text || "\u2026";
-    const figures = [plural(found.passes, "pass", "passes")];
-    if (!settings.causal) figures.push(`${plural(found.hypotheses, "length")} tried`);
-    figures.push(plural(found.length, "token"));
+    const figures = found.passes ? [plural(found.passes, "pass", "passes")] : [];  // blanks that JavaScript does not trim
+    if (found.passes && !settings.causal) figures.push(`${plural(found.hypotheses, "length")} tried`);
+    if (found.passes) figures.push(plural(found.length, "token"));
     figures.push(`${Math.round(1000 * answer.seconds)} ms in the server, ${Math.round(milliseconds)} ms in all`);
     $("figures").textContent = figures.join(" \u00b7 ");
     listSentences(found.sentences);
     choose(found.sentences, 0);
   };
 
+  /** Hides a result that belongs to another text. */
+  const clear = () => {
+    setPlaying(false);
+    $("result").hidden = true;
+  };
+
   const complain = (message) => {
     $("problem").textContent = message;
     $("problem").hidden = !message;
-    if (message) {
-      setPlaying(false);
-      $("result").hidden = true;  // it belongs to another text
-    }
+    if (message) clear();
   };
 
   const translate = async () => {
     if (!$("form").reportValidity()) return;
     asking?.abort();
+    if (!$("text").value.trim()) return complain("Type a sentence first.");
     const mine = (asking = new AbortController());
     const body = { text: $("text").value, split: true };
     if (!settings.causal) {
+      body.mode = "refine";
       body.num_steps = $("num_steps").valueAsNumber;
       body.top_k = body.n_best = $("top_k").valueAsNumber;
       body.trace = true;
     }
     complain("");
+    clear();
     $("go").setAttribute("aria-busy", "true");
     const began = performance.now();
     clearTimeout(patience);
@@ -258,7 +264,6 @@
       : `The model ${settings.model} drafts all words at once, then refines its draft.`);
   $("text-label").textContent = `${language(settings.source)} text`;
   $("text").lang = settings.source;
-  $("text").maxLength = settings.max_characters;
   $("output").lang = $("stage").lang = settings.target;
   if (settings.causal) document.querySelectorAll(".refining").forEach((each) => (each.hidden = true));
   for (const [id, value, most] of [
@@ -274,6 +279,7 @@
     button.type = "button";
     button.lang = settings.source;
     button.addEventListener("click", () => {
+      if ($("text").value !== example) clear();
       $("text").value = example;
       translate();
     });
@@ -290,6 +296,7 @@
       translate();
     }
   });
+  $("text").addEventListener("input", clear);
   $("slider").addEventListener("input", () => {
     setPlaying(false);
     show($("slider").valueAsNumber);

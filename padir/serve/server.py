@@ -1,19 +1,27 @@
-"""The server process: socket, uvicorn, and an orderly end."""
+"""The server process: its socket and connections, uvicorn, and an orderly end."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from padir.errors import PadirError
 from padir.serve.app import make_app
-from padir.serve.connections import TimedHeaders
 from padir.serve.engine import Engine
+
+# Time limits of a connection in seconds: for a request's headers, from the connection's start or the first byte of a
+# further request; for a client to read what fills the buffer of its connection.
+HEADER_SECONDS, STALLED_SECONDS = 10.0, 30.0
+LATE_SECONDS = 0.5  # seconds in which the server still reads requests that were sent before it was asked to end
+_Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is installed
 
 
 def serve(
@@ -24,16 +32,18 @@ def serve(
     port: int,
     tell: Callable[[str], None],
     allowed_hosts: Collection[str] = (),
-    grace: float = 5.0,
+    allowed_origins: Collection[str] = (),
+    grace: float = 60.0,
 ) -> dict[str, int]:
-    """Serves until SIGTERM or SIGINT; then refuses further requests and answers those that it has.
+    """Serves until SIGTERM or SIGINT; then answers the requests that were sent so far, and ends.
 
     Args:
       model: the model's name in answers and on the page.
       port: 0 takes a free port.
       tell: gets the address, and a message when the server is ready.
-      allowed_hosts: host names under which clients reach the server, beside `host`, "localhost" and numeric addresses.
-      grace: seconds beyond a request's timeout after which the server ends in any case.
+      allowed_hosts: host names under which clients reach the server, besides `host`, "localhost" and numeric addresses.
+      allowed_origins: origins of web pages that may read answers (CORS), such as https://mine.example.
+      grace: seconds beyond a request's timeout, such as for compiling, after which the server ends in any case.
 
     Returns:
       Numbers of requests, sentences and passes.
@@ -54,7 +64,7 @@ def serve(
                 tell(f"ready at {address}")
 
         config = uvicorn.Config(
-            make_app(engine, model, changed, (host, *allowed_hosts)),
+            make_app(engine, model, changed, (host, *allowed_hosts), allowed_origins),
             http=TimedHeaders,
             lifespan="on",
             ws="none",
@@ -63,7 +73,7 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=math.ceil(engine.limits.timeout + grace),
         )
-        server = uvicorn.Server(config)
+        server = Server(config)
         tell(f"{model} at {address}, warming up")
         # After an orderly end, uvicorn raises the signal again that asked it to end.
         with contextlib.suppress(KeyboardInterrupt):
@@ -89,3 +99,68 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         raise OSError(error.errno, os.strerror(error.errno or 0), f"{host}:{port}") from None
     with listener:
         yield listener
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which by itself resets connections whose request it has not read when it is asked to end."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for _ in range(10):  # rounds of the event loop, to accept a connection and to read from it
+            await asyncio.sleep(LATE_SECONDS / 10)
+        await super().shutdown(sockets)
+
+
+class TimedHeaders(_Protocol):
+    """uvicorn's HTTP protocol, changed to close a connection whose client is slow to send headers or to read answers.
+
+    By itself, uvicorn limits the time between two requests, but neither the time before the first request nor the time
+    that a request's headers take to arrive.
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._answering():
+            self._stop_waiting()
+        elif self._waiting is None:
+            self._wait()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_stalled()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._stop_stalled()
+        super().connection_lost(exc)
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(HEADER_SECONDS, self._close)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _stop_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _close(self) -> None:
+        self._waiting = None
+        if not self._answering():
+            self.transport.close()

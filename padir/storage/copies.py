@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from padir.storage.remote import Damaged, PathLike, RemoteFolder
 
 CHECKPOINTS = "checkpoints"  # the folder of a training run that holds a folder for each step
 METRICS = "metrics.jsonl"
+_log = logging.getLogger("padir")
 
 
 def copy_of(remote: RemoteFolder, kind: str) -> Path:
     """The folder on this machine that goes with an address.
 
     Args:
-      kind: "read" for a copy that is fetched, "write" for the copy of a training run, "made" for another folder that is
+      kind: "read" for a copy that is fetched; "write" for the copy of a training run; "made" for another folder that is
         written here and then sent.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -66,7 +67,7 @@ def _fetched(remote: RemoteFolder, steps: bool) -> Path:
                 remote.fetch_file(METRICS, copy / METRICS)
         if not whole and not [*copy.glob(f"{CHECKPOINTS}/*/{MANIFEST}")]:
             raise PadirError(
-                f"{remote.address} holds no {MANIFEST} and no whole checkpoint: it is no folder of padir, or not whole"
+                f"{remote.address} holds no {MANIFEST} and no whole checkpoint: it is no folder of padir, or incomplete"
             )
     return copy
 
@@ -78,7 +79,7 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
       Names of the damaged checkpoints.
 
     Raises:
-      PadirError: the store does not answer, or the disk is full: a checkpoint that is only not here is not damaged.
+      PadirError: the store does not answer, or the disk is full. Such a checkpoint is missing here, but not damaged.
     """
     damaged = []
     for step in filter(str.isdigit, remote.names(CHECKPOINTS)):
@@ -90,7 +91,7 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
                         raise Damaged(f"{remote.address}/{name} was removed or replaced while it was fetched")
         except Damaged as error:
             damaged.append(step)
-            print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
+            _log.warning("skipping the checkpoint of step %s: %s", step, error)
     return damaged
 
 
@@ -98,9 +99,9 @@ def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
 def sent_folder(path: PathLike) -> Iterator[Path]:
     """The folder to write: a local folder itself, or the copy of an address, which is sent at the end of the block.
 
-    What a folder at the address holds is fetched first, so that the block finds it as it would in a local folder. A
-    finished folder that an earlier call could not send is sent instead, unless another process has written the address
-    since: the block finds the work of that call, and not its ruins.
+    The contents of the address are fetched first, so that the block works as with a local folder. If an earlier call
+    finished the folder but could not send it, that folder is sent instead, unless another process has written to the
+    address since.
 
     Raises:
       PadirError: a file at the address is damaged, the address holds an unfinished training run, the store does not
@@ -115,7 +116,7 @@ def sent_folder(path: PathLike) -> Iterator[Path]:
         replaced = copy.with_name(f"{copy.name}.replaced")  # the manifest before the block; empty if there was none
         there, here, before = remote.read(MANIFEST), read_if_there(copy / MANIFEST), read_if_there(replaced)
         if before is not None and here not in (None, before) and there in (None, before):
-            print(f"padir: sending what an earlier command left in {copy}", file=sys.stderr)
+            _log.info("sending what an earlier command left in %s", copy)
             remote.send(copy)
         elif there is None and CHECKPOINTS in remote.names(""):
             raise PadirError(f"{remote.address} holds a training run", remedy="give another address")
@@ -137,7 +138,7 @@ def read_if_there(file: Path) -> bytes | None:
 
 @contextlib.contextmanager
 def _waiting_lock(copy: Path) -> Iterator[None]:
-    """Lets one process of this machine at a time fetch to a copy, while others wait."""
+    """Lets only one process of this machine at a time fetch to a copy; others wait."""
     import filelock
 
     path = copy.with_name(f".{copy.name}.lock")

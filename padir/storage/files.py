@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -35,16 +36,16 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
-    """Checks that a path is of the local disk, because an address would be taken for a folder such as `gs:`.
+    """Checks that a path is no address, because an address would be mistaken for a folder such as `gs:`.
 
-    Folders that padir may fetch or send have addresses (`padir.storage.copies`); other files have none.
+    Only folders that padir can fetch or send may be addresses (`padir.storage.copies`).
 
     Raises:
       PadirError: the path is an address, such as gs://bucket/run.
     """
     if is_address(path):
         remedy = (
-            "copy the file or folder to this machine; --data, --model, --model_dir, --checkpoints, --rerank and, of"
+            "copy the file or folder to this machine; --data, --model, --model_dir, --rerank and, of"
             " prepare, distill and average, --output take addresses"
         )
         raise PadirError("a local path is needed here", got=str(path), remedy=remedy)
@@ -54,7 +55,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns an `OSError` about `path`, or about anything in or above it, into a `PadirError` with a remedy.
 
-    Errors about other files and broken pipes pass unchanged.
+    Errors about other files and broken pipes pass unchanged. Links in `path` are followed.
 
     Raises:
       PadirError: the disk is full, the folder is read-only, something else is in the way of `path`, or `path` is an
@@ -64,7 +65,8 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or not _concerns(error, Path(os.path.abspath(path))):
+        places = map(Path, (os.path.abspath(path), os.path.realpath(path)))
+        if isinstance(error, BrokenPipeError) or not any(_concerns(error, place) for place in places):
             raise
         raise cannot_write(path, error) from error
 
@@ -83,9 +85,8 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
 
     Raises:
       PadirError: no file can be made in the nearest existing parent of `path`, or `file` is True and `path` is a
-        folder or an address.
+        folder.
     """
-    check_local(path)
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe or device
@@ -111,12 +112,14 @@ def _concerns(error: OSError, path: Path) -> bool:
 
 
 def beside(final: Path, kind: str) -> Path:
-    """The hidden path `.NAME.PID.KIND` beside `final`, for a file or folder that this process is still writing.
+    """A new hidden path `.NAME.DIGITS.KIND` beside `final`, for a file or folder that is still being written.
+
+    The digits are random, because processes in two containers on one volume may have the same number.
 
     >>> beside(Path("runs/model"), "partial").name.startswith(".model.")
     True
     """
-    return final.with_name(f".{final.name}.{os.getpid()}.{kind}")
+    return final.with_name(f".{final.name}.{secrets.token_hex(8)}.{kind}")
 
 
 @contextlib.contextmanager
@@ -128,8 +131,7 @@ def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterat
     Raises:
       PadirError: the file cannot be written (see `write_errors`).
     """
-    check_local(path)
-    with write_errors(os.path.realpath(path)), _atomic_file(path, binary) as file:
+    with write_errors(path), _atomic_file(path, binary) as file:
         yield file
 
 
@@ -164,6 +166,18 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def parsed_json(text: str | bytes) -> Any:
+    """Reads JSON of any origin.
+
+    Raises:
+      ValueError: the text is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     """Reads a JSON file of a folder that padir wrote.
 
@@ -171,12 +185,12 @@ def read_json(path: Path) -> Any:
       PadirError: the file is missing or is not JSON.
     """
     try:
-        return json.loads(path.read_bytes())
+        return parsed_json(path.read_bytes())
     except OSError as error:
         raise PadirError(
             f"cannot read {path} ({error.strerror or error})", remedy="restore the folder from a copy"
         ) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise PadirError(f"{path} is damaged", remedy="restore the folder from a copy") from None
 
 
@@ -198,13 +212,13 @@ def path_inside(folder: Path, name: str) -> Path:
     except (OSError, RuntimeError, TypeError, ValueError):  # circular links, or `name` is no string or no file name
         raise PadirError(f"{name!r} in {folder} is no file", remedy="restore the folder from a copy") from None
     raise PadirError(
-        f"every file of {folder} must lie inside it, got one outside its folder: {name!r}",
+        f"every file of {folder} must lie inside it, but one is outside its folder: {name!r}",
         remedy="replace links by copies, and use no folder that you do not trust",
     )
 
 
 def check_files(folder: Path) -> None:
-    """Refuses pipes and devices, which are read for ever, and links out of the folder."""
+    """Refuses pipes and devices, which could be read for ever, and links out of the folder."""
     home = folder.resolve()
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
@@ -217,9 +231,11 @@ def check_files(folder: Path) -> None:
 
 
 def check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
-    """Refuses chunks that are larger than their array: a chunk is read whole."""
+    """Refuses chunks that are larger than their array, because a chunk is read whole."""
     if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
-        raise PadirError(f"the chunks of {where} must be at most its shape {tuple(shape)}, got {tuple(chunk or ())}")
+        raise PadirError(
+            f"the chunks of {where} must not be larger than its shape {tuple(shape)}, got {tuple(chunk or ())}"
+        )
 
 
 def _blobs(home: Path) -> Path | None:

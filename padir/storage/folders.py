@@ -1,45 +1,58 @@
-"""Atomic writing of folders, and the lock by which only one process at a time writes to a folder."""
+"""Atomic writing of folders, their locks, and the stored results from which long work resumes."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
+import fcntl
+import json
+import logging
 import os
 import re
 import shutil
 import socket
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from padir.errors import PadirError
-from padir.storage.files import beside, check_local, write_errors
+from padir.storage.files import atomic_file, beside, write_errors
 from padir.storage.manifest import MANIFEST, Manifest
 
 LOCK = ".lock"
-_LEFTOVER = re.compile(r"\.(.+)\.(\d{1,9})\.(partial|old)")  # see `files.beside`
+_log = logging.getLogger("padir")
+_LEFTOVER = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(partial|old|lock)")  # see `files.beside`
+
+
+def vacant(folder: Path) -> bool:
+    """True if there is nothing at a path, or an empty folder."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 @contextlib.contextmanager
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Makes a new folder, which replaces `folder` when the `with` block ends, or is removed if the block raises.
 
-    A process that is killed leaves the old folder or the new one under the name `folder`, where the file system can
-    exchange two folders (Linux's can); elsewhere `remove_leftovers` brings the old one back.
+    If the process is killed, `folder` is the old folder or the new one, provided that the file system can exchange two
+    folders (on Linux it can). Elsewhere `remove_leftovers` brings the old folder back. A folder that another process
+    made during the block is never replaced.
 
     Raises:
-      PadirError: the folder cannot be written (see `write_errors`).
+      PadirError: the folder cannot be written (see `write_errors`), or another process is writing it.
     """
-    check_local(folder)
     final = Path(folder).resolve()
-    old = beside(final, "old")
-    with write_errors(final), partial_folder(final) as partial:
+    with write_errors(folder), partial_folder(final) as partial:
+        new = vacant(final)
         yield partial
-        if final.exists() and _exchange(partial, final):
+        if new or not final.exists():
+            partial.rename(final)
             return
+        if _exchange(partial, final):
+            return
+        old = partial.with_suffix(".old")
         try:
-            if final.exists():
-                final.rename(old)
+            final.rename(old)
             partial.rename(final)
         finally:
             if old.exists() and not final.exists():  # interrupted between the two renames
@@ -48,7 +61,7 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two folders in one step, as renameat2 of Linux does; returns False where that cannot be done."""
+    """Exchanges two folders in one step, by renameat2 of Linux; returns False if that is impossible."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return renameat2 is not None and not renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange)
@@ -56,14 +69,24 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @contextlib.contextmanager
 def partial_folder(final: Path) -> Iterator[Path]:
-    """Makes an empty folder beside `final`, and removes it at the end of the `with` block unless it was renamed."""
+    """Makes an empty folder beside `final`, and removes it at the end of the `with` block unless it was renamed.
+
+    A lock file beside it tells all machines that share the disk that its process is running.
+    """
     remove_leftovers(final.parent, final.name)
     partial = beside(final, "partial")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    lock = partial.with_suffix(".lock")
+    with lock.with_suffix(".new").open("x") as file:
+        with contextlib.suppress(OSError):  # on a file system without locks, leftovers stay
+            fcntl.flock(file, fcntl.LOCK_EX)
+        Path(file.name).rename(lock)  # so that nobody sees it unlocked
+        try:
+            partial.mkdir()
+            yield partial
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
@@ -72,25 +95,34 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
     Args:
       parent: the folder that holds the partial folders.
       name: the final name of the folder that was being written; None means any name.
+
+    Raises:
+      PadirError: another process is writing the folder called `name`.
     """
     for path in list(parent.iterdir()) if parent.is_dir() else ():
         match = _LEFTOVER.fullmatch(path.name)
-        if match is None or name not in (None, match[1]) or _runs_elsewhere(int(match[2])):
+        if match is None or name not in (None, match[1]):
             continue
-        if match[3] == "old" and not (parent / match[1]).exists():
-            path.rename(parent / match[1])
+        final = parent / match[1]
+        try:
+            with path.with_suffix(".lock").open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:  # a lock file is there as long as its folder is being written
+            pass
+        except BlockingIOError:
+            if name is None:
+                continue
+            raise PadirError(
+                f"{final} must be written by one process at a time, and another process is writing it",
+                remedy="wait until that process has ended, or give another folder",
+            ) from None
+        except OSError:  # there are no locks
+            continue
+        if match[2] == "old" and not final.exists():
+            path.rename(final)
+        if match[2] == "lock":
+            path.unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _runs_elsewhere(pid: int) -> bool:
-    """True if `pid` is a running process other than this one. This process may have got the number of a killed one."""
-    try:
-        os.kill(pid, 0)  # sends nothing
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
-    return pid != os.getpid()
 
 
 def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) -> None:
@@ -100,11 +132,11 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
       kind: name of a file that every export of this kind has; folders without this file are never replaced.
 
     Raises:
-      PadirError: the folder holds something else, an earlier export and files of other origin, or an earlier export
-        without `overwrite`.
+      PadirError: the folder holds something else, or other files beside an earlier export, or an earlier export and
+        `overwrite` is False.
     """
     final = Path(folder)
-    if not final.exists() or (final.is_dir() and not any(final.iterdir())):
+    if vacant(final):
         return
     if not (final / kind).is_file():
         raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
@@ -117,7 +149,7 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
         name = str(path.relative_to(final))
         if path.is_file() and name not in own and path.parent.name != "__pycache__":
             raise PadirError(
-                f"{folder} holds {name}, which is not of the export", remedy="move it, or give another folder"
+                f"{folder} holds {name}, which is not part of the export", remedy="move it, or give another folder"
             )
 
 
@@ -144,17 +176,75 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
     except filelock.Timeout:
         holder = path.read_text().strip() or "another process"
         raise PadirError(
-            f"{folder} must be {doing} by one process at a time, got {holder} at it already",
+            f"{folder} must be {doing} by one process at a time, and {holder} is at work",
             remedy="wait until that process has ended, or give another folder",
         ) from None
     except OSError as error:
-        print(
-            f"padir: warning: {folder} cannot be locked ({error.strerror}): see that nothing else writes to it",
-            file=sys.stderr,
-        )
+        _log.warning("%s cannot be locked (%s): see that nothing else writes to it", folder, error.strerror)
     try:
         with write_errors(path):  # the text is for messages alone; the lock itself is held by the kernel
             path.write_text(f"process {os.getpid()} of {socket.gethostname()}\n")
         yield
     finally:
         lock.release()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Named results of long work, each a JSON file of a folder; all results in a folder are made from the same inputs.
+
+    Attributes:
+      folder: the folder, with NAME.json for each result and with inputs.json.
+    """
+
+    folder: Path
+
+    @staticmethod
+    def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
+        """Opens a folder of results; `overwrite` removes results that were made from other inputs.
+
+        Raises:
+          PadirError: the folder holds results from other inputs, and `overwrite` is False.
+        """
+        chunks = Chunks(folder)
+        if chunks.read("inputs") not in (None, inputs):
+            if not overwrite:
+                raise PadirError(
+                    f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
+                    " set overwrite"
+                )
+            for path in folder.iterdir():
+                if path.name != LOCK:  # the caller holds this lock
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        chunks.once("inputs", lambda: inputs)
+        return chunks
+
+    def read(self, name: str) -> Any:
+        """Returns the result called `name`, or None if there is none.
+
+        Raises:
+          PadirError: the file is damaged.
+        """
+        if name not in self:
+            return None
+        try:
+            return json.loads(self._path(name).read_text(encoding="utf-8"))
+        except ValueError:
+            raise PadirError(f"{self._path(name)} is damaged: remove it, and run the same command again") from None
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Returns the result called `name`; the first call makes the result and writes it to disk before it returns."""
+        if name not in self:
+            with atomic_file(self._path(name)) as file:
+                json.dump(make(), file, ensure_ascii=False)
+                file.flush()
+                os.fsync(file.fileno())
+        return self.read(name)
+
+    def __contains__(self, name: str) -> bool:
+        """True if the folder has a result called `name`."""
+        return self._path(name).exists()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"

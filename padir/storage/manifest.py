@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from padir.checks import from_json
 from padir.errors import PadirError
-from padir.storage.files import path_inside
-from padir.storage.typecheck import from_json
+from padir.storage.files import parsed_json, path_inside
 
 MANIFEST = "manifest.json"
 M = TypeVar("M", bound="Manifest")
@@ -58,7 +58,6 @@ class Manifest:
     files: dict[str, FileSum]
 
     HEADER: ClassVar[dict[str, Any]] = {"format": 2}
-    UNSEALED: ClassVar[dict[str, Any]] = {"format": 1}  # header of older manifests, without a SHA-256 of themselves
     REMEDY: ClassVar[str] = "restore the folder from a copy"
 
     @classmethod
@@ -70,19 +69,19 @@ class Manifest:
         """
         path = path_inside(folder, MANIFEST)
         if not os.path.isfile(path):
-            raise PadirError(f"{folder} has no {MANIFEST}: it is not whole, or not one of padir's folders")
+            raise PadirError(f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir")
         damaged = PadirError(f"{path} is damaged", remedy=cls.REMEDY)
         try:
-            contents = json.loads(path.read_text(encoding="utf-8"))
+            contents = parsed_json(path.read_text(encoding="utf-8"))
             header = {name: contents[name] for name in cls.HEADER}
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             raise damaged from None
         except OSError as error:
             raise PadirError(f"{path} cannot be read ({error.strerror})", remedy=cls.REMEDY) from None
-        if header not in (cls.HEADER, cls.UNSEALED):
+        if header != cls.HEADER:
             expected, got = (" ".join(map(str, each.values())) for each in (cls.HEADER, header))
             raise PadirError(f"{path} must be of format {expected}, got {got}", remedy=cls.REMEDY)
-        if header != cls.UNSEALED and contents.get(_SEAL) != _sum(contents):
+        if contents.get(_SEAL) != _sum(contents):
             raise damaged
         try:
             return cls.of_json(contents)

@@ -2,8 +2,7 @@
 
 An object store renames no folder, has no locks and does not append. So padir works in a copy on this machine
 (`padir.storage.copies`). A folder is fetched whole and compared with its manifest before it is read; it is sent file by
-file, with its manifest last, so that a folder that was sent in part is never taken for whole. fsspec speaks to the
-stores.
+file, with its manifest last. So a folder that was sent in part is never taken for whole. fsspec speaks to the stores.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
-import json
+import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from padir.checks import from_json
 from padir.errors import PadirError, first_line
-from padir.storage.files import atomic_file, beside, cannot_write, path_inside, write_errors
+from padir.storage.files import atomic_file, beside, cannot_write, parsed_json, path_inside, write_errors
 from padir.storage.manifest import MANIFEST, FileSum, sealed
-from padir.storage.typecheck import from_json
 
 T = TypeVar("T")
+_log = logging.getLogger("padir")
 PathLike = str | os.PathLike[str]
 
 PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
@@ -119,7 +118,7 @@ class RemoteFolder:
             self._tried(name, lambda path: self.store.put_file(str(file), path))
 
     def remove(self, folder: str) -> None:
-        """Removes a folder, its manifest first, so that what is left of the folder is not taken for whole."""
+        """Removes a folder, its manifest first, so that the rest is never taken for a whole folder."""
         with contextlib.suppress(FileNotFoundError):
             self._call("rm", f"{folder}/{MANIFEST}")
         with contextlib.suppress(FileNotFoundError):
@@ -141,7 +140,7 @@ class RemoteFolder:
         self.put(folder / MANIFEST, join(name, MANIFEST))
 
     def fetch(self, folder: Path, name: str = "") -> bool:
-        """Fetches the folder `name` of the address to `folder`; False if it has no manifest, and so is not whole.
+        """Fetches the folder `name` of the address to `folder`; False if it has no manifest (it is incomplete).
 
         Files that are here already are compared with the manifest and not fetched again.
 
@@ -160,7 +159,7 @@ class RemoteFolder:
         missing = {each: expected for each, expected in files.items() if not _is(path_inside(folder, each), expected)}
         if missing:
             size = sum(expected.bytes for expected in missing.values())
-            print(f"padir: fetching {there} ({len(missing)} files, {size / 1e6:,.1f} MB)", file=sys.stderr)
+            _log.info("fetching %s (%s files, %s MB)", there, len(missing), f"{size / 1e6:,.1f}")
         _all_at_once(lambda each: self._fetch_file(join(name, each), folder / each, missing[each]), missing)
         with atomic_file(manifest, binary=True) as file:
             file.write(text)
@@ -201,7 +200,7 @@ class RemoteFolder:
         return self._tried(name, lambda path: getattr(self.store, function)(path, *arguments, **named))
 
     def _tried(self, name: str, attempt: Callable[[str], T]) -> T:
-        """Result of `attempt` with the file's address, which is made again after errors of the connection.
+        """Calls `attempt` with the file's address, again after errors of the connection; returns its result.
 
         Raises:
           Unreachable: every attempt failed, or the store refused.
@@ -220,7 +219,7 @@ class RemoteFolder:
 
     @contextlib.contextmanager
     def _there(self, name: str) -> Iterator[None]:
-        """Reports a bucket that is missing, for which libraries say that there is no such file."""
+        """Reports a missing bucket, where libraries only say that there is no such file."""
         try:
             yield
         except FileNotFoundError as error:
@@ -242,19 +241,30 @@ def _is(file: Path, expected: FileSum) -> bool:
 
 
 def _files(text: bytes, where: object) -> dict[str, FileSum]:
-    """The files that a manifest of any kind names, after a look at the manifest's own sha256."""
+    """The files that a manifest of any kind names, after checking the manifest's own sha256."""
     try:
-        contents = json.loads(text)
+        contents = parsed_json(text)
         files = from_json(dict[str, FileSum], contents["files"])
-        if contents != sealed(contents) and "manifest_sha256" in contents:
+        folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
+        if contents != sealed(contents) or folders & {*files} or not all(map(_may_be_a_file, files)):
             raise ValueError
-    except (ValueError, LookupError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError):
         raise Damaged(f"{where}/{MANIFEST} is damaged", remedy="restore the folder from a copy") from None
     return files
 
 
+def _may_be_a_file(name: str) -> bool:
+    """False for a name that no disk takes, or that is a folder's; `path_inside` judges where the file would lie."""
+    parts = name.split("/")
+    return (
+        parts[-1] not in ("", ".", "..")
+        and len(os.fsencode(name)) <= 1_000
+        and max(len(os.fsencode(part)) for part in parts) <= 200
+    )
+
+
 def _all_at_once(function: Callable[[str], None], names: Iterable[str]) -> None:
-    """Calls the function for every name in several threads; no further call is begun after an error."""
+    """Calls the function for every name in several threads; after an error no further call begins."""
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
         calls = [threads.submit(function, name) for name in names]
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -38,7 +39,7 @@ class Ids:
     Attributes:
       vocab_size: V, pieces and sentinels together; ids from V on are outside the vocabulary.
       num_sentinels: number of sentinels, which T5 calls extra ids.
-      first_regular: the first id that is neither padding, EOS, unk nor a byte piece.
+      first_regular: the first regular piece; padding, EOS, unk, byte pieces and symbols come before it.
       num_embeddings: number of rows of the embedding table, at least V; rows from V on are padding for sharding. 0
         means V.
       writes_blank: decoding may write the blank, as only CTC models do.
@@ -130,7 +131,7 @@ def sequence_mask(length_B: Int[Array, " B"], max_length: int) -> Bool[Array, "B
 
 
 def positions_in_segment(segment_BL: Int[Array, "B L"]) -> Int[Array, "B L"]:
-    """Each position's index within its segment, from 0; segments are contiguous runs of one number.
+    """Each position's index within its segment, from 0; a segment is a run of equal numbers.
 
     >>> positions_in_segment(jnp.array([[1, 1, 2, 2, 2, 0]])).tolist()
     [[0, 1, 0, 1, 2, 0]]
@@ -160,7 +161,7 @@ def round_up(length: int, multiple: int) -> int:
 
 
 def at_most(size: Any, limit: int) -> bool:
-    """True if a size is at most a limit; False for a symbolic size of an exported program, which is not known.
+    """True if a size is at most a limit; False for the symbolic size of an exported program, which is unknown.
 
     >>> at_most(3, 4), at_most(jax.export.symbolic_shape("b")[0], 4)
     (True, False)
@@ -180,3 +181,19 @@ def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) ->
             raise PadirError(f"a row of {len(row)} tokens does not fit into {length}", remedy="shorten it first")
         out[i, : len(row)] = row
     return out
+
+
+def sorted_batches(items: Iterable[int], batch_size: int, length: Callable[[int], Any]) -> Iterator[list[int]]:
+    """Sorts sentence numbers by length (the sort is stable) and cuts them into batches.
+
+    Args:
+      items: numbers of the sentences.
+      batch_size: number of sentences in a batch; the last batch may have fewer.
+      length: gives the length of each item, or a tuple of lengths.
+
+    >>> list(sorted_batches(range(3), 2, [9, 4, 4].__getitem__))
+    [[1, 2], [0]]
+    """
+    order = sorted(items, key=length)
+    for begin in range(0, len(order), batch_size):
+        yield order[begin : begin + batch_size]

@@ -1,26 +1,60 @@
-"""Reads lines of bytes from plain files, gzip files and pipes, one at a time; only newlines end a line.
+"""Reads lines of bytes from plain and compressed files and pipes, one at a time; only newlines end a line.
 
-Every reader limits the bytes of a line, because input without newlines is one line, and a small gzip file can hold a
-huge line.
+If the first block of a file has carriage returns and no newline, carriage returns end its lines. Every reader limits
+the bytes of a line, because input without newlines is one line, and a small compressed file can hold a huge line.
 """
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import gzip
+import importlib
 import io
+import lzma
 import os
+import re
 import select
+import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol, runtime_checkable
+from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
 from padir.errors import PadirError
-from padir.storage.files import check_local
 
 _BLOCK = 1 << 16
 _MARK = b"\xef\xbb\xbf"  # a byte order mark
+# Compressed files by their first bytes and by their suffixes, and the modules that open them, the first that is there.
+_COMPRESSED = (
+    ("gzip", rb"\x1f\x8b", (".gz",), ("gzip",)),
+    ("bzip2", rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38)", (".bz2",), ("bz2",)),
+    ("xz", rb"\xfd7zXZ\0", (".xz",), ("lzma",)),
+    ("zstd", rb"\x28\xb5\x2f\xfd", (".zst", ".zstd"), ("compression.zstd", "backports.zstd", "zstandard")),
+)
+# What files that are no text begin with.
+_FOREIGN = {
+    b"%PDF-": "a PDF file",
+    b"PK\3\4": "a zip archive, as docx, xlsx and odt files are",
+    b"\xd0\xcf\x11\xe0": "a file of an old office program",
+    b"{\\rtf": "an RTF file",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"Rar!\x1a": "a rar archive",
+    b"SQLite format 3": "a SQLite database",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"\x7fELF": "a program",
+    b"\xff\xfe\0\0": "UTF-32 text",
+    b"\0\0\xfe\xff": "UTF-32 text",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
+_DAMAGE = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
 
 @runtime_checkable
@@ -31,14 +65,14 @@ class ByteReader(Protocol):
 
 
 class Line(NamedTuple):
-    """A line of bytes without line end (LF or CRLF) and byte order mark; `cut` is True if it exceeded the limit."""
+    """A line of bytes, without its line end (LF or CRLF) and byte order mark; `cut` is True if it was too long."""
 
     content: bytes
     cut: bool
 
 
 class TimedReader:
-    """Lines of a terminal, a pipe or a file, and the answer to whether the next line is there already.
+    """Reads lines of a terminal, a pipe or a file; `ready` says whether the next line is there.
 
     Args:
       file: an open file with a descriptor; nothing has been read from it yet.
@@ -76,20 +110,135 @@ class TimedReader:
         self._ended = not block
 
 
-def open_bytes(path: str | os.PathLike[str], name: str = "") -> io.BufferedIOBase:
-    """Opens a file for reading bytes, decompressed if its name ends in .gz.
+class Reader(io.BufferedReader):
+    """An open file of bytes, decompressed.
+
+    Attributes:
+      kind: its compression, such as "gzip"; "" for none.
+    """
+
+    def __init__(self, raw: Any, kind: str = "", below: io.BufferedReader | None = None):
+        super().__init__(raw, _BLOCK)
+        self.kind, self._below = kind, below
+
+    def close(self) -> None:
+        super().close()
+        if self._below is not None:
+            self._below.close()
+
+
+class _Returns(io.RawIOBase):
+    """A file with newlines in place of carriage returns."""
+
+    def __init__(self, file: io.BufferedReader):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        block = self._file.read1(len(buffer))
+        buffer[: len(block)] = block.replace(b"\r", b"\n")
+        return len(block)
+
+
+def open_bytes(path: str | os.PathLike[str], name: str = "") -> Reader:
+    """Opens a text file for reading bytes, decompressed if it is a gzip, bzip2, xz or zstd file.
+
+    The first bytes determine the compression. For a pipe, from which nothing is read here, the suffix determines it.
 
     Args:
       name: the file's name in messages, for example a command-line option; "" stands for the path.
 
     Raises:
-      PadirError: the file cannot be opened.
+      PadirError: the file cannot be opened, is no text, or has an unsupported compression.
     """
-    check_local(path)
+    name = name or str(path)
     try:
-        return gzip.GzipFile(path, "rb") if Path(path).suffix == ".gz" else open(path, "rb")
+        file = Reader(open(path, "rb", buffering=0))
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        head = file.peek() if regular else b""
     except OSError as error:
-        raise PadirError(f"cannot read {name or path} ({error.strerror or error})", remedy="check the path") from None
+        raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None
+    try:
+        for kind, magic, suffixes, modules in _COMPRESSED:
+            named = Path(path).suffix.lower() in suffixes
+            if re.match(magic, head) or (named and not regular):
+                file = _decompressed(file, kind, modules, name)
+            elif named and head:
+                raise PadirError(f"{name} is no {kind} file, as its name says", remedy="rename it, or fetch it again")
+        if regular:
+            with readable(file, name):
+                head = file.peek()
+            _check_text(head, name)
+            if b"\r" in head and b"\n" not in head:
+                file = Reader(_Returns(file), file.kind, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _decompressed(file: Reader, kind: str, modules: Sequence[str], name: str) -> Reader:
+    """Opens the file with the module of its compression."""
+    for module in modules:
+        try:
+            raw: Any = importlib.import_module(module).open(file, "rb")
+        except ImportError:
+            continue
+        return Reader(raw, kind, file)
+    remedy = f"pip install {modules[-1]}, or decompress the file"
+    raise PadirError(f"{name} is a {kind} file, which needs the package {modules[-1]}", remedy=remedy)
+
+
+def _check_text(head: bytes, name: str) -> None:
+    """Refuses a file that is no text; the error names the file's format."""
+    kind = next((kind for magic, kind in _FOREIGN.items() if head.startswith(magic)), "")
+    nuls, controls = head.count(0), len(head) - len(head.translate(None, _CONTROLS))
+    if head[257:262] == b"ustar":
+        kind = "a tar archive"
+    elif not kind and nuls > len(head) / 10:
+        kind = "UTF-16 text" if max(head[::2].count(0), head[1::2].count(0)) > 0.9 * nuls else "a binary file"
+    elif not kind and controls > len(head) / 20 and not _is_utf8(head):
+        kind = "a binary file"
+    if kind:
+        remedy = f"convert it with iconv -f {kind.split()[0]} -t UTF-8" if kind.endswith(" text") else ""
+        archive = "unpack it" if "archive" in kind else "give a text file in UTF-8"
+        raise PadirError(f"{name} is {kind}", remedy=remedy or archive)
+
+
+def _is_utf8(head: bytes) -> bool:
+    """True if the beginning of a text is UTF-8; it may end within a character."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def readable(file: object, name: str) -> Iterator[None]:
+    """Turns errors about damaged and unreadable files into a `PadirError`."""
+    try:
+        yield
+    except PadirError:
+        raise
+    except OSError as error:
+        if getattr(file, "kind", "") and not error.errno:  # bzip2's and gzip's errors for damaged files
+            raise _damaged(file, name, error) from None
+        raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None
+    except Exception as error:
+        if not isinstance(error, _DAMAGE) and type(error).__name__ != "ZstdError":
+            raise
+        raise _damaged(file, name, error) from None
+
+
+def _damaged(file: object, name: str, error: Exception) -> PadirError:
+    kind = getattr(file, "kind", "") or "compressed"
+    return PadirError(f"{name} is not a whole {kind} file ({error})", remedy="fetch it again")
 
 
 def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
@@ -105,7 +254,7 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
     Raises:
       PadirError: the file cannot be read to its end, for example if it is a damaged gzip file.
     """
-    try:
+    with readable(file, name):
         most = longest + len(_MARK) + len(b"\r\n")
         mark = _MARK
         while raw := file.readline(most):
@@ -114,7 +263,3 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
             while len(raw) == most and not raw.endswith(b"\n"):  # the line goes on
                 raw = file.readline(most)
             yield Line(line[:longest], len(line) > longest)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PadirError(f"{name} is not a whole gzip file ({error})", remedy="fetch it again") from None
-    except OSError as error:
-        raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None

@@ -1,6 +1,7 @@
-"""Splits paragraphs into sentences, and puts the sentences' translations together as the paragraph was.
+"""Splits paragraphs into sentences, and joins the translations with the white space of the paragraph.
 
-The rules are those of sentencex, by the Wikimedia foundation, which knows the abbreviations of some 300 languages.
+The rules come from the package sentencex by the Wikimedia Foundation, which knows the abbreviations of about 300
+languages.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from padir.text.languages import CHINESE, JAPANESE, primary, script
 from padir.text.tokenizer import surrogates_error
 
 _WHITE = re.compile(r"[^\S\n]")
-UNSPACED = ("zh", "ja", "th")  # languages that write no space between words, nor between sentences
+_JOINED = CHINESE | JAPANESE | {"Thai"}  # scripts without spaces between words, and between sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Paragraph:
 
     @staticmethod
     def split(text: str, language: str) -> Paragraph:
-        """Splits a text by the rules of a language; a language without rules gets those of English.
+        """Splits a text by the rules of its language; for a language without rules, by the rules of English.
 
         Args:
           language: language code, such as "de".
@@ -51,7 +53,7 @@ class Paragraph:
             raise surrogates_error() from None
         sentences, gaps, end = [], [""], 0
         plain = _WHITE.sub(" ", text)  # white space of several bytes makes the rules of version 1.0 fail
-        for ruled in sentencex.segment(language, plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
+        for ruled in sentencex.segment(primary(language), plain):  # pyright: ignore[reportAttributeAccessIssue]: no stubs
             part, end = text[end : end + len(ruled)], end + len(ruled)
             sentence = part.strip()
             before, _, after = part.partition(sentence) if sentence else (part, "", "")
@@ -69,8 +71,8 @@ class Paragraph:
     def joined(self, translations: Sequence[str], language: str) -> str:
         """Puts translations into the places of the sentences.
 
-        Languages with and without spaces between sentences translate into each other; line ends stay. White space alone
-        gives an empty text.
+        Spaces between sentences follow the language of the translations; line ends stay. White space alone gives an
+        empty text.
 
         Args:
           translations: one for each sentence.
@@ -78,7 +80,7 @@ class Paragraph:
         """
         if not translations:
             return ""
-        instead = {" ": ""} if language in UNSPACED else {"": " "}
+        instead = {" ": ""} if script(language) in _JOINED else {"": " "}
         inner = [instead.get(gap, gap) for gap in self.gaps[1:-1]]
         pairs = zip(translations, [*inner, self.gaps[-1]][: len(translations)], strict=True)
         return self.gaps[0] + "".join(translation + gap for translation, gap in pairs)

@@ -1,14 +1,19 @@
 """Tokenizers: training a SentencePiece vocabulary, and converting text to token ids and back.
 
-The order of ids is T5's: padding 0, EOS 1, unk 2, then the 256 byte pieces, then the regular pieces, then the
-sentinels. The sentinels are not in the SentencePiece file, so that no text is encoded as a sentinel.
+The order of ids is T5's: padding 0, EOS 1, unk 2, then the 256 byte pieces (and symbols of a vocabulary from
+elsewhere), then the regular pieces, then the sentinels. The sentinels are not in the SentencePiece file, so that no
+text is encoded as a sentinel.
 
-`decode(encode(line)) == line` holds for every line of Unicode text, with leading, trailing and repeated spaces, tabs,
-NUL, emoji or unseen scripts, because byte pieces spell the characters that have no piece. There are three exceptions:
+`decode(encode(line)) == line` holds for every line of Unicode text, because byte pieces spell the characters that have
+no piece. This includes spaces at the ends, repeated spaces, tabs, NUL, emoji and unseen scripts. There are three
+exceptions:
   - U+2581 (LOWER ONE EIGHTH BLOCK), with which SentencePiece writes the space, is decoded as a space;
   - a newline is decoded as a space, so that each translation is one line;
   - surrogate code points are refused, because UTF-8 cannot encode them.
 This holds for vocabularies from `train`; a vocabulary from elsewhere may normalise text or lack byte fallback.
+
+A file from `train` ends in the SHA-256 of all bytes before it, in a field that other readers skip. Without this
+checksum, a file with a flipped bit may still be a valid vocabulary, but with other pieces.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import functools
 import hashlib
 import io
 import itertools
+import logging
 import os
 import random
 import re
@@ -27,12 +33,20 @@ import sentencepiece
 
 from padir import checks
 from padir.errors import PadirError
-from padir.storage.files import atomic_file, check_local
-from padir.text.ids import EOS, NUM_BYTES, PADDING, UNK, Ids
-from padir.text.vocabulary_sum import is_whole, with_sum
+from padir.storage.files import atomic_file
+from padir.text import layout
+from padir.text.ids import EOS, PADDING, UNK, Ids
 
 # Training sums floats over threads, so only a fixed number of threads gives the same vocabulary on every machine.
 _TRAIN_THREADS = 4
+# A SentencePiece file is a protocol buffer with the fields 1 to 5: pieces, trainer, normaliser, self-test and
+# denormaliser. Its format leaves field numbers from 200 on to extensions.
+_PIECES, _TRAINER, _NORMALISER, _LAST_FIELD = 1, 2, 3, 5
+_SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes
+_SUM_BYTES = len(_SUM_TAG) + 32
+_HALVES = ("source.spm", "target.spm")
+
+_log = logging.getLogger("padir")
 
 
 class Tokenizer:
@@ -47,8 +61,8 @@ class Tokenizer:
       ids: the special ids, and the ranges of the other ids.
 
     Raises:
-      PadirError: the bytes are not a SentencePiece model or are damaged, or the control ids are not padding 0, EOS 1,
-        unk 2 and no BOS.
+      PadirError: the bytes are not a SentencePiece model or are damaged; the control ids are not padding 0, EOS 1, unk
+        2 and no BOS; or the regular pieces do not come last.
     """
 
     def __init__(self, model_bytes: bytes, num_sentinels: int = 100, *, name: str = "the vocabulary"):
@@ -72,28 +86,44 @@ class Tokenizer:
                 remedy="train it with `padir vocab`, or with pad_id=0, eos_id=1, unk_id=2, bos_id=-1",
             )
         self.num_pieces: int = self._processor.get_piece_size()
-        has_bytes = self.num_pieces > UNK + 1 and self._processor.is_byte(UNK + 1)
-        self.ids = Ids(
-            vocab_size=self.num_pieces + num_sentinels,
-            num_sentinels=num_sentinels,
-            first_regular=UNK + 1 + (NUM_BYTES if has_bytes else 0),
-        )
+        first = layout.first_regular(model_bytes)
+        if first is None:
+            remedy = "train it with `padir vocab`, or prepare text with it, which renumbers the pieces"
+            raise PadirError(f"{name} must have its regular pieces last", remedy=remedy)
+        self.ids = Ids(self.num_pieces + num_sentinels, num_sentinels, first)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], num_sentinels: int = 100) -> Tokenizer:
+    def load(cls, path: str | os.PathLike[str], num_sentinels: int = 100, *, renumber: bool = True) -> Tokenizer:
         """Reads a SentencePiece `.model` file.
+
+        Args:
+          renumber: give a vocabulary with other ids, such as SentencePiece's defaults, padir's order; texts keep their
+            pieces. False refuses it, for checkpoints whose arrays go by the file's ids.
 
         Raises:
           PadirError: there is no such file, or padir cannot use the vocabulary (see the class).
         """
-        check_local(path)
+        path = Path(path)
+        if path.name in _HALVES or any((path / name).exists() for name in _HALVES):
+            raise PadirError(
+                f"{path} is of a vocabulary in two files ({' and '.join(_HALVES)}, as OPUS-MT has)",
+                remedy="train one vocabulary for both languages with `padir vocab`",
+            )
         try:
-            model_bytes = Path(path).read_bytes()
+            model_bytes = path.read_bytes()
         except OSError as error:
             raise PadirError(
                 f"cannot read the vocabulary {path} ({error.strerror})", remedy="make one with `padir vocab`"
             ) from None
-        return cls(model_bytes, num_sentinels, name=f"the vocabulary {path}")
+        name = f"the vocabulary {path}"
+        try:
+            return cls(model_bytes, num_sentinels, name=name)
+        except PadirError:
+            ordered = layout.in_order(model_bytes) if renumber and is_whole(model_bytes) else None
+            if ordered is None:
+                raise
+        _log.info("%s is renumbered: padding 0, EOS 1, unk 2, no BOS, and regular pieces last", name)
+        return cls(with_sum(ordered), num_sentinels, name=name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the SentencePiece file, atomically."""
@@ -108,10 +138,10 @@ class Tokenizer:
         """
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Converts each text to token ids, several times faster than repeated calls of `encode`."""
         try:
-            return self._processor.encode(list(texts), num_threads=1)
+            return self._processor.encode(checks.strings("texts", texts), num_threads=1)
         except TypeError:  # SentencePiece's error for a string that UTF-8 cannot encode
             raise surrogates_error() from None
 
@@ -126,7 +156,7 @@ class Tokenizer:
 
     @functools.cached_property
     def copied(self) -> frozenset[int]:
-        """Ids of digits and bytes, which spell numbers and rare characters, so that repeating them is no error."""
+        """Ids of digits and bytes, which may repeat, because they spell numbers and rare characters."""
         processor = self._processor
         return frozenset(
             i for i in range(self.num_pieces) if processor.is_byte(i) or processor.id_to_piece(i).strip("▁").isdigit()
@@ -171,12 +201,12 @@ def train(
       PadirError: the corpus is empty, or has too few words or too many characters for `size`; an argument is out of
         SentencePiece's range; the file cannot be written.
     """
-    checks.at_least(1, size=size)
+    checks.counts(1, size=size)
     checks.within(1, 2**20, size=size)
     checks.above(100, max_lines=max_lines)
     checks.within(0, 2**31 - 1, max_lines=max_lines)
     checks.within(0.98, 1, character_coverage=character_coverage)
-    lines = _sample(iter(texts), max_lines)
+    lines = _sample(checks.each_string("texts", texts), max_lines)
     if lines and not any(line.strip() for line in lines):
         raise PadirError("a vocabulary needs text to learn from, got blank lines", remedy="check the files")
     model = io.BytesIO()
@@ -211,7 +241,7 @@ def train(
 def _sample(lines: Iterator[str], number: int) -> list[str]:
     """A uniform sample of at most `number` lines, the same in every process (reservoir sampling, Vitter 1985).
 
-    SentencePiece draws a sample of its own otherwise, which differs from process to process whatever its seed.
+    SentencePiece's own sample differs from process to process, even with the same seed.
     """
     generator = random.Random(0)
     sample = list(itertools.islice(lines, number))
@@ -238,3 +268,44 @@ def _training_problem(message: str, size: int) -> PadirError:
             "a vocabulary needs text to learn from, got no lines of at most 4,192 bytes", remedy="check the input files"
         )
     return PadirError(f"SentencePiece could not train the vocabulary: {message}")
+
+
+def with_sum(model_bytes: bytes) -> bytes:
+    """Returns a SentencePiece file with the checksum at the end."""
+    return model_bytes + _SUM_TAG + hashlib.sha256(model_bytes).digest()
+
+
+def is_whole(model_bytes: bytes) -> bool:
+    """True if the checksum is right, or if a file without a checksum has all fields of a SentencePiece model.
+
+    The fields reveal a file that was cut off, because the trainer and the normaliser come after the pieces.
+    """
+    if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
+        return model_bytes == with_sum(model_bytes[:-_SUM_BYTES])
+    try:
+        numbers = set(_fields(model_bytes))
+    except (IndexError, ValueError):
+        return False
+    return {_PIECES, _TRAINER, _NORMALISER} <= numbers and max(numbers) <= _LAST_FIELD
+
+
+def _fields(message: bytes) -> Iterator[int]:
+    """Yields the field numbers of a protocol buffer whose fields all hold bytes."""
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+            if byte < 0x80:
+                return value
+
+    at = 0
+    while at < len(message):
+        tag = varint()
+        length = varint()  # moves `at`
+        at += length
+        if tag & 7 != 2 or at > len(message):
+            raise ValueError
+        yield tag >> 3

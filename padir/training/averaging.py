@@ -1,13 +1,13 @@
 """Averages of a model's weights: a moving average kept while training, or the mean of some of its checkpoints.
 
-The moving average is part of the optimizer's state, and is saved, restored and placed on the devices with it.
+The moving average is part of the optimizer's state, so it is saved, restored and placed on the devices with that state.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import optax
 
 from padir import checks
 from padir.errors import PadirError
-from padir.models.card import Weights
+from padir.models.directory import Weights
 from padir.training.checkpoint_arrays import Check
 from padir.training.checkpoints import Checkpoints
 from padir.training.log import read_rows
@@ -25,14 +25,14 @@ KINDS = ("none", "ema", "last", "best")
 MEASURE = "validation_bleu"
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Averaging:
     """The weights that a training run ends with.
 
     Attributes:
-      kind: "none" (the weights of the last step), "ema" (an exponential moving average, with which the validation split
-        is decoded, too), "last" (the mean of the last `count` checkpoints) or "best" (the mean of the `count`
-        checkpoints with the highest validation BLEU).
+      kind: "none" takes the weights of the last step; "ema" an exponential moving average, which also decodes the
+        validation split; "last" the mean of the last `count` checkpoints; "best" the mean of the `count` checkpoints
+        with the highest validation BLEU.
       decay: decay of the moving average, which reaches back about 1 / (1 - decay) steps.
       count: number of checkpoints in the mean.
 
@@ -40,14 +40,9 @@ class Averaging:
       PadirError: the kind is unknown, or a number is out of its range.
     """
 
-    kind: str = "none"
-    decay: float = 0.999
-    count: int = 5
-
-    def __post_init__(self):
-        checks.one_of(KINDS, **checks.fields_of(self, "kind"))
-        checks.below(0, 1, **checks.fields_of(self, "decay"))
-        checks.at_least(1, **checks.fields_of(self, "count"))
+    kind: Annotated[str, partial(checks.one_of, KINDS)] = "none"
+    decay: checks.ShareBelow1 = 0.999
+    count: checks.Count = 5
 
     def transformation(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
         """Adds a moving average to the optimizer's state for kind "ema"; returns other optimizers unchanged."""
@@ -84,7 +79,7 @@ class Averaging:
 
 
 class MovingAverage(NamedTuple):
-    """Optimizer state with a moving average of the parameters, whose leaves are float32 in the parameters' shapes."""
+    """Optimizer state with a moving average of the parameters: float32 arrays in the parameters' shapes."""
 
     inner: Any
     count: Any
@@ -167,8 +162,8 @@ def mean_of_checkpoints(
       kind: "last" or "best".
       count: maximum number of checkpoints to average; all are averaged if the run has fewer.
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
-        average, so kind "best" averages the moving averages; kind "last" averages the parameters.
-      until: the last step whose checkpoint may be averaged; None for the last of all.
+        average. So kind "best" averages the moving averages, and kind "last" averages the parameters.
+      until: the last step whose checkpoint may be averaged; None for no limit.
       check: as in `Checkpoints.params`.
 
     Raises:

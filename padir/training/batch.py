@@ -1,14 +1,21 @@
-"""A batch of packed rows, the arrays of a training stage, and the sums that a training step computes over a batch."""
+"""A batch of packed rows, the sums and losses of a training step over it, and work on some of its rows at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
 import flax.struct
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from padir.models.encoder import Encoded
-from padir.models.transformer import Transformer
+from padir import checks
+from padir.models.length import LengthOutput
+from padir.readout.plain import cross_entropy
 from padir.refinement.canvas import Canvas
+from padir.refinement.segments import count_in_segment
 
 
 @flax.struct.dataclass
@@ -33,7 +40,7 @@ class Batch:
         return key_B if self.part is None else key_B.reshape(rows, self.parts)[:, self.part]
 
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
-        """A key that other parts of the batch do not have."""
+        """A key that differs from the keys of the batch's other parts."""
         return key if self.part is None else jax.random.fold_in(key, self.part)
 
 
@@ -44,7 +51,7 @@ class StageRows:
     Attributes:
       canvas: the canvas that the decoder was shown.
       keep_BL: logits of the rejecter head; None if the model has none.
-      target_BL: the target tokens; a CTC model's canvas has another length.
+      target_BL: the target tokens; with the plain readout, as many as the canvas has.
       chosen_BL: positions that the corruption, or the transition before this stage, chose.
       weight_BL: positions that count in the loss, or their weights.
       key_B: random keys of the transition to the next stage.
@@ -63,18 +70,22 @@ class Sums:
     """Sums over a batch; S is the number of stages.
 
     Attributes:
+      loss: the summed loss, with all weights.
       stage_loss_S, stage_z_loss_S: each stage's cross-entropy (z-loss included) and its z-loss alone.
       stage_weight_S: number of positions that count in each stage's loss, or the sum of their weights.
       stage_correct_S: number of target tokens, EOS included, whose argmax is right.
       length_loss, length_correct: loss of the length head, and number of lengths that it predicts rightly.
       tokens, segments: number of real target tokens and of sentence pairs.
-      rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions and of all
-        its decisions; None without a rejecter. A rejecter that judges the tokens shown decides on the free positions of
-        the last stage, one that judges predictions on the positions that count in the loss of any stage.
-      unaligned: number of sentence pairs that the CTC loss leaves out; None for other objectives.
-      not_finite: number of steps whose loss or gradient was not finite; None in the sums that an objective returns.
+      rejecter_loss, rejecter_correct, rejecter_judged: loss of the rejecter, number of its right decisions, and number
+        of all its decisions; None without a rejecter. A rejecter that judges shown tokens decides at the free positions
+        of the last stage. A rejecter that judges predictions decides at the positions that count in the loss, in every
+        stage.
+      unaligned: number of sentence pairs that the loss leaves out, because their target does not fit on the canvas;
+        None for readouts whose targets always fit.
+      not_finite: number of steps whose loss or gradient was not finite; None in the sums of an objective.
     """
 
+    loss: Float[Array, ""]
     stage_loss_S: Float[Array, " S"]
     stage_z_loss_S: Float[Array, " S"]
     stage_weight_S: Float[Array, " S"]
@@ -90,8 +101,145 @@ class Sums:
     not_finite: Float[Array, ""] | None = None
 
 
-def encode_sources(bound: Transformer, batch: Batch, num_segments: int | None, dropout: bool) -> Encoded:
-    """The encoder's output for a batch's sources; the arguments are those of an objective."""
-    return bound.encode(
-        batch.source_BS, batch.source_segment_BS, num_segments=num_segments or 1, deterministic=not dropout
-    )
+def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *rows: Any) -> tuple[Any, Any]:
+    """Computes `fn(*rows)` in chunks of rows, where `fn` returns sums over rows and arrays with one entry for each row.
+
+    The results of `fn` for a row must not depend on other rows. The backward pass recomputes the intermediate results
+    of a chunk. So at any time they exist for at most one chunk.
+
+    A chunk has the largest number of rows that divides B and gives at most `positions_at_once` positions, but at least
+    one row. The rows of a chunk come from all parts of the batch. So if devices share the rows, and the number of rows
+    is a multiple of the number of devices, every device has a part of each chunk.
+
+    Args:
+      fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
+      positions_at_once: maximum number of positions in a chunk; None computes all rows at once and keeps all
+        intermediate results for the gradient.
+      rows: trees of arrays [B, ...]; the first is one array [B, L, ...].
+
+    >>> import jax.numpy as jnp
+    >>> by_rows(lambda x_BL: (x_BL.sum(), -x_BL), 2, jnp.array([[1, 2], [3, 4], [5, 6]]))[1].tolist()
+    [[-1, -2], [-3, -4], [-5, -6]]
+    """
+    batch, length = rows[0].shape[:2]
+    size = batch if positions_at_once is None else rows_at_once(batch, length, positions_at_once)
+    if size == batch:
+        return fn(*rows)
+    # Flattened, because rows may hold a Canvas, whose annotated shapes allow no axis of chunks.
+    leaves, row_tree = jax.tree.flatten(rows)
+    made_tree = None
+
+    def chunk(leaves):
+        nonlocal made_tree
+        sums, made = fn(*jax.tree.unflatten(row_tree, leaves))
+        made_leaves, made_tree = jax.tree.flatten(made)
+        return sums, made_leaves
+
+    chunks = [x.reshape(size, batch // size, *x.shape[1:]).swapaxes(0, 1) for x in leaves]
+    # XLA moves nothing out of a loop's body, so that recomputation needs no barrier there.
+    sums, made = jax.lax.map(jax.checkpoint(chunk, prevent_cse=False), chunks)
+    made = [x.swapaxes(0, 1).reshape(batch, *x.shape[2:]) for x in made]
+    return jax.tree.map(lambda x: x.sum(0), sums), jax.tree.unflatten(made_tree, made)
+
+
+def rows_at_once(batch: int, length: int, positions: int) -> int:
+    """The largest divisor of `batch` for which that many rows have at most `positions` positions; at least 1.
+
+    >>> rows_at_once(12, 10, 50), rows_at_once(12, 10, 9), rows_at_once(12, 10, 999)
+    (4, 1, 12)
+    """
+    most = min(batch, max(1, positions // length))
+    return next(rows for rows in range(most, 0, -1) if batch % rows == 0)
+
+
+# T5X's NUM_REAL_TARGET_TOKENS, NUM_TOTAL_TARGET_TOKENS and AVERAGE_PER_SEQUENCE.
+NORMALISERS = ("tokens", "positions", "sentences")
+AtOnce = Annotated[int, partial(checks.counts, 1, "None takes all at once")] | None
+STAGE_WEIGHTS = ("all", "noised", "masked", "inverse", "falling", "none")
+
+
+def mean_loss(loss: Any, sums: Sums, batch: Batch, normaliser: str) -> Any:
+    """A batch's loss, or a tree of its gradients, divided by one of `NORMALISERS`."""
+    count = {"tokens": sums.tokens, "positions": batch.target_BL.size, "sentences": sums.segments}[normaliser]
+    return jax.tree.map(lambda leaf: leaf / jnp.maximum(count, 1), loss)
+
+
+def length_loss(
+    output: LengthOutput, length_BG: Int[Array, "B G"], label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Float[Array, ""]:
+    """Summed loss of the length head: cross-entropy for a classifier, squared error for a number, 0 for the oracle.
+
+    Args:
+      length_BG: true lengths of the segments, 0 after a row's last segment.
+    """
+    present_BG = length_BG > 0
+    if output.logits_BGM is not None:
+        return cross_entropy(output.logits_BGM, length_BG - 1, present_BG, label_smoothing, z_loss)[0]
+    if output.mean_BG is not None:
+        return (jnp.square(output.mean_BG - length_BG) * present_BG).sum()
+    return jnp.float32(0)
+
+
+def length_correct(output: LengthOutput, length_BG: Int[Array, "B G"]) -> Float[Array, ""]:
+    """Number of segments whose true length is among the most likely lengths; 0 for the oracle.
+
+    All lengths of a class are equally likely (`ModelConfig.length_unit`), so a right class counts as right.
+    """
+    if (logits_BGM := output.logits_BGM) is not None:
+        true_BG1 = jnp.maximum(length_BG - 1, 0)[..., None]
+        right_BG = jnp.take_along_axis(logits_BGM, true_BG1, axis=-1)[..., 0] == logits_BGM.max(-1)
+    elif output.mean_BG is not None:
+        right_BG = jnp.rint(output.mean_BG) == length_BG
+    else:
+        return jnp.float32(0)
+    return (right_BG & (length_BG > 0)).sum().astype(jnp.float32)
+
+
+def rejecter_loss(
+    keep_logits_BL: Float[Array, "B L"], right_BL: Bool[Array, "B L"], where_BL: Bool[Array, "B L"]
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """Sums over the positions of `where_BL`: binary cross-entropy, number of right decisions, number of decisions.
+
+    Args:
+      right_BL: positions where the judged token, shown or predicted, is the target's.
+    """
+    loss_BL = jax.nn.softplus(jnp.where(right_BL, -keep_logits_BL, keep_logits_BL))
+    correct_BL = ((keep_logits_BL > 0) == right_BL) & where_BL
+    correct, judged = (each_BL.sum().astype(jnp.float32) for each_BL in (correct_BL, where_BL))
+    return (loss_BL * where_BL).sum(), correct, judged
+
+
+def stage_weight(
+    weights: str,
+    present_BL: Bool[Array, "B L"],
+    free_BL: Bool[Array, "B L"],
+    chosen_BL: Bool[Array, "B L"],
+    masked_BL: Bool[Array, "B L"],
+    segment_BL: Int[Array, "B L"],
+) -> Bool[Array, "B L"] | Float[Array, "B L"]:
+    """The positions that count in a stage's loss, or their weights; EOS counts unless the weight is "none".
+
+    With n of the L free positions of a segment chosen, "inverse" gives each of them the weight L / n. If n is uniform
+    over 1 .. L (`Cmlm`), the expected loss equals the loss of writing the tokens one after the other in a random order:
+    each order reaches n hidden tokens once, and then writes one of them at random. Masked diffusion models have the
+    same loss. They choose each position with probability t, with t uniform over (0, 1), and give chosen positions the
+    weight 1 / t. Then n is uniform over 0 .. L, and the mean of 1 / t given n is (L + 1) / n. Here t is integrated out.
+    "falling" gives chosen positions the weight (L + 1 - n) / L, which favours canvases with little noise.
+
+    Args:
+      masked_BL: positions that began as a mask.
+    """
+    if weights == "none":
+        return jnp.zeros_like(present_BL)
+    if weights == "noised":
+        return chosen_BL | (present_BL & ~free_BL)
+    if weights == "masked":
+        return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
+    if weights in ("inverse", "falling"):
+        chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
+        free = count_in_segment(free_BL, segment_BL)
+        weight_BL = (
+            free / jnp.maximum(chosen, 1) if weights == "inverse" else (free + 1 - chosen) / jnp.maximum(free, 1)
+        )
+        return jnp.where(chosen_BL, weight_BL, (present_BL & ~free_BL).astype(jnp.float32))
+    return present_BL

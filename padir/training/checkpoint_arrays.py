@@ -1,6 +1,6 @@
-"""Arrays of a checkpoint in Orbax's format: written by one process or by all, read whole or in the parts of a device.
+"""Arrays of a checkpoint in Orbax's format, written by one process or all, and read whole or in a device's parts.
 
-The format is the same in all cases: arrays that several processes wrote are read by one, and the other way round.
+The format is always the same: one process can read arrays that several processes wrote, and vice versa.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Check = Callable[[Mapping[str, tuple[int, ...]]], object]
 ARRAYS = "state"  # name of the folder in a checkpoint's folder
 _MEETINGS = ("written", "committed")  # points at which Orbax's processes wait for each other
 _SECONDS = 1_200  # seconds that the slowest process may take to write its part
-_numbers = itertools.count()  # of the writings by all processes, the same in each of them
+_numbers = itertools.count()  # numbers the states written by all processes; equal in each process
 
 
 def _orbax(*, partial: bool = False) -> Any:
@@ -50,10 +50,10 @@ def _is_no_raised_error(record: logging.LogRecord) -> bool:
 
 
 class WriteByAll:
-    """The writing of one state by all processes: each writes the parts that its devices hold.
+    """Writes one state from all processes: each process writes the parts that its devices hold.
 
-    All processes make one at the same point of the program, which copies the parts to the host; `wait` may run in
-    another thread than the program's, as the processes then meet through JAX's coordinator and not on the devices.
+    All processes make an instance at the same point of the program, which copies the parts to the host. `wait` may run
+    in another thread, because the processes then meet through JAX's coordinator and not on the devices.
 
     Args:
       folder: the unfinished folder of a checkpoint, which the first process has made and all processes see.
@@ -79,7 +79,7 @@ class WriteByAll:
         """Waits until all processes have written their parts.
 
         Raises:
-          Exception: this process could not write its part.
+          Exception: this process could not write its part: read its messages.
           PadirError: in the first process, another process could not.
         """
         error = None
@@ -94,7 +94,7 @@ class WriteByAll:
             marks = [self._mark(process) for process in range(jax.process_count())]
             failed = [process for process, mark in enumerate(marks) if not mark.exists()]
             if failed and failed[-1]:
-                raise PadirError(f"process {failed[-1]} could not write its part") from error
+                raise PadirError(f"process {failed[-1]} could not write its part: read its messages") from error
             for mark in marks:
                 mark.unlink(missing_ok=True)
         if error is not None:
@@ -190,7 +190,7 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
         except PadirError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
-            raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another one") from None
+            raise PadirError(f"{folder} is damaged ({first_line(error)})", remedy="use another checkpoint") from None
     for name in path:
         restored = restored[name]
     return restored

@@ -1,12 +1,12 @@
-"""Training checkpoints: Orbax arrays with a manifest of sha256 sums.
+"""Training checkpoints, Orbax arrays with a manifest of sha256 sums, and the models that they hold.
 
 A checkpoint is a folder `checkpoints/<step>/` with Orbax arrays of the train state, `loader.json`, the files that the
-run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty file `extra` if the checkpoint is an
-extra one, and `manifest.json`. A background thread writes the folder under another name and renames the folder once
-every file is on disk, so that a folder named after a step is always complete.
+run adds (the operative `config.gin`, `model.json` and `vocab.model`), an empty file `extra` in an extra checkpoint, and
+`manifest.json`. A background thread writes the folder under another name, and renames it once every file is on disk. So
+a folder named after a step is always complete.
 
 If all processes of a training run see the folder, each writes and reads the parts of the arrays that its devices hold.
-Otherwise the first process gathers the arrays, and alone has checkpoints. The first process writes everything else.
+Otherwise only the first process has checkpoints, and it gathers the arrays. The first process writes everything else.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ import concurrent.futures
 import contextlib
 import functools
 import json
+import logging
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 
 from padir.distributed.processes import agreed, from_first, gathered, is_first
 from padir.errors import PadirError, first_line
+from padir.models.directory import ModelCard, check_shapes, model_params, read_card
+from padir.refinement.protocols import Corruption, Strategy
 from padir.storage.files import check_files
 from padir.storage.folders import atomic_folder, remove_leftovers
-from padir.storage.manifest import check_manifest, write_manifest
+from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
+from padir.text.tokenizer import Tokenizer
 from padir.training import checkpoint_arrays as arrays
 
+_log = logging.getLogger("padir")
 EXTRA = "extra"
 _STEP = re.compile("0|[1-9][0-9]{0,17}")  # the name of a checkpoint's folder; 0115 is not one: it would become 115
 
@@ -48,8 +53,8 @@ class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
     Regular checkpoints come at the run's intervals, and only regular checkpoints are averaged. A stop between two
-    intervals saves an extra checkpoint: the run resumes from the extra checkpoint, and the next save removes it, so
-    that a run that was stopped ends with the same regular checkpoints as an uninterrupted run.
+    intervals saves an extra checkpoint, from which the run resumes. The next save removes it. So a run that was stopped
+    ends with the same regular checkpoints as an uninterrupted run.
 
     Leaving the context manager waits for the last save, even after an exception: Orbax cannot finish a background save
     once the process exits.
@@ -58,7 +63,7 @@ class Checkpoints:
       folder: the folder that holds one folder for each step.
       keep: number of the newest regular checkpoints that are kept.
       protected: steps whose checkpoints are kept, however old.
-      shared: True if several processes train and all of them see the folder (`padir.distributed.seen_by_all`).
+      shared: True if several processes train and all of them see the folder.
       after_save: called in the first process, in the background, after each save.
     """
 
@@ -82,7 +87,7 @@ class Checkpoints:
             if exception_type is None:
                 raise
             # `exception_type` is raised, too.
-            print(f"padir: the last checkpoint could not be saved: {error}", file=sys.stderr)
+            _log.warning("the last checkpoint could not be saved: %s", error)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
@@ -187,12 +192,12 @@ class Checkpoints:
 
     def _not_written(self, step: int, error: Exception) -> PadirError:
         return PadirError(
-            f"the checkpoint of step {step} could not be written: {first_line(error)}; those before it are whole:"
-            f" see that there is room in {self.folder}, and run the same command again"
+            f"the checkpoint of step {step} could not be written: {first_line(error)}; earlier checkpoints are whole:"
+            f" make room in {self.folder}, and run the same command again"
         )
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """State and loader state of the newest undamaged checkpoint, or None; names damaged checkpoints on stderr.
+        """State and loader state of the newest undamaged checkpoint, or None; logs damaged checkpoints.
 
         Args:
           like: a state of the same structure and shapes, or the shapes alone (from `jax.eval_shape`).
@@ -228,10 +233,8 @@ class Checkpoints:
         return agreed("the checkpoints", read, lambda _: ""), loader_state
 
     def _newest(self, read: Callable[[Path], Any]) -> tuple[Any, dict[str, Any]] | None:
-        """Result of `read` on the newest undamaged checkpoint, and its loader state; or None."""
+        """The result of `read` for the newest undamaged checkpoint, and its loader state; None without a checkpoint."""
         remove_leftovers(self.folder)
-        for leftover in self.folder.glob("*.unfinished"):  # the name of unfinished folders in earlier versions
-            shutil.rmtree(leftover, ignore_errors=True)
         damaged: list[int] = []
         for step in reversed(self.steps()):
             folder = self.folder / str(step)
@@ -246,7 +249,7 @@ class Checkpoints:
                 return state, loader_state
             except PadirError as error:
                 damaged.append(step)
-                print(f"padir: skipping the checkpoint of step {step}: {error}", file=sys.stderr)
+                _log.warning("skipping the checkpoint of step %s: %s", step, error)
             except ValueError as error:
                 raise self._of_another(step, error) from error
         if damaged:
@@ -264,7 +267,8 @@ class Checkpoints:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
 
         Args:
-          check: called with the shapes of the arrays by name before memory is taken for them, to refuse them.
+          check: called with the shapes of the arrays by name, before memory is taken for them; it may raise to refuse
+            them.
 
         Raises:
           PadirError: the checkpoint is missing or damaged, or holds no parameters or no moving average.
@@ -273,3 +277,57 @@ class Checkpoints:
         check_files(folder)
         check_manifest(folder)
         return arrays.read_branch(folder, path, check)
+
+
+def load_step(
+    folder: Path,
+    step: int | None = None,
+    *,
+    corruption: Corruption | None = None,
+    strategy: Strategy | None = None,
+) -> tuple[Any, ModelCard, Tokenizer]:
+    """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step.
+
+    The parameters are those that the run validates with: the moving average, if the run has one.
+
+    Args:
+      folder: the model directory of `padir train`.
+      step: step of the checkpoint; None for the newest.
+      corruption, strategy: instances that replace those of the card, for classes that padir does not know.
+
+    Raises:
+      PadirError: the folder has no checkpoint of that step, or the checkpoint is damaged or does not describe its
+        model.
+    """
+    checkpoints = Checkpoints(folder / "checkpoints")
+    card, tokenizer = read_run_card(checkpoints, step, corruption=corruption, strategy=strategy)
+    path = checkpoints.folder / str(card.step)
+    params = checkpoints.params(
+        card.step,
+        moving_average=card.weights.decay is not None,
+        check=lambda shapes: check_shapes(shapes, path, card),
+    )
+    flat = {name: np.asarray(leaf) for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
+    flat = model_params(flat, path, card)
+    unfinished = "" if (folder / MANIFEST).exists() else "; the training run has not finished"
+    _log.info("%s: the checkpoint of step %s is used%s", folder, f"{card.step:,}", unfinished)
+    return flax.traverse_util.unflatten_dict(flat, sep="/"), card, tokenizer
+
+
+def read_run_card(checkpoints: Checkpoints, step: int | None = None, **replaced: Any) -> tuple[ModelCard, Tokenizer]:
+    """Card and tokenizer of a checkpoint.
+
+    Args:
+      step: step of the checkpoint; None for the newest.
+      replaced: corruption and strategy that replace those of the card.
+
+    Raises:
+      PadirError: the run has no checkpoint of that step, or the checkpoint does not describe its model.
+    """
+    steps = checkpoints.steps()
+    if not steps or (step is not None and step not in steps):
+        kept = f"it has those of {', '.join(map(str, steps))}" if steps else "give the folder of a training run"
+        wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+        raise PadirError(f"{checkpoints.folder} has no {wanted}", remedy=kept)
+    step = steps[-1] if step is None else step
+    return read_card(checkpoints.folder / str(step), **replaced)

@@ -12,16 +12,14 @@ from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.training.averaging import Averaging
-from padir.training.ctc import Ctc
-from padir.training.dual import Dual
-from padir.training.nonfinite import NotFinite
-from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Optimizer
+from padir.training.objective import Loss, Objective
+from padir.training.optimizer import Adafactor, NotFinite, Optimizer
 from padir.training.start_from import StartFrom
-from padir.training.teacher_forcing import TeacherForcing
+
+_TRAINED_WITH = {"refining": "Objective", "causal": "Causal", "dual": "Sum"}  # by `ModelConfig.kind`
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Intervals:
     """Intervals, in steps, at which a training run logs, validates and saves.
 
@@ -35,14 +33,10 @@ class Intervals:
       PadirError: log, checkpoint or keep is below 1, or evaluate below 0.
     """
 
-    log: int = 50
-    evaluate: int = 2_000
-    checkpoint: int = 1_000
-    keep: int = 2
-
-    def __post_init__(self):
-        checks.at_least(1, **checks.fields_of(self, "log", "checkpoint", "keep"))
-        checks.at_least(0, **checks.fields_of(self, "evaluate"))
+    log: checks.Count = 50
+    evaluate: checks.CountOrZero = 2_000
+    checkpoint: checks.Count = 1_000
+    keep: checks.Count = 2
 
     def evaluates(self, step: int, num_steps: int) -> bool:
         """True if validation follows a step: at each interval and after the last step, unless `evaluate` is 0."""
@@ -55,10 +49,10 @@ class TrainConfig:
 
     Attributes:
       model: sizes and choices of the model.
-      objective: the training objective: `Objective`, `TeacherForcing` for causal models, or `Dual` for dual ones.
+      objective: the training objective: `Objective`, `Causal` for causal models, or `Sum` for dual ones.
       optimizer: optimizer and learning-rate schedule.
       batching: how sentence pairs become batches.
-      intervals: how often the run logs, validates and saves.
+      intervals: numbers of steps between log lines, validations and checkpoints.
       averaging: which weights the model directory gets.
       not_finite: what happens when a loss or its gradient is NaN or infinite.
       sharding: how the work is spread over the devices; a checkpoint can be resumed with another sharding.
@@ -68,48 +62,35 @@ class TrainConfig:
       freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
 
     Raises:
-      PadirError: num_steps is below 1, the objective does not fit the model (causal, dual, CTC or none of them), or the
-        averaging needs checkpoints that the intervals do not give.
+      PadirError: num_steps is below 1, the objective does not fit the model or the batching, or the averaging needs
+        checkpoints that the intervals do not give.
 
     >>> TrainConfig(ModelConfig(width=256), num_steps=10_000, seed=1).model.width
     256
     """
 
     model: ModelConfig = ModelConfig()
-    objective: Objective | TeacherForcing | Dual = Objective()
+    objective: Loss = Objective()
     optimizer: Optimizer = Adafactor()
     batching: Batching = Batching()
     intervals: Intervals = Intervals()
     averaging: Averaging = Averaging()
     not_finite: NotFinite = NotFinite()
     sharding: Sharding = Sharding()
-    num_steps: int = 100_000
+    num_steps: checks.Count = 100_000
     seed: int = 0
     start_from: str | StartFrom | None = None
     freeze: tuple[str, ...] = ()
 
     def __post_init__(self):
-        checks.at_least(1, **{"train.num_steps": self.num_steps})
-        causal, dual = self.model.causal, self.model.dual
-        if causal and dual:
+        checks.check_fields(self, "train.")
+        if self.model.causal and self.model.dual:
             raise PadirError("a dual model is trained both ways at once: leave ModelConfig.causal out")
-        if dual != isinstance(self.objective, Dual):
-            raise PadirError(
-                "train.objective = @Dual() and ModelConfig.dual = True belong together", remedy="set both, or neither"
-            )
-        if causal != isinstance(self.objective, TeacherForcing):
-            expected, got = "TeacherForcing" if causal else "Objective", type(self.objective).__name__
-            raise PadirError(
-                f"a model with causal = {causal} is trained with {expected}, got {got}: bind train.objective ="
-                f" @{expected}(), or ModelConfig.causal = {not causal}"
-            )
-        if self.model.ctc != isinstance(self.objective, Ctc):
-            raise PadirError(
-                'train.objective = @Ctc() and ModelConfig.length_head = "ctc" belong together',
-                remedy="set both, or neither",
-            )
+        if self.objective.trains != (kind := self.model.kind):
+            remedy = f"bind train.objective = @{_TRAINED_WITH[kind]}(), or set ModelConfig.causal and dual"
+            raise PadirError("train.objective", f"an objective of {kind} models", self.objective, remedy)
+        self.objective.check(self.model, packed=self.batching.mode == "pack")
         self.averaging.check(self.num_steps, self.intervals.evaluate, self.intervals.checkpoint)
-        object.__setattr__(self, "freeze", tuple(self.freeze))
 
     @property
     def checkpoints_kept(self) -> int:

@@ -1,9 +1,11 @@
-"""The log of a training run: metrics to metrics.jsonl, to TensorBoard and to the terminal."""
+"""The log of a training run: metrics in metrics.jsonl, in TensorBoard and on the terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[re
 
 from padir.errors import PadirError
 from padir.storage.files import write_errors, write_text
+from padir.storage.manifest import MANIFEST, check_manifest
 
+_log = logging.getLogger("padir")
 AVERAGED = "averaged_"  # prefix of the metrics of averaged weights, which are logged when the model is written
 
 
@@ -83,6 +87,10 @@ class _Files:
                 each.close()
 
 
+# The terminal is gone, or what read the lines: a run that gets SIGHUP still saves. Rich exits for a broken pipe.
+_GONE = contextlib.suppress(OSError, SystemExit)
+
+
 class TrainingLog:
     """Log of a training run: metrics to the terminal, to metrics.jsonl and to TensorBoard, and a progress bar.
 
@@ -128,7 +136,8 @@ class TrainingLog:
         return self
 
     def __exit__(self, *_):
-        self.bar.stop()
+        with _GONE:
+            self.bar.stop()
         if self._files is not None:
             self._files.close()
 
@@ -145,7 +154,8 @@ class TrainingLog:
     def say(self, *lines: str) -> None:
         """Prints lines of text on the terminal as they are."""
         for line in lines:
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            with _GONE:
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def advance(self, step: int) -> None:
         """Moves the progress bar to a step that has no metrics to log."""
@@ -169,3 +179,51 @@ def _short(row: dict[str, float]) -> str:
     accuracies = [value for name, value in row.items() if name.startswith("stage") and name.endswith("accuracy")]
     accuracy = " ".join(f"{value:.1%}" for value in accuracies)
     return f"loss {row['loss']:.3f}  accuracy {accuracy}  {row['tokens_per_second']:,.0f} tokens/s"
+
+
+def finished(folder: Path, step: int) -> dict[str, float] | None:
+    """The model card's metrics if the folder holds the finished model of the last step; else None. Logs this.
+
+    Args:
+      step: the last step.
+    """
+    if not (folder / MANIFEST).exists():
+        return None
+    try:
+        check_manifest(folder)
+    except PadirError as error:
+        _log.warning("writing the model again from the last checkpoint: %s", error)
+        return None
+    card = json.loads((folder / "model.json").read_text())
+    if card["step"] != step:
+        return None
+    _log.info(
+        "%s is finished: it has all %s steps, and nothing was done. To go on, raise num_steps (train.num_steps in gin)."
+        " To train again, give another model_dir. `padir average` averages its checkpoints",
+        folder,
+        f"{step:,}",
+    )
+    return card["metrics"]
+
+
+def warn_of_changes(before: str, now: str, step: int) -> None:
+    """Logs the bindings in which two operative configurations differ, except for num_steps.
+
+    Args:
+      before, now: texts of the earlier and the current configuration; "" if one is not known.
+      step: step of the checkpoint that has the earlier configuration.
+    """
+    if not before or not now:
+        return
+    old, new = _bindings(before), _bindings(now)
+    changes = [f"  was  {line}" for line in old if line not in new]
+    changes += [f"  is   {line}" for line in new if line not in old]
+    if changes:
+        lines = "\n".join(changes)
+        _log.warning("the configuration differs from that of the checkpoint of step %s:\n%s", step, lines)
+
+
+def _bindings(config: str) -> list[str]:
+    """The bindings of an operative configuration, one a line (gin continues long bindings on indented lines)."""
+    lines = re.sub(r" *\\?\n +", " ", config).splitlines()
+    return [line for line in lines if line and not line.startswith(("#", "import ", "from ", "train.num_steps"))]

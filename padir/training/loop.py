@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from padir.data.manifest import PreparedManifest
-from padir.data.mixture import Mixture
-from padir.distributed.processes import agreed, from_first, seen_by_all
+import jax
+
+from padir.data.plan import Batching
+from padir.data.prepared import Mixture, PreparedManifest
+from padir.distributed.processes import agreed, from_first
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.storage.files import is_address
 from padir.storage.folders import folder_lock
+from padir.storage.manifest import MANIFEST
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
 from padir.training.remote_run import RemoteRun
-from padir.training.resume import check_lengths, check_new
 from padir.training.run import EvaluateFn, TrainRun
 
 
@@ -29,13 +32,12 @@ def train(
     """Trains a model on prepared pairs and writes its model directory; resumes where an earlier call stopped.
 
     The configuration may differ from that of the earlier call as long as the checkpoint fits the model and the data;
-    the differences are printed on stderr. If all steps are done and the model is written, the call changes nothing and
-    says so on stderr.
+    the differences are logged. If all steps are done and the model is written, the call changes nothing and logs so.
 
         train("data/toy", "runs/toy", TrainConfig(ModelConfig(width=256), num_steps=1_000))
 
     Args:
-      data: a folder of `padir prepare` or `padir distill`, or a mixture of several; also at addresses.
+      data: a folder of `padir prepare` or `padir distill`, or a mixture of several.
       model_dir: the folder for checkpoints/, tensorboard/, metrics.jsonl and, at the end, the model; or an address such
         as gs://bucket/run, to which all of these are sent (`padir.training.remote_run`).
       config: the settings of the run.
@@ -50,7 +52,7 @@ def train(
       PadirError: the data or the model directory do not fit the configuration, are damaged or cannot be written; the
         directory holds a model without checkpoints, or another process trains in it; the loss is not finite; or an
         address cannot be read or written.
-      KeyboardInterrupt: SIGINT or SIGTERM came; the state has been saved.
+      KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP came; the state has been saved.
     """
     if config.averaging.kind == "best" and evaluate_fn is None:
         raise PadirError('Averaging.kind "best" needs a validation split: prepare one, or average the "last"')
@@ -68,7 +70,9 @@ def train(
             from_first(lambda: stack.enter_context(remote.opened()))
             from_first(lambda: check_new(folder, checkpoints))
             checkpoints.after_save = remote.send_after_save
-        checkpoints.shared = seen_by_all(folder)
+        if jax.process_count() > 1 and config.sharding.shared_filesystem and remote is None:
+            agreed("the folder", lambda: _check_seen(folder), lambda _: "")
+            checkpoints.shared = True
         run = TrainRun(config, mixture, manifests[0].source, checkpoints, evaluate_fn, config_text)
         if (metrics := run.restore()) is None:
             with run.running():
@@ -83,6 +87,11 @@ def train(
         return metrics
 
 
+def _check_seen(folder: Path) -> None:
+    if not folder.is_dir():
+        raise PadirError(f"this process does not see {folder}", remedy="leave Sharding.shared_filesystem out")
+
+
 def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedManifest]:
     """Manifests of the data; checks every file, and that all processes have the same data."""
 
@@ -92,8 +101,42 @@ def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedMan
         return manifests
 
     def content(manifests: list[PreparedManifest]) -> str:
-        """Checksums of everything that determines the batches, without folder names, which may differ by process."""
+        """Checksums of everything that determines the batches; no folder names, which may differ between processes."""
         splits = [sorted((name, split.sha256) for name, split in each.splits.items()) for each in manifests]
         return repr([splits, [each.vocabulary for each in manifests], mixture.weights])
 
     return agreed("the prepared data", checked, content)
+
+
+def check_new(folder: Path, checkpoints: Checkpoints) -> None:
+    """Refuses a model directory whose model a new training run would overwrite.
+
+    Raises:
+      PadirError: the folder holds a model, but no checkpoints to resume from.
+    """
+    if (folder / MANIFEST).exists() and not checkpoints.steps():
+        raise PadirError(
+            f"model_dir must be new, or hold the checkpoints of the training run to resume, got {folder},"
+            f" which holds a {MANIFEST} but no checkpoints and would be overwritten: give another folder"
+        )
+
+
+def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: ModelConfig, batching: Batching) -> None:
+    """Checks that no training sentence, and no row of a single sentence, is longer than the model allows.
+
+    Raises:
+      PadirError: a sentence or a row of one sentence is longer than ModelConfig.max_length.
+    """
+    for folder, manifest in zip(mixture.folders, manifests, strict=True):
+        for side in ("source", "target"):
+            longest = getattr(manifest.splits["train"], f"longest_{side}")
+            if longest > model.max_length:
+                raise PadirError(
+                    f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
+                    f" ModelConfig.max_length, or prepare with max_{side}_tokens={model.max_length}"
+                )
+    if batching.mode == "bucket" and batching.row_length > model.max_length:
+        raise PadirError(
+            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
+            f" Batching.row_length {batching.row_length}"
+        )

@@ -1,117 +1,110 @@
-"""The refinement objective: cross-entropy over S stages of corruption and refinement, plus the length loss.
+"""Training objectives: the base `Loss`, and `Objective` for models that refine drafts.
 
 1. Corrupt the target; the decoder predicts it (stage 1).
 2. Fill the canvas from that prediction, without gradient, as a decoding step would; predict again (stage 2, ... S).
 3. Sum the losses of the stages and of the length head (the paper's section L.1.2).
 
-The encoder and the cross-attention's keys and values are computed once for all stages.
+The encoder and the cross-attention's keys and values are computed once for all stages. The model's readout
+(`padir.readout`) makes the first canvas and computes the loss of a stage.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.models.encoder import Encoded
+from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
-from padir.refinement.canvas import Canvas, from_tokens, unbelieving, veil
-from padir.refinement.corruption import RandomVisible, Uniform, noise_kinds
+from padir.refinement.canvas import Canvas, unbelieving, veil
+from padir.refinement.corruption import RandomVisible, Uniform
 from padir.refinement.protocols import Between, Corruption, Strategy
 from padir.refinement.scores import Output, best_ids, forbid
 from padir.refinement.segments import sum_in_segment
-from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import positions_in_segment, segment_lengths
-from padir.training.batch import Batch, StageRows, Sums, encode_sources
-from padir.training.chunked_rows import by_rows
-from padir.training.losses import (
+from padir.training.batch import (
     NORMALISERS,
     STAGE_WEIGHTS,
-    check_loss,
+    AtOnce,
+    Batch,
+    StageRows,
+    Sums,
+    by_rows,
     length_correct,
     length_loss,
     rejecter_loss,
     stage_weight,
-    token_sums,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
-    """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
+class Call:
+    """The arguments of `Loss.__call__` except the random key."""
 
-    A call returns the loss of a batch, summed over all positions that count. A training step divides this sum by the
-    number of all target tokens (`normaliser`): if few positions of a stage count, the length loss weighs more.
+    params: Any
+    batch: Batch
+    model: Transformer
+    num_segments: int | None
+    dropout: bool
+    progress: Any
+    encoded: Encoded | None = None
 
-    Attributes:
-      corruption: makes the first stage's canvas.
-      between: makes the next stage's canvas from a stage's prediction.
-      stage_weights: for each of the S stages, the positions that count: "all", "noised" (positions that the corruption
-        or `between` chose, and EOS), "masked" (chosen positions that began as a mask, and EOS), "inverse" or "falling"
-        ("noised" with weights that depend on the number of chosen positions, see `padir.training.losses.stage_weight`),
-        or "none", which also stops the stage's gradient.
-      visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
-        with None, each position sees all other positions that the corruption did not choose.
-      label_smoothing, z_loss: as in `padir.training.losses.cross_entropy`, for tokens and lengths.
-      length_weight: factor of the length loss.
-      rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
-      normaliser: what a step divides the loss by: all target "tokens", "positions" (padding, too), or "sentences", for
-        which each sentence's positions together have weight 1.
-      positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
-        (`padir.training.chunked_rows.by_rows`), or None for all; it changes memory and speed, not the results.
+    def bound(self, key: Key[Array, ""], params: Any = None) -> Transformer:
+        """The model, bound to the given parameters (by default the call's) and to a random key for dropout."""
+        params = self.params if params is None else params
+        return self.model.bind({"params": params}, rngs={"dropout": key} if self.dropout else {})
 
-    Raises:
-      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
-        weight "masked" but the corruption makes no masks, there are 3 or more stages with the remask "logits", or a
-        number is out of its range.
-    """
-
-    corruption: Corruption = Uniform()
-    between: Between = Lifted()
-    stage_weights: tuple[str, ...] = ("all", "all")
-    visibility: RandomVisible | None = None
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
-    length_weight: float = 1.0
-    rejecter_weight: float = 1.0
-    normaliser: str = "tokens"
-    positions_at_once: int | None = None
-
-    def __post_init__(self):
-        object.__setattr__(self, "stage_weights", tuple(self.stage_weights))
-        if not self.stage_weights:
-            raise PadirError("Objective.stage_weights must name at least one stage, such as ('all', 'all')")
-        for weight in self.stage_weights:
-            checks.one_of(STAGE_WEIGHTS, **{"Objective.stage_weights": weight})
-        if self.stage_weights[-1] == "none":
-            raise PadirError("the last stage trains nothing with weight 'none': name another, or leave the stage out")
-        if len(self.stage_weights) > 2 and isinstance(self.between, Lifted):
-            if getattr(self.between.strategy, "remask", None) == "logits":
-                raise PadirError(
-                    "Objective.stage_weights",
-                    "at most 2 stages with remask='logits', since a transition knows one stage's logits and no sum",
-                    self.stage_weights,
-                    "use remask='previous'",
-                )
-        if "masked" in self.stage_weights and noise_kinds(self.corruption) == {"pieces"}:
-            raise PadirError(
-                f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
-                " count: use 'noised', or a corruption with masks"
-            )
-        checks.one_of(NORMALISERS, **checks.fields_of(self, "normaliser"))
-        check_loss(self)
+    def encode(self, bound: Transformer) -> Encoded:
+        """The encoder's output: the call's `encoded`, or computed here if that is None."""
+        if self.encoded is not None:
+            return self.encoded
+        source, segments = (self.batch.source_BS, self.batch.source_segment_BS), self.num_segments or 1
+        return bound.encode(*source, num_segments=segments, deterministic=not self.dropout)
 
     @property
-    def strategy(self) -> Strategy:
-        """The default decoding strategy of a model trained with this objective."""
-        return getattr(self.between, "strategy", Padir())
+    def length_BG(self) -> Int[Array, "B G"]:
+        """Number of target tokens of each segment."""
+        return segment_lengths(self.batch.target_segment_BL, self.num_segments or 1)
+
+
+class Loss:
+    """Base of training objectives, which are frozen dataclasses; a subclass has `compute`.
+
+    Attributes:
+      trains: the kind of models that the objective trains (`ModelConfig.kind`).
+      corruption: makes drafts in decoding; None for models without drafts.
+      stage_weights: one entry for each pass of the decoder.
+      normaliser: one of `padir.training.batch.NORMALISERS`, by which a training step divides the loss.
+    """
+
+    trains = "refining"
+    corruption: Corruption | None = None
+    stage_weights: tuple[str, ...] = ("all",)
+    normaliser = "tokens"
+
+    def decoded_with(self, config: ModelConfig) -> Strategy | None:
+        """The strategy that a trained model is decoded with by default; None for models without drafts."""
+        return None
+
+    def check(self, config: ModelConfig, packed: bool) -> None:
+        """Checks that the objective can train a model.
+
+        Args:
+          packed: rows hold several sentence pairs.
+
+        Raises:
+          PadirError: the objective cannot train the model.
+        """
 
     def __call__(
         self,
@@ -123,41 +116,128 @@ class Objective:
         num_segments: int | None = None,
         dropout: bool = True,
         progress: Float[Array, ""] | float = 0.0,
-        encoded: Encoded | None = None,
     ) -> tuple[Float[Array, ""], Sums]:
         """Loss of a batch, summed over positions and stages, and the `Sums` that make up the loss.
 
         Args:
           key: random key of the corruption and of dropout.
-          num_segments: G, maximum number of segments in a packed row; None: rows of one sentence pair (static).
+          num_segments: G, maximum number of segments in a packed row; None if each row has one sentence pair (static).
           dropout: apply dropout, different in each stage (static).
           progress: the share of the training run that is done, in [0, 1).
-          encoded: the encoder's output for the batch; None computes it.
 
         Raises:
-          PadirError: the objective has a visibility, but the model's decoder is not decontextualised.
+          PadirError: the objective cannot train the model.
         """
-        if self.visibility is not None and not model.config.decontextualised:
+        self.check(model.config, packed=num_segments is not None)
+        return self.compute(key, Call(params, batch, model, num_segments, dropout, progress))
+
+    def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
+        raise NotImplementedError
+
+
+@checks.settings
+class Objective(Loss):
+    """Training objective of models that refine drafts: corruption × stages × weights; the defaults are the paper's.
+
+    A training step divides the summed loss by the number of all target tokens (`normaliser`): if few positions of a
+    stage count, the length loss has more influence. With a readout that aligns the target to its canvas, each stage
+    weight must be "all" or "none". Pairs whose target does not fit are left out of the loss and counted in
+    `Sums.unaligned`.
+
+    Attributes:
+      corruption: makes the first stage's canvas.
+      between: makes the next stage's canvas from a stage's prediction.
+      stage_weights: for each of the S stages, the positions that count. "all" counts every position; "noised" counts
+        EOS and the positions that the corruption or `between` chose; "masked" counts EOS and the chosen positions that
+        began as a mask. "inverse" and "falling" weight the noised positions by their number
+        (`padir.training.batch.stage_weight`). "none" counts no position and stops the stage's gradient.
+      visibility: for decontextualised decoders, how to choose the positions that each position sees in the first stage;
+        with None, each position sees all other positions that the corruption did not choose.
+      label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`, for tokens and lengths.
+      length_weight: factor of the length loss.
+      rejecter_weight: factor of the rejecter's loss, for models that have a rejecter.
+      normaliser: what a step divides the loss by: the number of all target "tokens", of "positions" (with padding), or
+        of "sentences". With "sentences", the positions of each sentence have weight 1 in sum.
+      positions_at_once: maximum number of target positions whose logits exist at the same time, in whole rows
+        (`padir.training.batch.by_rows`); None for all positions. It changes memory and speed, not the results.
+
+    Raises:
+      PadirError: there is no stage, a stage weight is unknown, the last stage has the weight "none", a stage has the
+        weight "masked" but the corruption makes no masks, there are 3 or more stages with the remask "logits", or a
+        number is out of its range.
+    """
+
+    corruption: Corruption = Uniform()
+    between: Between = Lifted()
+    stage_weights: tuple[str, ...] = ("all", "all")
+    visibility: RandomVisible | None = None
+    label_smoothing: checks.ShareBelow1 = 0.0
+    z_loss: float = 0.0
+    length_weight: float = 1.0
+    rejecter_weight: float = 1.0
+    normaliser: Annotated[str, partial(checks.one_of, NORMALISERS)] = "tokens"
+    positions_at_once: AtOnce = None
+
+    def __post_init__(self):
+        if not self.stage_weights:
+            raise PadirError("Objective.stage_weights must name at least one stage, such as ('all', 'all')")
+        for weight in self.stage_weights:
+            checks.one_of(STAGE_WEIGHTS, **{"Objective.stage_weights": weight})
+        if self.stage_weights[-1] == "none":
+            raise PadirError(
+                "a last stage of weight 'none' trains nothing: choose another weight, or leave the stage out"
+            )
+        remask = getattr(getattr(self.between, "strategy", None), "remask", None)
+        if len(self.stage_weights) > 2 and remask == "logits":
+            raise PadirError(
+                "Objective.stage_weights",
+                "at most 2 stages with remask='logits', because a transition knows the logits of one stage only",
+                self.stage_weights,
+                "use remask='previous'",
+            )
+        if "masked" in self.stage_weights and self.corruption.noise_kinds == {"pieces"}:
+            raise PadirError(
+                f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
+                " count: use 'noised', or a corruption with masks"
+            )
+
+    def decoded_with(self, config: ModelConfig) -> Strategy:
+        return getattr(self.between, "strategy", config.readout.strategy)
+
+    def check(self, config: ModelConfig, packed: bool) -> None:
+        if self.visibility is not None and not config.decontextualised:
             raise PadirError(
                 "Objective.visibility needs a decontextualised decoder", remedy="set ModelConfig.decontextualised"
             )
+        if config.self_conditioning:
+            checks.counts(2, "self-conditioning learns from the second stage on", stages=len(self.stage_weights))
+        if config.readout.sized_by_target:
+            return
+        model = f"a {config.readout.name} model"
+        if packed:
+            raise PadirError(f"{model} needs rows of one sentence pair", remedy='set Batching.mode = "bucket"')
+        if wrong := set(self.stage_weights) - {"all", "none"}:
+            raise PadirError("Objective.stage_weights", f'"all" or "none" for {model}', *wrong)
+        if self.normaliser == "sentences":
+            raise PadirError("Objective.normaliser", f'"tokens" or "positions" for {model}', self.normaliser)
+
+    def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
+        model, batch = call.model, call.batch
         key_corrupt, key_between, key_dropout = jax.random.split(key, 3)
+        key_dropout = batch.own_key(key_dropout)
         canvas, chosen_BL = self.first_canvas(batch.row_keys(key_corrupt), batch, model)
+        fits_B = model.config.readout.fits(canvas, batch.target_BL)
         segment_BL, present_BL = canvas.segment_BL, canvas.segment_BL > 0
-
-        def bound(stage: int, params: Any) -> Transformer:
-            rngs = {"dropout": jax.random.fold_in(batch.own_key(key_dropout), stage)} if dropout else {}
-            return model.bind({"params": params}, rngs=rngs)
-
-        if encoded is None:
-            encoded = encode_sources(bound(0, params), batch, num_segments, dropout)
-        known = params, bound(0, params).cross_kv(encoded.memory_BSD)
+        encoder = call.bound(jax.random.fold_in(key_dropout, 0))
+        encoded = call.encode(encoder)
+        known = call.params, encoder.cross_kv(encoded.memory_BSD)
         # Padding gets position 0, as a row may be longer than the position table.
-        position_BL = None if num_segments is None else jnp.where(present_BL, positions_in_segment(segment_BL), 0)
+        packed = call.num_segments is not None
+        position_BL = jnp.where(present_BL, positions_in_segment(segment_BL), 0) if packed else None
         parts, keep_BL = [], None
         for stage, weights in enumerate(self.stage_weights):
-            stage_params, cross_kv = jax.lax.stop_gradient(known) if weights == "none" else known
-            decoder = bound(stage + 1, stage_params)
+            params, cross_kv = jax.lax.stop_gradient(known) if weights == "none" else known
+            decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
             states_BLD = decoder.draft_states(
                 canvas.tokens_BL,
                 canvas.segment_BL,
@@ -166,7 +246,7 @@ class Objective:
                 position_BL=position_BL,
                 visible_BLL=canvas.visible_BLL,
                 belief_BLD=canvas.belief_BLD,
-                deterministic=not dropout,
+                deterministic=not call.dropout,
             )
             keep_BL = decoder.keep_logits(states_BLD)
             masked_BL = canvas.start_BL >= model.ids.end_regular
@@ -174,34 +254,36 @@ class Objective:
             if self.normaliser == "sentences":
                 sum_BL = sum_in_segment(weight_BL.astype(jnp.float32), segment_BL)
                 weight_BL = weight_BL / jnp.maximum(sum_BL, 1)
+            is_last = stage + 1 == len(self.stage_weights)
+            end = functools.partial(self.end_stage, model, params, call.progress, is_last)
             key_B = batch.row_keys(jax.random.fold_in(key_between, stage))
-            end = functools.partial(self.end_stage, model, stage_params, progress, stage + 1 == len(self.stage_weights))
             stage_rows = StageRows(canvas, keep_BL, batch.target_BL, chosen_BL, weight_BL, key_B)
             sums, following = by_rows(end, self.positions_at_once, states_BLD, stage_rows)
             parts.append(sums)
             if following is not None:
                 canvas, chosen_BL = following
-        length_BG = segment_lengths(batch.target_segment_BL, num_segments or 1)
-        return self._total(parts, encoded.length, length_BG, keep_BL, canvas, batch)
+        return self._total(call, parts, encoded.length, keep_BL, canvas, fits_B)
 
     def first_canvas(
         self, key_B: Key[Array, " B"], batch: Batch, model: Transformer
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+    ) -> tuple[Canvas, Bool[Array, "B _"]]:
         """The canvas of the first stage, and the positions that the corruption chose."""
-        target_BL, segment_BL, ids = batch.target_BL, batch.target_segment_BL, model.ids
-        free_BL = (segment_BL > 0) & (target_BL != ids.eos)
-        noisy_BL, chosen_BL = self.corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
-        # `start_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so that
-        # a position that is hidden again between two stages does not show its target.
-        start_BL, _ = self.corruption.full()(key_B, target_BL, free_BL, segment_BL, ids=ids)
-        canvas = from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids)
-        if model.config.decontextualised:
+        config = model.config
+        canvas, chosen_BL = config.readout.first_canvas(
+            key_B,
+            batch.source_segment_BS,
+            batch.target_BL,
+            batch.target_segment_BL,
+            corruption=self.corruption,
+            ids=model.ids,
+            max_length=config.max_length,
+        )
+        if config.decontextualised:
             canvas = veil(canvas, chosen_BL)
             if self.visibility is not None:
                 canvas = self.visibility(key_B, canvas)
-        if model.config.self_conditioning:
-            checks.at_least(2, "self-conditioning learns from the second stage on", stages=len(self.stage_weights))
-            canvas = unbelieving(canvas, model.config.width)
+        if config.self_conditioning:
+            canvas = unbelieving(canvas, config.width)
         return canvas, chosen_BL
 
     def end_stage(
@@ -213,52 +295,62 @@ class Objective:
         states_BLD: Float[Array, "B L D"],
         rows: StageRows,
     ) -> tuple[Any, Any]:
-        """A stage's `token_sums`, and the next stage's canvas and chosen positions (None after the last stage).
+        """A stage's sums, and the next stage's canvas and chosen positions (None after the last stage).
 
         Takes decoder states, not logits, so that `by_rows` frees the logits of each chunk of rows once its sums are
         computed.
         """
-        logits_BLV = model.bind({"params": params}).logits(states_BLD)
-        present_BL = rows.canvas.segment_BL > 0
-        sums = token_sums(logits_BLV, rows.target_BL, present_BL, rows.weight_BL, self.label_smoothing, self.z_loss)
-        judges = model.config.rejecter_judges
+        config, bound = model.config, model.bind({"params": params})
+        logits_BLV = bound.logits(states_BLD)
+        sums, aligned_BL = config.readout.loss(
+            logits_BLV,
+            rows.canvas,
+            rows.target_BL,
+            rows.weight_BL,
+            label_smoothing=self.label_smoothing,
+            z_loss=self.z_loss,
+        )
+        judges = config.rejecter_judges
         if rows.keep_BL is not None and judges == "prediction":
-            right_BL = best_ids(logits_BLV) == rows.target_BL
+            right_BL = best_ids(logits_BLV) == aligned_BL
             sums = (*sums, *rejecter_loss(rows.keep_BL, right_BL, rows.weight_BL > 0))
         if is_last:
             return sums, None
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
-        after, chosen_BL = self.between(
-            rows.key_B, rows.canvas, output, rows.target_BL, rows.chosen_BL, progress=progress
-        )
-        if model.config.self_conditioning:
-            belief_BLD = jax.lax.stop_gradient(model.bind({"params": params}).belief(logits_BLV))
+        after, chosen_BL = self.between(rows.key_B, rows.canvas, output, aligned_BL, rows.chosen_BL, progress=progress)
+        if config.self_conditioning:
+            belief_BLD = jax.lax.stop_gradient(bound.belief(logits_BLV))
             after = dataclasses.replace(after, belief_BLD=belief_BLD)
         return sums, (after, chosen_BL)
 
-    def _total(self, parts, length, length_BG, keep_BL, canvas: Canvas, batch: Batch):
+    def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):
         """The loss and the sums of all stages; `canvas` is the input of the last stage."""
-        stage_loss_S, stage_z_loss_S, stage_weight_S, stage_correct_S, *judged = map(
-            jnp.stack, zip(*parts, strict=True)
-        )
+        batch, aligned = call.batch, not call.model.config.readout.sized_by_target
+        loss_S, z_loss_S, weight_S, correct_S, *judged = map(jnp.stack, zip(*parts, strict=True))
         keep_loss = keep_correct = keep_judged = None
-        if judged:  # in every stage, its predictions
+        if judged:  # the head judged predictions, in every stage
             keep_loss, keep_correct, keep_judged = (each_S.sum() for each_S in judged)
         elif keep_BL is not None:
             right_BL = canvas.tokens_BL == batch.target_BL
             keep_loss, keep_correct, keep_judged = rejecter_loss(keep_BL, right_BL, canvas.free_BL)
-        sums = Sums(
-            stage_loss_S=stage_loss_S,
-            stage_z_loss_S=stage_z_loss_S,
-            stage_weight_S=stage_weight_S,
-            stage_correct_S=stage_correct_S,
-            length_loss=length_loss(length, length_BG, self.label_smoothing, self.z_loss),
-            length_correct=length_correct(length, length_BG),
-            tokens=(batch.target_segment_BL > 0).sum().astype(jnp.float32),
-            segments=(length_BG > 0).sum().astype(jnp.float32),
+        present_BL, length = batch.target_segment_BL > 0, LengthOutput() if aligned else length
+        length_sum = length_loss(length, call.length_BG, self.label_smoothing, self.z_loss)
+        loss = loss_S.sum() + self.length_weight * length_sum
+        if keep_loss is not None:
+            loss += self.rejecter_weight * keep_loss
+        return loss, Sums(
+            loss=loss,
+            stage_loss_S=loss_S,
+            stage_z_loss_S=z_loss_S,
+            stage_weight_S=weight_S,
+            stage_correct_S=correct_S,
+            length_loss=length_sum,
+            length_correct=length_correct(length, call.length_BG),
+            # The mean is over the tokens of pairs that fit, so that it does not depend on pairs left out.
+            tokens=(present_BL & fits_B[:, None]).sum().astype(jnp.float32),
+            segments=(call.length_BG > 0).sum().astype(jnp.float32),
             rejecter_loss=keep_loss,
             rejecter_correct=keep_correct,
             rejecter_judged=keep_judged,
+            unaligned=(present_BL.any(-1) & ~fits_B).sum().astype(jnp.float32) if aligned else None,
         )
-        loss = stage_loss_S.sum() + self.length_weight * sums.length_loss
-        return loss if keep_loss is None else loss + self.rejecter_weight * keep_loss, sums

@@ -1,24 +1,32 @@
-"""Learning-rate schedule and optimizers, as optax chains."""
+"""Learning-rate schedule and optimizers, as optax chains, and what to do at a batch whose gradient is not finite."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import Array, Bool, Float
 
 from padir import checks
 from padir.errors import PadirError
+from padir.storage.files import atomic_file
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Cosine:
     """Linear warm-up to `peak`, then cosine decay to `peak * final` (the paper's section L.2).
 
-    The warm-up begins at peak / (warmup_steps + 1), an even share of the peak a step. The paper's warm-up begins at the
-    lowest rate instead, which is peak * final here. With the defaults, this would raise the rates of the warm-up by at
-    most 2 % of the peak; the scores in the headers of configs/run/ were measured with padir's warm-up.
+    The warm-up begins at peak / (warmup_steps + 1) and rises by the same amount in every step. The paper's warm-up
+    begins at the lowest rate, which is peak * final here. With the defaults, the paper's rates are higher by at most 2
+    % of the peak. The scores in the headers of configs/run/ were measured with padir's warm-up.
 
     Attributes:
       peak: highest learning rate.
@@ -29,17 +37,12 @@ class Cosine:
       PadirError: a number is out of its range.
     """
 
-    peak: float = 1e-3
-    warmup_steps: int = 1_000
-    final: float = 0.02
-
-    def __post_init__(self):
-        checks.above(0, **checks.fields_of(self, "peak"))
-        checks.at_least(0, **checks.fields_of(self, "warmup_steps"))
-        checks.within(0, 1, **checks.fields_of(self, "final"))
+    peak: checks.Positive = 1e-3
+    warmup_steps: checks.CountOrZero = 1_000
+    final: checks.Share = 0.02
 
     def schedule(self, num_steps: int) -> optax.Schedule:
-        """Maps a step, counted from 0, to its learning rate, which would reach `peak * final` at `num_steps`."""
+        """Maps a step, counted from 0, to its learning rate; at step `num_steps` the rate would be `peak * final`."""
         warmup = min(self.warmup_steps, max(1, num_steps - 1))
         return optax.warmup_cosine_decay_schedule(
             init_value=self.peak / (warmup + 1),  # a first step at rate 0 would be wasted
@@ -172,3 +175,105 @@ def _under(params: Any, prefixes: tuple[str, ...]) -> Any:
             known = ", ".join(sorted({name.partition("/")[0] for name in names}))
             raise PadirError(f"train.freeze must name parameters, got {prefix!r}: their names begin with {known}")
     return jax.tree.unflatten(tree, [name.startswith(tuple(f"{prefix}/" for prefix in prefixes)) for name in names])
+
+
+_log = logging.getLogger("padir")
+ACTIONS = ("stop", "skip")
+FOLDER = "not_finite"
+
+# A step's outcome is read once this many later steps are under way, so that the device never waits for the host.
+_STEPS_BEHIND = 2
+
+
+@checks.settings
+class NotFinite:
+    """Policy for a batch whose loss or gradient is NaN or infinite.
+
+    Attributes:
+      action: "stop" (saves the batch and ends the run) or "skip" (leaves parameters and optimizer state unchanged, and
+        counts the step as "skipped" in metrics.jsonl).
+      most_in_a_row: number of skipped steps in a row after which "skip" also stops the run; so many failures in a row
+        are not due to single batches.
+
+    Raises:
+      PadirError: the action is unknown, or `most_in_a_row` is below 1.
+    """
+
+    action: Annotated[str, partial(checks.one_of, ACTIONS)] = "stop"
+    most_in_a_row: checks.Count = 20
+
+    def choose(self, finite: Bool[Array, ""], new: Any, old: Any) -> Any:
+        """Returns `new`, or `old` if the step is skipped; both are trees of arrays."""
+        if self.action == "stop":
+            return new
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
+
+
+def is_finite(loss: Float[Array, ""], grads: Any) -> Bool[Array, ""]:
+    """True if a loss and the norm of its gradient are finite."""
+    return jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(grads))
+
+
+class Watch:
+    """Applies the policy to steps whose loss or gradient is not finite, as soon as the outcome of a step is known.
+
+    Only `drain` waits for outcomes.
+
+    Attributes:
+      folder: the model directory, where the batch is saved if the run stops.
+      policy: the action for a step that is not finite.
+    """
+
+    def __init__(self, folder: Path, policy: NotFinite):
+        self.folder, self.policy = folder, policy
+        self._pending: collections.deque[tuple[int, dict[str, np.ndarray], Any]] = collections.deque()
+        self._in_a_row = 0
+
+    def add(self, step: int, batch: dict[str, np.ndarray], count: Any) -> None:
+        """Records a step, and applies the policy to earlier steps.
+
+        Args:
+          batch: the batch of the step, [B, ...] arrays by name.
+          count: a scalar, possibly not yet computed, that is 0 if loss and gradient were finite.
+
+        Raises:
+          PadirError: an earlier step was not finite, and the policy stops the run.
+        """
+        self._pending.append((step, batch, count))
+        while len(self._pending) > _STEPS_BEHIND:
+            self._look()
+
+    def drain(self) -> None:
+        """Waits for all steps, and applies the policy to them.
+
+        Raises:
+          PadirError: a step was not finite, and the policy stops the run.
+        """
+        while self._pending:
+            self._look()
+
+    def _look(self) -> None:
+        step, batch, count = self._pending.popleft()
+        if not count:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        what = f"the loss or its gradient is not finite at step {step}"
+        if self.policy.action == "skip" and self._in_a_row < self.policy.most_in_a_row:
+            _log.warning("%s: its update is left out", what)
+            return
+        if self.policy.action == "skip":
+            what += f", {self._in_a_row} times in a row"
+        path = self.folder / FOLDER / f"step_{step}{_process()}.npz"
+        with atomic_file(path, binary=True) as file:
+            np.savez(file, **batch)  # type: ignore[arg-type]
+        remedy = "" if self.policy.action == "skip" else ", or leave such updates out (NotFinite.action='skip')"
+        raise PadirError(
+            f"{what}; its batch is saved in {path}: lower the learning rate or clip the gradient{remedy}; the"
+            " checkpoints were saved before that step"
+        )
+
+
+def _process() -> str:
+    """Suffix of this process's file name, because each process saves its own rows; "" if there is one process."""
+    return f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""

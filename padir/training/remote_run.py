@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import os
 import secrets
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 
+from padir.checks import from_json
 from padir.errors import PadirError
 from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps, read_if_there
-from padir.storage.files import write_json
+from padir.storage.files import parsed_json, write_json
 from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
 from padir.storage.remote import Damaged, RemoteFolder, Unreachable
-from padir.storage.typecheck import from_json
 from padir.training.checkpoints import Checkpoints
 
+_log = logging.getLogger("padir")
 RUN = "run.json"  # at the address: the run's id, and who trains in it; in the copy: the id
 _LOGS = (METRICS, "tensorboard/*", "not_finite/*")
 
@@ -28,12 +29,12 @@ _LOGS = (METRICS, "tensorboard/*", "not_finite/*")
 class RemoteRun:
     """The copy on this machine of a training run at an address; only the first of several processes uses it.
 
-    The run trains in the copy. Each checkpoint is sent when it is whole, after the lines of metrics up to its step; old
-    checkpoints are removed from the address after that. What could not be sent is sent after the next checkpoint.
+    The run trains in the copy. Each checkpoint is sent when it is whole, after the lines of metrics up to its step.
+    Then old checkpoints are removed from the address. Files that could not be sent are sent after the next checkpoint.
 
-    Of two processes on different machines that train at one address, the one that began later goes on: the other one
-    finds another name in run.json before it sends anything more, and ends. On one machine the lock of the copy
-    refuses the second, as for any model directory.
+    If two machines train at one address, the process that began later goes on. The other process finds a new name in
+    run.json before it sends anything more, and ends. On one machine the lock of the copy refuses a second process, as
+    for any model directory.
 
     Attributes:
       folder: the copy.
@@ -69,7 +70,7 @@ class RemoteRun:
         remove_leftovers(checkpoints.folder)
         before = max(checkpoints.steps(), default=-1)
         self._damaged = {*fetch_steps(self.remote, self.folder)}
-        if max(checkpoints.steps(), default=-1) > before:  # the run went on elsewhere; else what is here is as new
+        if max(checkpoints.steps(), default=-1) > before:  # the run went on elsewhere; otherwise the copy is up to date
             (self.folder / MANIFEST).unlink(missing_ok=True)  # else an old model would be sent over a newer one
             for step in {str(step) for step in checkpoints.steps()} - {*self.remote.names(CHECKPOINTS)}:
                 shutil.rmtree(checkpoints.folder / step, ignore_errors=True)
@@ -80,10 +81,10 @@ class RemoteRun:
             try:
                 self.remote.fetch(self.folder)
             except Damaged as error:
-                print(f"padir: the model is written again: {error}", file=sys.stderr)
+                _log.warning("the model is written again: %s", error)
 
     def _claim(self) -> None:
-        """Writes this process's name at the address, after a look at whose copy this is."""
+        """Writes this process's name at the address, after checking that the copy belongs to this address."""
         here = self._run_json(read_if_there(self.folder / RUN)).get("run")
         there = self._run_json(self.remote.read(RUN)).get("run")
         if here is not None and here != there:
@@ -101,14 +102,14 @@ class RemoteRun:
     def _run_json(self, content: bytes | None) -> dict[str, str]:
         """Contents of a run.json; {} if there is none."""
         try:
-            return {} if content is None else from_json(dict[str, str], json.loads(content))
-        except (ValueError, TypeError, RecursionError):
+            return {} if content is None else from_json(dict[str, str], parsed_json(content))
+        except (ValueError, TypeError):
             raise PadirError(
                 f"{RUN} of {self.remote.address} or of its copy {self.folder} is damaged", remedy="remove that file"
             ) from None
 
     def send_after_save(self) -> None:
-        """Sends what is new. If the store does not answer, a line on stderr says so, and the training goes on.
+        """Sends new files. If the store does not answer, it logs a warning, and the training goes on.
 
         Raises:
           PadirError: another process trains at the address.
@@ -116,10 +117,8 @@ class RemoteRun:
         try:
             self.send()
         except Unreachable as error:
-            print(
-                f"padir: warning: not sent, and tried again after the next checkpoint: {error}; {self.folder} has all",
-                file=sys.stderr,
-            )
+            message = "not sent, and tried again after the next checkpoint: %s; %s has all"
+            _log.warning(message, error, self.folder)
 
     def send(self) -> None:
         """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address.

@@ -1,4 +1,4 @@
-"""`TrainRun`, a training run from its start, or last checkpoint, to the finished model directory."""
+"""`TrainRun`, a training run from its start, or last checkpoint, to the finished model directory; graceful stops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,40 +16,79 @@ import jax.numpy as jnp
 import numpy as np
 
 from padir.data.loader import make_loader
-from padir.data.manifest import CorpusInfo
-from padir.data.mixture import Mixture
-from padir.data.prepared import load_tokenizer
+from padir.data.prepared import CorpusInfo, Mixture, load_tokenizer
 from padir.distributed.processes import Vote, from_first, gathered, is_first
 from padir.distributed.sharding import DATA, on_host, process_rows, settle
 from padir.errors import PadirError
-from padir.models.card import ModelCard, Weights
-from padir.models.directory import save_model
+from padir.models.directory import ModelCard, Weights, save_model
 from padir.models.params import count_parameters
-from padir.reporting.patience import told
+from padir.reporting.patience import stop_signals, told
 from padir.text.tokenizer import Tokenizer
 from padir.training.averaging import best_steps, mean_of_checkpoints
 from padir.training.batch import Sums
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import TrainConfig
-from padir.training.log import AVERAGED, TrainingLog
-from padir.training.nonfinite import Watch
-from padir.training.placement import PlacedBatches
-from padir.training.programs import Programs
-from padir.training.resume import finished, read_state, warn_of_changes
-from padir.training.signals import Stop, graceful_stop
+from padir.training.log import AVERAGED, TrainingLog, finished, warn_of_changes
+from padir.training.optimizer import Watch
 from padir.training.start_from import StartFrom, fill
-from padir.training.step import all_finite, step_metrics
+from padir.training.step import PlacedBatches, Programs, all_finite, read_state, step_metrics
 
 EvaluateFn = Callable[[Any, ModelCard, Tokenizer], dict[str, float]]
 """Function from (params, card, tokenizer) to metrics of the validation split, by name. The parameters have the same
 shardings as in training, and each of several processes calls the function."""
 
 
+class StopSignal:
+    """A request to stop, which the training loop reads after each step.
+
+    Attributes:
+      requested: True once a signal has come.
+      immediate: True if the next signal raises KeyboardInterrupt at once.
+    """
+
+    requested = immediate = False
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Lets a signal interrupt read-only work at once, unless other processes take part in the work."""
+        self.immediate = jax.process_count() == 1
+        try:
+            if self.requested and self.immediate:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.immediate = False
+
+
+@contextlib.contextmanager
+def graceful_stop() -> Iterator[StopSignal]:
+    """Turns SIGINT, SIGTERM and SIGHUP into a request to stop after the step, or within the validation.
+
+    A second signal raises KeyboardInterrupt at once; `Checkpoints` still finishes a save.
+    """
+    stop, previous = StopSignal(), {}
+
+    def request(number, frame):
+        again, stop.requested = stop.requested, True
+        if again or stop.immediate:
+            raise KeyboardInterrupt
+
+    try:
+        for number in stop_signals():
+            with contextlib.suppress(ValueError):  # raised outside the main thread, which alone handles signals
+                previous[number] = signal.signal(number, request)
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 class TrainRun:
     """A training run: `restore`, then `step`, `record` and `checkpoint` in turn within `running`, then `finish`.
 
-    Several processes take the same decisions, as their metrics are equal or broadcast by the first process
-    (`padir.distributed.processes`). Only the first process writes to the model directory, but for shared checkpoints.
+    Several processes take the same decisions, because their metrics are equal, or the first process broadcasts them
+    (`padir.distributed.processes`). Only the first process writes to the model directory, except for shared
+    checkpoints.
 
     Attributes:
       config: the settings of the run.
@@ -84,14 +124,14 @@ class TrainRun:
             config=config.model,
             ids=self.tokenizer.ids,
             corruption=config.objective.corruption,
-            strategy=config.objective.strategy,
+            strategy=config.objective.decoded_with(config.model),
             source_language=source.source_language,
             target_language=source.target_language,
             task=source.name,
         )
         self.at = 0
         self.latest: dict[str, float] = {}
-        self.stop, self._vote, self._watch = Stop(), Vote(), Watch(self.folder, config.not_finite)
+        self.stop, self._vote, self._watch = StopSignal(), Vote(), Watch(self.folder, config.not_finite)
         self._sums: Sums | None = None
         self._mark = 0.0
         self._learning_rate = config.optimizer.learning_rate.schedule(config.num_steps)
@@ -148,7 +188,7 @@ class TrainRun:
             yield
 
     def step(self) -> None:
-        """Takes one optimizer step on the next batch, and fetches the batch after while the devices compute."""
+        """Takes one optimizer step on the next batch, and fetches the following batch while the devices compute."""
         arrays, batch = next(self.batches)
         with jax.set_mesh(self.mesh):
             self.state, sums = self.programs.step(self.state, batch)
@@ -162,7 +202,7 @@ class TrainRun:
     def stop_requested(self) -> bool:
         """True if any process was asked to stop and steps remain.
 
-        Every process must call this once a step, because several processes take the decision by a common vote.
+        Every process must call this method once per step, because several processes decide by a common vote.
         """
         return self._vote(self.stop.requested) and self.at < self.config.num_steps
 

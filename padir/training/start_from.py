@@ -1,35 +1,36 @@
-"""Starts a training run from those parameters of another model that fit, and reports why others were not taken."""
+"""Starts a training run from another model's parameters that fit, and reports why others were not taken."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
+import logging
 import re
-import sys
 from typing import Any
 
 import flax.traverse_util
 import jax.numpy as jnp
 import numpy as np
 
+from padir import checks
 from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.models.params import init_params, param_shapes
 from padir.models.transformer import Transformer
 from padir.text.tokenizer import Tokenizer
 
+_log = logging.getLogger("padir")
 PARTS = ("encoder", "decoder")
 VOCABULARY_AXIS = {"token_embedder/embedding": 0, "decoder/logits_dense/kernel": 1}
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class StartFrom:
     """The model from which a training run takes the parameters that fit.
 
-    A parameter is taken if the new model has a parameter of the same name and shape, with three exceptions: the
-    decoder's position bias is not taken if only one of the models is causal, attention is not taken if the numbers of
-    heads differ, and an MLP is not taken if the activations differ. Embeddings of another vocabulary are taken piece by
-    piece, where the pieces have the same text. All other parameters are initialised.
+    A parameter is taken if the new model has a parameter of the same name and shape. There are three exceptions. The
+    decoder's position bias is not taken if only one of the models is causal. Attention is not taken if the numbers of
+    heads differ. An MLP is not taken if the activations differ. If the vocabularies differ, the embeddings of pieces
+    with the same text are taken. All other parameters are initialised.
 
     Attributes:
       model: a model directory, or the name of a model that comes with padir.
@@ -44,12 +45,11 @@ class StartFrom:
     parts: tuple[str, ...] = PARTS
 
     def __post_init__(self):
-        object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts or not set(self.parts) <= set(PARTS):
             raise PadirError(f'StartFrom.parts must be among {PARTS}, got {self.parts}: write ("encoder",)')
 
     def load(self, model: Transformer, tokenizer: Tokenizer) -> tuple[Any, dict[str, Any]]:
-        """Reads the parameters that fit `model`, and prints on stderr which are taken and why the others are not.
+        """Reads the parameters that fit `model`; logs which parameters are taken, and why the others are not.
 
         Returns:
           A parameter tree of `model` with zeros for all parameters that are not taken, and the names of the taken
@@ -86,7 +86,7 @@ class StartFrom:
         for name in found.keys() - expected.keys():
             why[name] = "the new model has no such parameter"
         taken = [name for name in expected if name not in why]
-        print("\n".join(self._report(taken, len(expected), rows, why, len(tokenizer.pieces))), file=sys.stderr)
+        _log.info("%s", "\n".join(self._report(taken, len(expected), rows, why, len(tokenizer.pieces))))
         return flax.traverse_util.unflatten_dict(flat, sep="/"), {"taken": taken, "rows": rows}
 
     def _reason(self, name: str, found: dict[str, Any], theirs: Any, ours: Any) -> str:
@@ -107,7 +107,7 @@ class StartFrom:
     def _report(
         self, taken: list[str], count: int, rows: dict[str, list[int]], why: dict[str, str], pieces: int
     ) -> list[str]:
-        lines = [f"padir: {len(taken)} of {count} parameters start from {self.model}"]
+        lines = [f"{len(taken)} of {count} parameters start from {self.model}"]
         lines += [
             f"  {name}: {len(ids):,} of {pieces:,} pieces, those that both models have" for name, ids in rows.items()
         ]
@@ -138,7 +138,7 @@ def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: d
 
 
 def same_pieces(ours: Tokenizer, theirs: Tokenizer) -> tuple[list[int], list[int]]:
-    """Ids of one vocabulary, and the ids of another whose pieces have the same text."""
+    """Ids of one vocabulary, and the ids of the same pieces in another vocabulary."""
     ids = {piece: i for i, piece in enumerate(theirs.pieces)}
     matched = [(i, ids[piece]) for i, piece in enumerate(ours.pieces) if piece in ids]
     return [i for i, _ in matched], [i for _, i in matched]

@@ -7,9 +7,12 @@ from support.tiny_model import prepared_numbers, random_model_dir
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """A model directory, a prepared folder and its text as files, of sentences of at most 5 words."""
+    """A model of at most 8 tokens, a prepared folder and its text as files, of sentences of at most 5 words.
+
+    The model has one bucket of lengths, and so few programs to compile.
+    """
     folder = tmp_path_factory.mktemp("built")
-    random_model_dir(folder)
+    random_model_dir(folder, max_length=8)
     numbers = Numbers(longest=5)
     prepared_numbers(folder, numbers)
     for split in ("train", "validation"):
@@ -20,8 +23,13 @@ def built(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def short(built):
-    """A model of at most 8 tokens: one bucket of lengths, and so few programs to compile."""
-    return random_model_dir(built / "short", max_length=8)
+    return built / "model"
+
+
+@pytest.fixture(scope="session")
+def long(built):
+    """A folder with a model of at most 24 tokens."""
+    return random_model_dir(built / "long").parent
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,14 @@
 """Decoding options that the command line and gin ask for."""
 
+import argparse
+
 import pytest
 from support.tiny_model import random_model_dir
 
 from padir import config
-from padir.cli.arguments import decoding_of, decodings_of, load_model, load_models
-from padir.cli.commands import build_parser
-from padir.decoding.drafters import Copy, Jacobi
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import Decoding, Prune
-from padir.decoding.rerank import MinimumBayesRisk, OwnScore
-from padir.decoding.rescoring import rescorer
-from padir.decoding.search import Beam, Greedy, Sampling
+from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models
+from padir.cli.entry import build_parser, main
+from padir.decoding.options import Decoding, option_table
 from padir.errors import PadirError
 from padir.refinement.strategies import MaskPredict, Threshold
 
@@ -32,31 +29,29 @@ def arguments(command, options, bindings=()):
         ([], [], Decoding()),
         (["--num_steps", 2, "--batch_size", 1, "--seed", 5], [], Decoding(num_steps=2, batch_size=1, seed=5)),
         (["--strategy", "threshold:tau=1"], [], Decoding(strategy=Threshold(tau=1.0))),
-        (["--top_k", 2, "--offsets", 0, 1, "--draws", 2], [], Decoding(lengths=LengthSearch(2, (0, 1), 2))),
-        (["--top_k", 5, "--adjacent"], [], Decoding(lengths=LengthSearch(5, adjacent=True))),
-        (["--keep", 3], [], Decoding(prune=Prune(3))),
-        (["--rerank", "mbr_bleu"], [], Decoding(rerank=MinimumBayesRisk("bleu"))),
-        (["--brevity", 0.5, "--length_weight", 2], [], Decoding(rerank=OwnScore(0.5, 2.0))),
-        (["--beam", 2, "--length_penalty", 0], [], Decoding(search=Beam(2, 0.0))),
+        (["--top_k", 2, "--draws", 2], [], Decoding(top_k=2, draws=2)),
+        (["--top_k", 5, "--adjacent"], [], Decoding(top_k=5, adjacent=True)),
+        (["--rerank", "mbr_bleu"], [], Decoding(rerank="mbr_bleu")),
+        (["--brevity", 0.5, "--length_weight", 2], [], Decoding(brevity=0.5, length_weight=2.0)),
+        (["--beam", 2, "--length_penalty", 0], [], Decoding(beam=2, length_penalty=0.0)),
         (["--num_steps", 2], ["Decoding.num_steps=3", "Decoding.seed=7"], Decoding(num_steps=2, seed=7)),
         ([], ["Decoding.strategy=@MaskPredict()"], Decoding(strategy=MaskPredict())),
-        (
-            ["--length_weight", 2],
-            ["Decoding.rerank=@OwnScore()", "OwnScore.brevity=0.5"],
-            Decoding(rerank=OwnScore(0.5, 2.0)),
-        ),
-        (
-            ["--sample", 0.5],
-            ["Decoding.search=@Sampling()", "Sampling.size=3"],
-            Decoding(search=Sampling(temperature=0.5, size=3)),
-        ),
+        ([], ["Decoding.strategy='mask_predict'"], Decoding(strategy=MaskPredict())),
+        (["--temperature", 0.5], ["Decoding.draws=3"], Decoding(temperature=0.5, draws=3)),
+        (["--draft", "none"], ["Decoding.draft='de_en'"], Decoding()),
+        (["--mode", "verify", "--precision", "int8"], [], Decoding(mode="verify", precision="int8")),
     ],
 )
 def test_options_and_bindings_make_the_decoding(options, bindings, expected):
     assert decoding_of(arguments("translate", options, bindings)) == expected
 
 
-OWN = Decoding(num_steps=10, lengths=LengthSearch(top_k=5), rerank=OwnScore(1.5, 0.3))
+def test_every_decoding_option_is_one_of_translate():
+    args = arguments("translate", [])
+    assert all(hasattr(args, name) for name in option_table())
+
+
+OWN = Decoding(num_steps=10, top_k=5, brevity=1.5, length_weight=0.3)
 
 
 @pytest.mark.parametrize(
@@ -66,50 +61,63 @@ OWN = Decoding(num_steps=10, lengths=LengthSearch(top_k=5), rerank=OwnScore(1.5,
         (["--top_k", 2], [], OWN.changed(top_k=2)),
         (["--brevity", 1], [], OWN.changed(brevity=1.0)),
         ([], ["Decoding.num_steps=4"], OWN.changed(num_steps=4)),
-        ([], ["LengthSearch.draws=2"], OWN.changed(draws=2)),
-        ([], ["Decoding.lengths=@LengthSearch()", "LengthSearch.draws=2"], OWN.changed(top_k=1, draws=2)),
-        ([], ["OwnScore.length_weight=0.0"], OWN.changed(length_weight=0.0)),
-        (
-            ["--num_steps", 3],
-            ["Decoding.rerank=@MinimumBayesRisk()"],
-            OWN.changed(num_steps=3, rerank=MinimumBayesRisk()),
-        ),
+        ([], ["Decoding.draws=2"], OWN.changed(draws=2)),
+        (["--num_steps", 3], ["Decoding.rerank='mbr'"], OWN.changed(num_steps=3, rerank="mbr")),
+        (["--mode", "causal"], [], Decoding(mode="causal")),
     ],
 )
 def test_a_models_own_options_give_way_one_by_one(options, bindings, expected):
     assert decoding_of(arguments("translate", options, bindings), OWN) == expected
 
 
-def test_a_draft_and_its_search():
-    def made(options, bindings=()):
-        decoding = decoding_of(arguments("translate", options, bindings))
-        return decoding.draft and (decoding.draft.name, decoding.draft.drafter), decoding.search
-
-    bindings = ["Decoding.draft=@load_draft()", "load_draft.text='copy'", "Decoding.search=@Greedy()"]
-    assert made(["--draft", "jacobi:block=4"]) == (("jacobi:block=4", Jacobi(4)), Greedy())
-    assert made(["--draft", "copy", "--sample", 0.5]) == (("copy", Copy()), Sampling(temperature=0.5))
-    assert made(["--draft", "copy", "--beam", 1]) == (("copy", Copy()), Beam(1))
-    assert made([], bindings) == (("copy", Copy()), Greedy())
-    assert made(["--draft", "none"], bindings) == (None, Greedy())
-
-
-def test_a_dual_model_is_loaded_in_every_mode(tmp_path):
-    dual, causal = (random_model_dir(tmp_path / name, **{name: True}) for name in ("dual", "causal"))
-    models = [f"dual={dual}", f"causal={causal}"]
-    args = arguments("evaluate", ["--model", *models, "--mode", "refine", "verify"])
-    loaded = load_models(args, args.model)
-    assert [name for name, _ in loaded] == ["dual, refine", "dual, verify", "causal"]
-    assert [each.card.config.causal for _, each in loaded] == [False, True, True]
-    assert [each.decoding.draft is None for _, each in loaded] == [True, False, True]
-    args = arguments("evaluate", ["--model", models[1], "--mode", "verify"])
-    with pytest.raises(PadirError, match="only a dual model writes in two ways"):
-        load_models(args, args.model)
-    args = arguments("translate", ["--model", dual, "--mode", "causal"])
-    translator = load_model(args)
-    assert translator.card.config.causal and decoding_of(args, translator.decoding).search == Beam()
-    assert rescorer(str(dual)).target_language == "en"
+def test_modes_that_no_model_has_are_refused(tmp_path):
+    causal = random_model_dir(tmp_path / "causal", causal=True)
+    args = arguments("evaluate", ["--model", causal, "--mode", "refine"])
+    models = [translator.card.config for _, translator in load_models(args, args.model)]
+    with pytest.raises(PadirError, match="the mode 'refine' needs a dual model"):
+        check_options(args, *models)
+    with pytest.raises(PadirError, match="--top_k applies only to the mode refine"):
+        check_options(arguments("evaluate", ["--model", causal, "--top_k", 3]), *models)
 
 
 def test_several_values_make_every_combination():
     made = decodings_of(arguments("evaluate", ["--model", "m", "--num_steps", 1, 2, "--beam", 5, 1]))
-    assert [(each.num_steps, each.search) for each in made] == [(n, Beam(b)) for n in (1, 2) for b in (5, 1)]
+    assert [(each.num_steps, each.beam) for each in made] == [(n, b) for n in (1, 2) for b in (5, 1)]
+
+
+def option_actions():
+    """Every option of every command, with its parser."""
+    waiting = [build_parser()]
+    while waiting:
+        parser = waiting.pop()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+            elif action.option_strings and action.dest not in ("help", "version", "_"):
+                yield pytest.param(parser, action, id=f"{parser.prog} {action.option_strings[0]}")
+
+
+@pytest.mark.parametrize(("parser", "action"), list(option_actions()))
+def test_an_option_given_twice_adds_up_or_is_refused(parser, action, capsys):
+    """Nothing that a user writes is dropped: all options of all commands follow one rule."""
+    for other in (*parser._actions, *parser._mutually_exclusive_groups):
+        other.required = False
+    name, value = action.option_strings[0], str(next(iter(action.choices or ["7"])))
+    words = [name] if action.nargs == 0 else [name, value]
+    if action.nargs == "+" or isinstance(action, argparse._AppendAction):
+        once, twice = (getattr(parser.parse_args(words * n), action.dest) for n in (1, 2))
+        assert len(once) == 1 and twice == once * 2
+    else:
+        with pytest.raises(SystemExit):
+            parser.parse_args(words * 2)
+        assert f"{name} is given twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--gin.a=1", "--gin.a=2"], ["--set", "max_lines=200", "--set", "max_lines=300"]])
+def test_a_setting_or_binding_given_twice_is_refused(words, tmp_path, capsys):
+    command = ["vocab", "--task", "toy_de_en", "--output", str(tmp_path / "v.model"), *words]
+    try:
+        status = main(command)
+    except SystemExit as exit:
+        status = exit.code
+    assert status == 2 and "twice" in capsys.readouterr().err

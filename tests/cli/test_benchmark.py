@@ -10,7 +10,8 @@ from support.commands import TINY_GIN, corpus, refused, results, run
 @pytest.mark.slow
 def test_trained_models_are_timed_on_a_test_set(built, short, tmp_path, capsys):
     command = ["benchmark", "--model", f"tiny={short}", *corpus(built, "validation"), "--split", "validation"]
-    command += ["--num_steps", 1, 2, "--sentences", 4, "--repeats", 1, "--batch_size", 1, 4, "--output", tmp_path / "x"]
+    command += ["--num_steps", 1, 2, "--set", "sentences=4", "repeats=1", "--batch_size", 1, 4]
+    command += ["--output", tmp_path / "x"]
     status, out, errors = run(capsys, *command)
     assert status == 0 and "milliseconds of each stage" in out and "sentences/s" in errors
     found = json.loads((tmp_path / "x.json").read_text())
@@ -28,8 +29,8 @@ def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
     lines = [f"ModelConfig.{name} = {size}" for name, size in sizes.items()]
     (tmp_path / "small.gin").write_text("\n".join(lines))
     (tmp_path / "causal.gin").write_text("\n".join([*lines, "ModelConfig.causal = True"]))
-    command = ["benchmark", "--random", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
-    command += ["--vocab_size", 400, "--tokens", 7, "--batch_size", 2, "--sentences", 2, "--repeats", 1]
+    command = ["benchmark", "--model", f"ar={tmp_path / 'causal.gin'}", f"padir={tmp_path / 'small.gin'}"]
+    command += ["--set", "vocab_size=400", "tokens=7", "sentences=2", "repeats=1", "--batch_size", 2]
     command += ["--precision", "int8", "--top_k", 2, "--beam", 1]
     found, _ = results(capsys, tmp_path / "x.json", *command)
     rows = [(row["model"], row["draws"], row["scores"]["tokens"]["value"]) for row in found["rows"]]
@@ -39,16 +40,16 @@ def test_random_weights_write_numbers_of_a_given_length(tmp_path, capsys):
 
 
 def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
-    """`padir.benchmark.training` has tests of its own: here it gets the configuration, and its numbers are shown."""
+    """`training_speed` has tests of its own: here it gets the configuration, and its numbers are shown."""
     calls = []
 
     def measure(folders, config, **settings):
         calls.append((folders, config, settings))
         return types.SimpleNamespace(metrics={"step_ms": 12345.6, "temporary_mb": None}, step_seconds=(1.0,))
 
-    monkeypatch.setattr("padir.benchmark.training.measure", measure)
+    monkeypatch.setattr("padir.measuring.benchmark.training_speed.measure", measure)
     gin = [word for word in TINY_GIN if "num_steps" not in word]
-    command = ["benchmark", "--train", 3, "--data", built / "data", *gin, "--output", tmp_path / "x"]
+    command = ["benchmark", "--steps", 3, "--data", built / "data", *gin, "--output", tmp_path / "x"]
     status, out, _ = run(capsys, *command)
     assert status == 0 and "12,346" in out and "not known" in out
     assert json.loads((tmp_path / "x.json").read_text())["figures"]["temporary_mb"] is None
@@ -58,10 +59,9 @@ def test_training_steps_are_timed(built, tmp_path, capsys, monkeypatch):
 
 
 def test_wrong_options_are_refused(built, capsys):
-    random = ["benchmark", "--random", "a=b.gin"]
-    assert "give either --random, or models" in refused(capsys, *random, "--model", built / "model")
-    assert "takes NAME=GIN" in refused(capsys, "benchmark", "--random", "b.gin")
-    assert "give its --gin_file" in refused(capsys, "benchmark", "--train", 3)
+    random = ["benchmark", "--model", "a=b.gin"]
+    assert "give either gin files, or models" in refused(capsys, *random, built / "model")
+    assert "--steps needs --gin_file" in refused(capsys, "benchmark", "--steps", 3)
     command = ["benchmark", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
     assert "needs 64 sentences, got 20" in refused(capsys, *command)
-    assert "repeats" in refused(capsys, *command, "--sentences", 4, "--batch_size", 4, "--repeats", 0)
+    assert "repeats" in refused(capsys, *command, "--set", "sentences=4", "--batch_size", 4, "--set", "repeats=0")

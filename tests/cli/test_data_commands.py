@@ -28,6 +28,28 @@ def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
     assert json.loads((tmp_path / "data" / "manifest.json").read_text())["splits"].keys() == {"train", "validation"}
 
 
+@pytest.mark.parametrize(
+    ("given", "codes"), [("zh-CN-en", ("zh-CN", "en")), ("eng_Latn-zho_Hans", ("eng_Latn", "zho_Hans"))]
+)
+def test_two_tables_are_two_corpora_of_any_codes(built, tmp_path, capsys, given, codes):
+    for name in "ab":
+        (tmp_path / f"{name}.tsv").write_text("eins\tone\nzwei\ttwo\n")
+    command = [
+        "prepare",
+        "--vocab",
+        built / "vocab.model",
+        "--languages",
+        given,
+        "--dedupe",
+        "--output",
+        tmp_path / "data",
+    ]
+    found, out = results(capsys, tmp_path / "r.json", *command, "--train", tmp_path / "a.tsv", tmp_path / "b.tsv")
+    assert found["splits"]["train"]["corpora"] == {"a": {"read": 2, "written": 2}, "b": {"read": 2, "written": 0}}
+    assert (found["source"]["source_language"], found["source"]["target_language"]) == codes
+    assert found["splits"]["train"]["dropped"] == {"duplicate": 2} and "  b" in out
+
+
 def test_folders_come_from_the_option_or_from_gin():
     config.clear()
     config.parse([], ["DATASET=('a', 'b')"])
@@ -57,12 +79,16 @@ def test_a_missing_vocabulary_is_refused(built, tmp_path, capsys):
     [
         (["--task", "wmt99_de_en"], "unknown source 'wmt99_de_en': known are toy_de_en"),
         (["--task", "multi30k_de_en", "--data_dir", "nowhere"], "neither nowhere"),
-        (["--task", "toy_de_en", "--size", -5], "--size must be at least 1, got -5"),
+        (["--task", "toy_de_en", "--size", -5], "size must be at least 1, got -5"),
         ([], "no corpus: give --task NAME"),
         (["--gin.ModelConfig.width=8"], "no corpus: give --task NAME"),
         (["--train", "a.tsv"], "files need --languages SRC-TGT"),
-        (["--train", "a.tsv", "--languages", "de"], "files need --languages SRC-TGT"),
-        (["--train", "a", "b", "c", "--languages", "de-en"], "takes one .tsv file or two"),
+        *(
+            (["--train", "a.tsv", "--languages", x], "languages must be SRC-TGT, two")
+            for x in ("de", "de-de", "de-deu_Latn", "klingon-en", "en-pt-pt", "../x-en")
+        ),
+        (["--task", "toy_de_en", "--languages", "fr-en"], "--languages names the languages of files"),
+        (["--data_dir", "x", "--train", "x.tsv", "--languages", "de-en"], "--data_dir is the folder of a task's files"),
         (["--train", "no_such.tsv", "--languages", "de-en"], "no file no_such.tsv"),
         (["--train", "x.tsv", "--task", "toy_de_en"], "either --task or files"),
     ],

@@ -16,8 +16,9 @@ def report(built, short, tmp_path_factory):
     output = tmp_path_factory.mktemp("report") / "x"
     command = ["evaluate", "--model", f"A={short}", short, "--output", output]
     command += ["--strategy", "padir", "mask_predict", *corpus(built, "validation"), "--split", "validation"]
-    command += ["--num_steps", 2, "--oracle_lengths", "--bleurt", "bleurt", "--rerank", "mbr", "--draws", 2]
-    command += ["--known_words", built / "train.en"]
+    command += ["--num_steps", 2, "--set=oracle_lengths=true", "--metric", "bleurt=bleurt"]
+    command += ["--rerank", "mbr", "--draws", 2]
+    command += ["--metric", f"known_words={built / 'train.en'}"]
 
     def missing(folder):
         raise MissingPackage("BLEURT needs TensorFlow")
@@ -38,7 +39,7 @@ class TestReport:
             for strategy in ("padir", "mask_predict")
         ]
         assert {"bleu", "length_recall_5", "oracle_gap", "seconds", "stutter"} <= set(rows[0]["scores"])
-        assert {"non_words", "reference_non_words_by_word_2"} <= set(rows[0]["scores"])
+        assert {"non_words", "reference_non_words"} <= set(rows[0]["scores"])
         assert rows[0]["scores"]["seconds"]["signature"].endswith("compile:no")
         assert rows[0]["rerank"]["name"] == "mbr" and rows[0]["split"] == "validation"
         assert sum(bucket["sentences"] for bucket in rows[0]["by_length"]) == 20
@@ -54,51 +55,58 @@ class TestReport:
         assert names == [*(f"{i:02d}.txt" for i in range(1, 9)), "reference.txt"]
 
     def test_tables_reads_it(self, report, tmp_path, capsys):
-        status, out, _ = run(capsys, "tables", f"{report}.json", "--metrics", "chrf")
+        status, out, _ = run(capsys, "tables", f"{report}.json", "--metric", "chrf")
         assert status == 0 and out.startswith("**chrF**") and "| A | padir |" in out
         assert run(capsys, "tables", f"{report}.json", "--output", tmp_path / "t.md")[1] == ""
         assert "**BLEU**" in (tmp_path / "t.md").read_text()
         assert "no row has 'ter': name metrics that the files have (bleu, chrf" in refused(
-            capsys, "tables", f"{report}.json", "--metrics", "ter"
+            capsys, "tables", f"{report}.json", "--metric", "ter"
         )
 
     def test_compare_reads_its_hypotheses(self, report, tmp_path, capsys):
-        command = ["compare", "--references", f"{report}.rows/reference.txt", "--target_language", "en"]
-        command += ["--hypotheses", f"{report}.rows/01.txt", f"{report}.rows/05.txt", "--samples", 100]
+        command = ["compare", "--target", f"{report}.rows/reference.txt", "--languages", "de-en"]
+        command += [f"{report}.rows/01.txt", f"{report}.rows/05.txt", "--set", "samples=100"]
         found, out = results(capsys, tmp_path / "results.json", *command)
         assert "baseline" in out and "BLEU: nrefs:1|bs:100" in out
         assert [r["p_value"] for r in found] == [None, 1.0] * 2
 
 
-def test_score_writes_a_line_for_every_pair(built, short, tmp_path, capsys):
-    command = ["score", "--model", short, "--num_steps", 2]
-    command += ["--source", built / "validation.de", "--target", built / "validation.en"]
+def test_score_writes_a_line_for_every_pair(built, causal, tmp_path, capsys):
+    command = ["score", "--model", causal]
+    command += ["--input", built / "validation.de", "--target", built / "validation.en"]
     found, out = results(capsys, tmp_path / "results.json", *command)
     lines = [line.split("\t") for line in out.splitlines()]
     targets = (built / "validation.en").read_text().splitlines()
-    assert [int(line[1]) for line in lines] == [len(target.split()) for target in targets]
+    assert [int(line[1]) for line in lines] == [len(target.split()) + 1 for target in targets]
     assert all(float(total) / int(n) == pytest.approx(float(mean), abs=1e-3) for total, n, mean in lines)
-    assert found["pairs"] == 20 and len(found["stages"]) == 2 and found["mean"] == found["stages"][-1]
+    totals = sum(float(line[0]) for line in lines), sum(int(line[1]) for line in lines)
+    assert found["pairs"] == 20 and found["mean"] == pytest.approx(totals[0] / totals[1], rel=1e-4)
 
 
 class TestRefused:
-    def test_score_of_files_of_unequal_length(self, built, short, tmp_path, capsys):
+    def test_score_of_files_of_unequal_length(self, built, causal, short, tmp_path, capsys):
         (tmp_path / "short.en").write_text("one\n")
-        command = ["score", "--model", short, "--source", built / "validation.de"]
-        assert "got 20 sources and 1 targets" in refused(capsys, *command, "--target", tmp_path / "short.en")
+        command = ["score", "--model", causal, "--input", built / "validation.de"]
+        assert "20 sources need 20 targets, got 1" in refused(capsys, *command, "--target", tmp_path / "short.en")
+        files = ["--input", built / "validation.de", "--target", built / "validation.en"]
+        assert "gives targets no probability" in refused(capsys, "score", "--model", short, *files)
 
     def test_options_that_exclude_each_other(self, built, capsys):
         command = ["evaluate", "--model", built / "model", *corpus(built, "validation"), "--split", "validation"]
-        belongs = "--length_weight belongs to --rerank own"
-        assert belongs in refused(capsys, *command, "--rerank", "mbr", "--length_weight", 1)
-        assert "minimum Bayes risk ignores lengths" in refused(capsys, *command, "--rerank", "mbr", "--brevity", 1)
-        assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model")
-        assert "is no BLEURT checkpoint" in refused(capsys, *command, "--bleurt", built)
+        mbr = "--rerank", "mbr", "--top_k", 2
+        assert "length_weight applies only to the rerank rules own" in refused(
+            capsys, *command, *mbr, "--length_weight", 1
+        )
+        assert "brevity applies only to the rerank rules own, causal" in refused(capsys, *command, *mbr, "--brevity", 2)
+        assert "holds no autoregressive model" in refused(capsys, *command, "--rerank", built / "model", "--top_k", 2)
+        assert "is no BLEURT checkpoint" in refused(capsys, *command, "--metric", f"bleurt={built}")
+        assert "metric must be bleurt=DIR, known_words=FILE or" in refused(capsys, *command, "--metric", "bleurt")
+        assert "no metric os:nothing" in refused(capsys, *command, "--metric", "os:nothing")
         assert "has never seen its noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
 
     def test_every_number_of_steps_before_any_work(self, built, capsys):
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
-        assert "--num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
+        assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
 
     def test_a_corpus_without_text(self, built, tmp_path, capsys):
         (tmp_path / "test.tsv").write_text("")

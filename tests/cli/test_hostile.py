@@ -25,7 +25,6 @@ from support.tiny_model import random_model_dir, random_translator
 
 from padir.cli import main
 from padir.data.prepared import load_manifest, read_text
-from padir.decoding.lengths import LengthSearch
 from padir.errors import PadirError
 from padir.metrics.scores import score_all
 from padir.models.encoder import Encoded
@@ -120,20 +119,16 @@ def hashing(monkeypatch):
         memory_BSD = jnp.zeros((*source_BS.shape, model.config.width))
         return Encoded(memory_BSD, segment_BS, LengthOutput(logits_BGM=logits_BM[:, None])), hash_B
 
-    def decoder(model, params, segment_BL, tried):
-        hash_R = jnp.repeat(tried.cross_kv, segment_BL.shape[0] // tried.cross_kv.shape[0])
-        place_BL = positions_in_segment(segment_BL)
-
-        def logits_fn(tokens_BL, visible_BLL=None, rows=None):
-            own_R, place_RL = (x if rows is None else x.at[rows].get(mode="clip") for x in (hash_R, place_BL))
-            mixed_RL = (own_R[:, None] * 7 + tokens_BL * 13 + place_RL * 29) % 1_013
-            logits_BLV = (mixed_RL[..., None] * (jnp.arange(model.ids.num_embeddings) + 3) % 1_021) / 64
-            return Output(logits_BLV.astype(jnp.float32))
-
-        return logits_fn
+    def decoder(self, params, memory, blank_penalty, canvas):
+        hash_R = jnp.repeat(memory[0], self.rows_of_each)
+        own_R = hash_R if canvas.row_B is None else hash_R.at[canvas.row_B].get(mode="clip")
+        place_RL = positions_in_segment(canvas.segment_BL)
+        mixed_RL = (own_R[:, None] * 7 + canvas.tokens_BL * 13 + place_RL * 29) % 1_013
+        logits_BLV = (mixed_RL[..., None] * (jnp.arange(self.model.ids.num_embeddings) + 3) % 1_021) / 64
+        return Output(logits_BLV.astype(jnp.float32))
 
     monkeypatch.setattr("padir.decoding.pipeline.encode", encode)
-    monkeypatch.setattr("padir.decoding.refine_batch._decoder", decoder)
+    monkeypatch.setattr("padir.decoding.refine_batch.ModelDecoder.__call__", decoder)
     jax.clear_caches()
     yield functools.cache(functools.partial(random_translator, max_length=8))  # few shapes, and so few programs
     jax.clear_caches()
@@ -157,7 +152,7 @@ class TestNeighbours:
         " \u3000",
         "neun\rnull",
     ]
-    SEARCH = LengthSearch(top_k=2)
+    SEARCH = {"top_k": 2}
 
     @staticmethod
     @functools.cache
@@ -176,7 +171,7 @@ class TestNeighbours:
     @example([8, 0, 0, 5, 0, 8, 3], 4)
     def test_order_company_and_batches_change_nothing(self, tokenizer, hashing, trained, chosen, batch_size):
         translator = hashing(tokenizer, **trained)
-        options = {"truncate": True, "lengths": self.SEARCH, "num_steps": 3}
+        options = {"truncate": True, **self.SEARCH, "num_steps": 3}
         alone = self.alone(translator, **options)
         assert len({text for text, *_ in alone}) >= len(self.LINES) - 2  # the source is what decides
         together = told(translator.translate([self.LINES[i] for i in chosen], batch_size=batch_size, **options))
@@ -186,7 +181,7 @@ class TestNeighbours:
     @given(st.lists(LINE, min_size=1, max_size=5), st.just(4))
     def test_other_lines_before_and_after_it_change_nothing(self, tokenizer, hashing, others, batch_size):
         translator = hashing(tokenizer)  # random drafts, made from the sentence
-        options = {"truncate": True, "lengths": self.SEARCH, "num_steps": 3}
+        options = {"truncate": True, **self.SEARCH, "num_steps": 3}
         lines = [*others, "eins zwei", *others]
         (alone,) = told(translator.translate(["eins zwei"], **options))
         results = told(translator.translate(lines, batch_size=batch_size, **options))
@@ -266,12 +261,12 @@ class TestFiles:
         scores = score_all(sources, hypotheses, references, "de", "en", "x")
         assert all(score.value == score.value for score in scores.values())  # no nan
 
-    def test_how_lines_end_changes_nothing(self, model, tmp_path, capsys):
+    def test_how_lines_end_changes_nothing(self, causal, tmp_path, capsys):
         pairs = [("eins zwei", "one two"), ("drei", "three")]
         scored = []
         for options in ({}, {"end": b"\r\n"}, {"mark": b"\xef\xbb\xbf"}, {"last": False}):
             files = self.files(tmp_path, *zip(*pairs, strict=True), **options)
-            assert main(["score", "--model", str(model), "--source", files[3], "--target", files[4]]) == 0
+            assert main(["score", "--model", str(causal), "--input", files[3], "--target", files[4]]) == 0
             scored.append(capsys.readouterr().out)
         assert scored[0].count("\n") == 2 and len(set(scored)) == 1
 
@@ -286,7 +281,7 @@ class TestFiles:
             "vocab": [*files, "--output", tmp_path / "out"],
             "prepare": [*files, "--vocab", folder / "vocab.model", "--output", tmp_path / "out"],
             "evaluate": [*files, "--model", model, "--output", tmp_path / "out"],
-            "score": ["--model", model, "--source", tmp_path / "bad.gz", "--target", tmp_path / "ok.en"],
+            "score": ["--model", model, "--input", tmp_path / "bad.gz", "--target", tmp_path / "ok.en"],
             "translate": ["--model", model, "--input", tmp_path / "bad.gz", "--output", tmp_path / "out"],
         }[command]
         assert main([command, *map(str, options)]) == 2

@@ -1,18 +1,26 @@
 """`main`: exit statuses, messages that name options, places to write to, and the help."""
 
+import argparse
+import inspect
 import os
+import pkgutil
 import shlex
-import subprocess
 
 import pytest
 from support.commands import refused, results, run
 
 import padir
-from padir.cli import build_parser, entry, main
-from padir.cli.commands import EXAMPLES, GROUPS
-from padir.pretrained import PRETRAINED
+from padir.cli import build_parser, entry, main, options, options_of_study
+from padir.cli.entry import GROUPS
+from padir.cli.parser import default_of
+from padir.decoding.options import MODES
+from padir.interop.ctranslate2 import COMPUTE_TYPES
+from padir.measuring.compilation.program_list import KINDS
+from padir.pretrained import DEFAULT, PRETRAINED
 from padir.refinement.strategies import STRATEGIES
 from padir.storage.files import check_writable, write_text
+from padir.studies.analysis import analyses as analysis
+from padir.studies.ising import subjects as ising
 
 
 class TestPlaces:
@@ -22,9 +30,8 @@ class TestPlaces:
         "arguments",
         [
             ["evaluate", "--task", "toy_de_en", "--output"],
-            ["evaluate", "--task", "toy_de_en", "--hypotheses"],
             ["translate", "--html"],
-            ["score", "--source", "x", "--target", "x", "--json"],
+            ["score", "--input", "x", "--target", "x", "--json"],
             ["analyse", "attention", "--output"],
         ],
     )
@@ -54,23 +61,13 @@ class TestPlaces:
         assert not list(tmp_path.iterdir())
 
 
-class TestOptionsInMessages:
-    """The library names its parameters; the command line names the option that set one."""
-
-    def test_an_option_is_named_if_its_value_is_refused(self, built, capsys):
-        command = ["translate", "--model", built / "model"]
-        assert "error: --beam must be at least 1, got 0" in refused(capsys, *command, "--beam", 0)
-
-    def test_a_binding_keeps_the_name_of_its_parameter(self, built, capsys):
-        command = ["translate", "--model", built / "model", "--gin.Decoding.num_steps=0"]
-        assert "error: num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4)
-
-
 def test_no_option_loses_its_name():
     """Words that no option names are few: an option whose name another parser takes away would be read as one."""
     known = {
+        "train": ["configs"],
         "translate": ["texts"],
         "tables": ["files"],
+        "compare": ["files"],
         "ising": ["subject"],
         "analyse": ["subject"],
         "t5x": ["action"],
@@ -80,6 +77,43 @@ def test_no_option_loses_its_name():
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
         assert nameless == known.get(name, [])
+
+
+def parsers(parser):
+    """A parser and the parsers of its commands, at every depth."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from parsers(child)
+
+
+def test_options_are_few():
+    """Whoever adds an option raises the number, and says which one leaves for it."""
+    names = {
+        action.option_strings[0]
+        for parser in parsers(build_parser())
+        for action in parser._actions
+        if action.option_strings and not isinstance(action, argparse._HelpAction)
+    }
+    assert len(names) == 68, " ".join(sorted(names))
+
+
+def test_options_say_what_the_library_says():
+    """Parsing imports no module of the library, so that types and choices stand in two places."""
+    actions = [action for parser in parsers(build_parser()) for action in parser._actions]
+    for action in actions:
+        if vars(action).get("owner") and (default := default_of(action.owner, action.parameter)) is not None:
+            kind = bool if isinstance(action, argparse.BooleanOptionalAction) else action.type
+            assert {type(each) for each in (default if isinstance(default, tuple) else [default])} == {kind}
+        for name, (owner, _) in vars(action).get("settings", {}).items():
+            assert (
+                owner.endswith("ising.subjects:run")
+                or name in inspect.signature(pkgutil.resolve_name(owner)).parameters
+            )
+    assert options.MODEL == DEFAULT and options.MODES == MODES
+    assert options.CTRANSLATE2 == COMPUTE_TYPES and options_of_study.PROGRAMS == ("train", *KINDS)
+    assert options_of_study.ISING == ising.SUBJECTS and options_of_study.ANALYSES == (*analysis.SUBJECTS,)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +132,8 @@ def test_no_option_loses_its_name():
         (["translate", "--xyzzyxyzzy"], "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
         (["translate", "--precision", "int4"], "argument --precision: 'int4' is none of its values: did you mean"),
         (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
-        (["average", "--checkpoint", "runs/toy"], "there is no option --checkpoint: did you mean '--checkpoints'?"),
+        (["average", "--model_dirs", "runs/toy"], "there is no option --model_dirs: did you mean '--model_dir'?"),
         (["score", "file"], "padir score: error: "),
-        (["--print_completion", "fish"], "'fish' is none of its values: known are bash, zsh, tcsh"),
     ],
 )
 def test_wrong_words_end_with_a_line_that_helps(capsys, words, message):
@@ -117,7 +150,7 @@ def test_no_command_prints_the_commands(capsys):
 
 @pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
 def test_the_example_of_a_command_can_be_parsed(command):
-    assert build_parser([command.name]).parse_args([command.name, *shlex.split(EXAMPLES[command.name])]).run
+    assert build_parser([command.name]).parse_args([command.name, *shlex.split(command.example)]).module
 
 
 @pytest.mark.parametrize(("status", "at_once"), [(130, True), (0, False), (2, False)])
@@ -173,25 +206,7 @@ def test_what_comes_with_padir_is_listed(tmp_path, capsys):
     assert set(found) == {"configs", "models", "strategies", "tasks"}
     assert found["strategies"]["threshold"].endswith(" [threshold:tau=0.9,final_tau=None,schedule=None]")
     assert set(found["strategies"]) == set(STRATEGIES) and set(found["models"]) == set(PRETRAINED)
-    assert "configs/run/toy_cpu.gin" in found["configs"] and found["tasks"]["toy_de_en"] == "built in"
+    assert {"toy_cpu", "ablation/stages_1"} <= {*found["configs"]} and found["tasks"]["toy_de_en"] == "built in"
     for kind, lines in found.items():
-        assert f"{kind}:\n" in out and all(name in out and line in out and line for name, line in lines.items())
+        assert f"{kind}:\n" in out and all(name in out and line.split()[0] in out for name, line in lines.items())
     assert run(capsys, "list", "models")[1].startswith("models:\n  de_en ")
-
-
-def test_bash_completes_commands_options_and_files(tmp_path, capsys):
-    (tmp_path / "text.de").touch()
-    status, script, _ = run(capsys, "--print_completion", "bash")
-    (tmp_path / "script").write_text(script)
-    completed = """
-        source ./script
-        complete_last() {
-            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
-            _shtab_padir padir "${@: -1}" "${@: -2:1}"
-            echo "${COMPREPLY[@]}"
-        }
-        complete_last padir transl; complete_last padir translate --num; complete_last padir list str
-        complete_last padir translate --input te
-    """
-    done = subprocess.run(["bash", "-c", completed], cwd=tmp_path, capture_output=True, text=True)
-    assert status == 0 and done.stdout.split() == ["translate", "--num_steps", "strategies", "text.de"], done.stderr

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import pytest
 
 from padir import config
-from padir.benchmark.training import model_flops
 from padir.interop.tfds_sets import TFDS_SETS
+from padir.measuring.benchmark.training_speed import model_flops
 from padir.models.params import count_parameters
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
 from padir.refinement.transitions import Lifted
 from padir.text.ids import Ids
+from padir.training.causal import Causal
 from padir.training.config import TrainConfig
 from padir.training.objective import Objective
 from padir.training.optimizer import Adafactor, Cosine
-from padir.training.teacher_forcing import TeacherForcing
 
 REPOSITORY = Path(__file__).parents[2]
 IDS = Ids(vocab_size=32_100, num_sentinels=100, first_regular=259)
@@ -63,7 +63,7 @@ def test_the_student_is_the_papers(task):
 @pytest.mark.parametrize("task", TFDS_SETS)
 def test_teacher_and_student_read_the_folders_written_before_them(task):
     given = arguments(f"{task}_ar")
-    assert given["model"].causal and isinstance(given["objective"], TeacherForcing)
+    assert given["model"].causal and isinstance(given["objective"], Causal)
     assert config.macro("DATASET") == f"data/{task}" and config.macro("MODEL_DIR") == f"runs/{task}_ar"
     dataset, source_language, target_language = TFDS_SETS[task]
     teacher, student = ((REPOSITORY / f"configs/run/{name}.gin").read_text() for name in (f"{task}_ar", task))

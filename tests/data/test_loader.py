@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_corpus import Listed, Numbers, small_tokenizer
+from support.small_corpus import Listed, Numbers
 
 from padir.data.loader import default_source_length, make_loader
-from padir.data.manifest import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.plan import PLANS, Batching, Layout
 from padir.data.prepare import prepare
+from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.records import read_flat, read_record, read_records
 from padir.data.sources import multi30k
 from padir.errors import PadirError
@@ -21,11 +21,6 @@ from padir.text.tokenizer import train
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
 BATCHES = {"pack": Batching(rows=4, row_length=32), "bucket": Batching(rows=4, row_length=32, mode="bucket")}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ import pytest
 from support.small_corpus import Listed, small_tokenizer
 
 from padir.data.loader import make_loader
-from padir.data.mixture import Mixture
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
-from padir.data.prepared import load_manifest
+from padir.data.prepared import Mixture, load_manifest
 from padir.errors import PadirError
 from padir.text.tokenizer import train
 
@@ -112,7 +111,7 @@ class TestRefused:
         ("names", "weights", "message"),
         [
             ((), (), "needs at least one prepared folder"),
-            (("a", "b"), (1,), "2 folders need as many weights, got 1"),
+            (("a", "b"), (1,), "2 folders need one weight each, got 1"),
             (("a", "b"), (1, 0), "weights must be above 0"),
             (("a",), (float("nan"),), "weights must be above 0"),
         ],
@@ -141,17 +140,17 @@ class TestRefused:
             other = dataclasses.replace(manifest.vocabulary, sha256=manifest.vocabulary.sha256[:8] + 56 * "0")
             return dataclasses.replace(manifest, vocabulary=other)
 
-        monkeypatch.setattr("padir.data.mixture.load_manifest", alike)
+        monkeypatch.setattr("padir.data.prepared.load_manifest", alike)
         with pytest.raises(PadirError, match="other has another vocabulary than .*raw"):
             mixture(folders).manifests("train")
 
-    def test_other_languages(self, folders, tmp_path):
-        prepare(Listed(RAW, source_language="nl"), small_tokenizer(tmp_path / "v"), tmp_path / "nl", progress=False)
+    def test_other_languages(self, tokenizer, folders, tmp_path):
+        prepare(Listed(RAW, source_language="nl"), tokenizer, tmp_path / "nl", progress=False)
         with pytest.raises(PadirError, match="has other languages than .*nl-en, not de-en"):
             Mixture((str(folders / "raw"), str(tmp_path / "nl"))).manifests("train")
 
-    def test_a_split_that_one_lacks(self, folders, tmp_path):
+    def test_a_split_that_one_lacks(self, tokenizer, folders, tmp_path):
         bare = Listed(RAW, splits=("train",))
-        prepare(bare, small_tokenizer(tmp_path / "v"), tmp_path / "bare", progress=False)
+        prepare(bare, tokenizer, tmp_path / "bare", progress=False)
         with pytest.raises(PadirError, match="bare has the splits train, got 'validation'"):
             Mixture((str(folders / "raw"), str(tmp_path / "bare"))).manifests("validation")

@@ -77,8 +77,8 @@ def test_damaged_gzip(tmp_path):
     whole = gzip.compress(b"line\n" * 1000)
     (tmp_path / "cut.gz").write_bytes(whole[:-10])
     (tmp_path / "plain.gz").write_bytes(b"not zipped\n")
-    for name in ("cut.gz", "plain.gz"):
-        with pytest.raises(PadirError, match=f"{name} is not a whole gzip file"):
+    for name, message in (("cut.gz", "is not a whole gzip file"), ("plain.gz", "is no gzip file, as its name says")):
+        with pytest.raises(PadirError, match=f"{name} {message}"):
             list(read_lines(tmp_path / name))
 
 

@@ -310,5 +310,3 @@ def test_the_sampler_draws_every_kind_of_sentence():
 def test_bad_arguments_are_explained():
     with pytest.raises(PadirError, match="no split 'dev': use one of train, validation, test"):
         ToyDeEn().pairs("dev")
-    with pytest.raises(PadirError, match="num_test must be at least 1, got 0"):
-        ToyDeEn(num_test=0)

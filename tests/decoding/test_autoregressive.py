@@ -17,7 +17,7 @@ from padir.models.config import ModelConfig
 from padir.models.decoder import _put, _put_by_row, shift_right
 from padir.models.layers import RelativePositionBias, relative_position_bucket
 from padir.models.transformer import Transformer
-from padir.refinement.draws import sentence_keys
+from padir.refinement.segments import sentence_keys
 from padir.text.ids import EOS
 
 SEARCHES = [Greedy(), Beam(3), Sampling(size=2)]

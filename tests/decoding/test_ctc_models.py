@@ -3,22 +3,18 @@
 import itertools
 
 import pytest
-from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
 from padir.decoding.options import Decoding
-from padir.decoding.scoring import score_pairs
+from padir.decoding.translation import clean
 from padir.errors import PadirError
-from padir.evaluation.systems import ways
+from padir.evaluation.systems import named, ways
 from padir.interop.stablehlo import export_model
 from padir.refinement.strategies import MaskPredict, Padir
 
 TEXTS = ["eins", "zwei drei vier", "acht acht", "vier drei zwei eins"]
 
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("ctc") / "vocab.model")
+MIXED = 3.0  # at this penalty on the blank, a model without training writes both blanks and pieces
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +25,35 @@ def translator(tokenizer):
 def test_texts_are_the_collapsed_canvases(translator, tokenizer):
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
     blank = translator.model.ids.blank
-    merged = 0
-    for result in translator.translate(TEXTS, trace=True, num_steps=2):
+    merged = written = 0
+    for result in translator.translate(TEXTS, trace=True, num_steps=2, blank_penalty=MIXED):
         last = [ids[piece] for piece in result.trace[-1][0]][:-1]  # without EOS
         tokens = [token for token, _ in itertools.groupby(last) if token != blank]
         merged += len(last) - len(tokens)
-        assert result.text == result.whole_text == tokenizer.decode(tokens).strip()
-    assert merged > 0
+        assert result.text == result.whole_text == clean(tokenizer.decode(tokens), "").strip()
+        written += len(tokens)
+    assert merged > 0 and written > 0
 
 
 def test_canvases_have_two_positions_for_each_source_token(translator, tokenizer):
     lengths = [2 * (len(tokens) + 1) for tokens in tokenizer.encode_batch(TEXTS)]
     assert [result.length for result in translator.translate(TEXTS)] == lengths
+
+
+def test_a_penalty_on_the_blank_writes_more_pieces(translator, tokenizer):
+    """With 100 off its logit no position is blank; `steps` and `evaluate` say and do the same."""
+    blank = tokenizer.pieces[translator.model.ids.blank]
+    pieces = {}
+    for penalty in (0.0, 100.0):
+        results = translator.translate(TEXTS, trace=True, num_steps=1, blank_penalty=penalty)
+        pieces[penalty] = [sum(piece != blank for piece in result.trace[-1][0][:-1]) for result in results]
+        last = list(translator.steps(TEXTS[1], num_steps=1, blank_penalty=penalty))[-1]
+        assert last.pieces == results[1].trace[-1][0]
+    assert pieces[100.0] == [result.length - 1 for result in results]
+    assert sum(pieces[0.0]) < sum(pieces[100.0])
+    assert named("a", translator, Decoding(blank_penalty=1.5)) == "a, blank penalty 1.5"
+    with pytest.raises(PadirError, match="blank_penalty must be 0 for a plain model"):
+        random_translator(tokenizer).translate(TEXTS, blank_penalty=1.0)
 
 
 def test_blanks_are_written_by_ctc_models_alone(translator, tokenizer):
@@ -59,8 +72,8 @@ def test_repeats_are_not_dropped_twice(translator):
 
 
 def test_what_reads_tokens_as_those_of_a_target_refuses(translator, tmp_path):
-    with pytest.raises(PadirError, match="score with another model"):
-        score_pairs(translator, ["eins"], ["one"])
+    with pytest.raises(PadirError, match="gives targets no probability"):
+        translator.score(["eins"], ["one"])
     with pytest.raises(PadirError, match="CTC model cannot be exported"):
         export_model(translator, tmp_path / "out")
     assert not (tmp_path / "out").exists()

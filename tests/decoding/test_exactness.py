@@ -16,8 +16,7 @@ import pytest
 from padir import Decoding, Translator
 from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
-from padir.decoding.batches import CandidateBatch, SourceBatch
-from padir.decoding.lengths import Candidate
+from padir.decoding.batches import Candidate, SourceBatch
 from padir.decoding.pipeline import PROGRAMS
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Padir
@@ -37,13 +36,11 @@ def plainly(model, params, source_BS, length, strategy, corruption):
         model, params, tried, max_target_length=length, corruption=corruption, seed=Decoding().seed
     )
 
-    def logits_fn(tokens_BL):
-        return model.bind({"params": params}).decode(tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS)
-
     def logits(tokens_BL):
-        return logits_fn(tokens_BL).logits_BLV
+        seen = tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
+        return model.bind({"params": params}).decode(*seen).logits_BLV
 
-    refined = refine(key_R, canvas, logits_fn, strategy, num_steps=STEPS, trace=True)
+    refined = refine(key_R, canvas, lambda canvas: logits(canvas.tokens_BL), strategy, num_steps=STEPS, trace=True)
     return refined.tokens_TBL, jax.lax.map(logits, refined.tokens_TBL[:-1])
 
 
@@ -59,8 +56,8 @@ def count_ties(translator: Translator, texts: list[str]) -> tuple[int, int]:
     pipeline = translator.pipeline(decoding, trace=True)
     sources, _ = translator.loaded.source_tokens(texts, truncate=False)
     batch = pipeline.encode(SourceBatch(texts, sources))
-    tried = CandidateBatch(batch, [[Candidate(length, 0) for length in LENGTHS]] * len(sources))
-    tokens_TRL = np.asarray(pipeline.refine(tried).drafts.trace_TRL[0])
+    tried = [[Candidate(length, 0) for length in LENGTHS]] * len(sources)
+    tokens_TRL = np.asarray(pipeline.refine(batch, tried).trace_TRL[0])
     ties = 0
     for row, (number, length) in enumerate(itertools.product(range(len(sources)), LENGTHS)):
         tokens_T1L, logits_T1LV = plainly(

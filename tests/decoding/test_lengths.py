@@ -1,39 +1,41 @@
-"""Candidate lengths: the predicted lengths, their neighbours and parallel draws."""
+"""Candidate lengths: the predicted lengths and parallel draws."""
 
+import random
+
+import jax.numpy as jnp
 import pytest
 
-from padir.decoding.lengths import LengthSearch, candidates
+from padir.decoding.batches import candidate_rows, candidates
+from padir.decoding.options import Decoding
 from padir.errors import PadirError
 
 
 @pytest.mark.parametrize(
-    "search, expected",
+    "lengths, draws, expected",
     [
-        (LengthSearch(), [(5, 0)]),
-        (LengthSearch(top_k=3), [(5, 0), (6, 0), (4, 0)]),
-        (LengthSearch(top_k=2, offsets=(0, 1, -1)), [(5, 0), (6, 0), (7, 0), (4, 0)]),
-        (LengthSearch(top_k=2, draws=2), [(5, 0), (5, 1), (6, 0), (6, 1)]),
-        (LengthSearch(offsets=(9, -9)), [(8, 0), (2, 0)]),
+        ([5], 1, [(5, 0)]),
+        ([5, 6, 4], 1, [(5, 0), (6, 0), (4, 0)]),
+        ([5, 6], 2, [(5, 0), (5, 1), (6, 0), (6, 1)]),
+        ([14, -4, 8, 1], 1, [(8, 0), (2, 0)]),
     ],
 )
-def test_candidates(search, expected):
-    assert candidates([5, 6, 4], search, max_length=8) == expected
+def test_candidates(lengths, draws, expected):
+    assert candidates(lengths, draws, max_length=8) == expected
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"draws": 0}, "draws must be at least 1, got 0"),
-        ({"offsets": ()}, "at least one offset"),
-    ],
-)
-def test_wrong_searches(wrong, message):
-    with pytest.raises(PadirError, match=message):
-        LengthSearch(**wrong)
+def test_arrays_hold_the_same_candidates():
+    """For 100 random lists: the same drafts in the same order, but that arrays repeat some."""
+    draw = random.Random(0)
+    for _ in range(100):
+        lengths = [draw.randint(-2, 20) for _ in range(draw.randint(1, 6))]
+        draws, longest = draw.randint(1, 3), draw.randint(2, 16)
+        length_BN, draw_BN = candidate_rows(jnp.array([lengths]), draws, longest)
+        rows = zip(length_BN[0].tolist(), draw_BN[0].tolist(), strict=True)
+        assert list(dict.fromkeys(rows)) == candidates(lengths, draws, longest)
 
 
 @pytest.mark.parametrize("many", [{"draws": 10**6}, {"top_k": 5_000}, {"draws": 100, "top_k": 50}])
 def test_more_drafts_than_memory_are_refused(many):
-    with pytest.raises(PadirError, match="must be at most 4,096 drafts of a sentence, got .*: lower one of them"):
-        LengthSearch(**many)
+    with pytest.raises(PadirError) as error:
+        Decoding(**many)
+    assert error.value.expected == "at most 4,096 drafts of a sentence"

@@ -1,14 +1,19 @@
 """Compiled programs are dropped when memory mappings run short, and only then."""
 
+import os
+import signal
+import time
+
 import jax
 import jax.numpy as jnp
 import pytest
+from support.tiny_model import random_translator
 
 import padir
-from padir import benchmark
 from padir.decoding.options import Decoding
 from padir.decoding.program_cache import ProgramCache, mappings
 from padir.errors import PadirError
+from padir.measuring import benchmark
 
 
 @pytest.fixture
@@ -64,11 +69,8 @@ def test_dropping_frees_mappings():
 
 
 @pytest.mark.slow
-def test_a_benchmark_never_times_compiling(monkeypatch, tmp_path):
-    from support.small_corpus import small_tokenizer
-    from support.tiny_model import random_translator
-
-    translator = random_translator(small_tokenizer(tmp_path / "v"))
+def test_a_benchmark_never_times_compiling(tokenizer, monkeypatch):
+    translator = random_translator(tokenizer)
     monkeypatch.setattr("padir.decoding.pipeline.PROGRAMS.mappings", lambda: (1, 1))
     systems = benchmark.systems([("tiny", translator)], [Decoding(num_steps=1)])
     batches = [
@@ -111,3 +113,40 @@ class TestCompileCache:
         assert padir.compile_cache() == tmp_path / "padir" / "jax"
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
         assert padir.compile_cache() is None
+
+    @pytest.mark.parametrize("chosen", [None, "", "mine"])
+    def test_loading_a_model_sets_the_folder_that_nobody_chose(self, monkeypatch, tmp_path, chosen):
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        jax.config.update("jax_compilation_cache_dir", chosen)
+        with pytest.raises(padir.PadirError, match="no_such_model"):
+            padir.Translator.load(tmp_path / "no_such_model")
+        expected = str(tmp_path / "padir" / "jax") if chosen is None else chosen
+        assert jax.config.jax_compilation_cache_dir == expected
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore:This process:DeprecationWarning")
+def test_a_forked_process_is_refused_and_does_not_wait_for_ever(tokenizer):
+    translator = random_translator(tokenizer)
+    assert translator.predict_lengths(["eins"])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        for call in (translator.translate, translator.predict_lengths, lambda texts: padir.Translator.load()):
+            try:
+                call(["eins"])
+            except padir.PadirError as error:
+                status = 0 if 'get_context("spawn")' in str(error) else 1
+            if status:
+                break
+        os._exit(status)
+    for _ in range(600):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the forked process waits")
+    assert status == 0 and translator.translate(["eins"])[0].passes

@@ -2,31 +2,27 @@
 
 import dataclasses
 import itertools
+from collections import deque
+from types import SimpleNamespace
 
-import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from support.fakes import IDS
-from support.small_corpus import small_tokenizer
-from support.tiny_model import TINY, random_model_dir, random_translator
+from support.tiny_model import TINY, random_model_dir, random_translator, same
 
-from padir.decoding.lengths import LengthSearch
-from padir.decoding.options import Decoding, Prune
-from padir.decoding.refine_batch import DraftInputs, _best, refine_drafts
-from padir.decoding.rerank import MinimumBayesRisk, OwnScore, Rescore
-from padir.decoding.rescoring import rescorer
-from padir.decoding.text import one_line, without_repeats
-from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
+from padir.decoding.batches import Candidate, SourceBatch
+from padir.decoding.options import Decoding
+from padir.decoding.refine_batch import refine_drafts
+from padir.decoding.rerank import OwnScore, Rescore
+from padir.decoding.translation import Translation, clean, without_repeats
+from padir.decoding.translator import Translator, rescorer
 from padir.errors import PadirError
-from padir.models.card import ModelCard
-from padir.refinement.canvas import from_tokens
+from padir.metrics.scores import bleu
+from padir.models.directory import ModelCard
 from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
 from padir.refinement.strategies import (
     BlockGibbs,
-    Constant,
     EasyFirst,
     IndependentParallel,
     MaskPredict,
@@ -46,9 +42,37 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("translate") / "vocab.model")
+class Column:
+    """A column of a table as pandas has it: iterated in order, but [] takes row numbers, here those of other rows."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, row):
+        return self.items[~row]
+
+
+class Arrow(Column):
+    """An array as PyArrow has it, whose items are no strings."""
+
+    def __iter__(self):
+        return (SimpleNamespace(as_py=lambda item=item: item) for item in self.items)
+
+
+@dataclasses.dataclass(frozen=True)
+class BySource:
+    """A rule of reranking that reads the sources."""
+
+    reads_text = True
+
+    def __call__(self, sources, hypotheses, *, target_language):
+        return [[(len(h.text) * len(source)) % 7 for h in row] for source, row in zip(sources, hypotheses, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +85,10 @@ def masked(tokenizer):
     return random_translator(tokenizer, corruption=Mask(), max_length=8)
 
 
-def same(results, expected):
-    """Equal, but for the last bits of scores: batches of other shapes are other matrix products."""
-    assert [dataclasses.replace(r, score=0.0, trace=None) for r in results] == [
-        dataclasses.replace(r, score=0.0, trace=None) for r in expected
-    ]
-    assert [r.score for r in results] == pytest.approx([r.score for r in expected], abs=1e-4)
+@pytest.fixture
+def whole(monkeypatch):
+    """The bytes that a random model writes are no reason to take another hypothesis."""
+    monkeypatch.setattr("padir.decoding.batches.broken", lambda text, source: 0)
 
 
 def test_digits_and_bytes_may_repeat(tokenizer):
@@ -84,7 +106,7 @@ class TestSentences:
         assert len({result.text for result in together}) > 1
 
     def test_do_not_depend_on_the_batch(self, translator):
-        same(translator.translate(TEXTS, batch_size=3), translator.translate(TEXTS))
+        same(translator.translate(TEXTS, batch_size=4), translator.translate(TEXTS))
 
     def test_do_not_depend_on_their_places(self, translator):
         """Lines in another order, repeated, and one inserted, in batches of other shapes."""
@@ -117,6 +139,30 @@ class TestSentences:
         odd = ["\x00", "<extra_id_0> </s>", "\u2581", "日本語 🙂", "\u2028", "eins", "zwei"]
         assert not any("\n" in result.text for result in translator.translate(odd, truncate=True))
 
+    def test_bytes_that_are_no_character_are_not_written(self, translator):
+        """A random model writes many; of several hypotheses, one without them is taken, or they are left out."""
+        (alone, several), texts = ([], []), [f"{a} {b}" for a in TEXTS[::2] for b in ("eins", "zwei", "neun")]
+        for results, options in ((alone, {"top_k": 1}), (several, {"top_k": 4})):
+            results += translator.translate(texts, num_steps=1, truncate=True, **options)
+            assert not any("\ufffd" in result.text for result in results)
+        assert sum(r.broken > 0 for r in alone) > sum(r.broken > 0 for r in several) > 0
+        given = translator.translate(["eins \ufffd", "eins \ufffd \ufffd"], num_steps=1, truncate=True)
+        assert all(result.broken == 0 for result in given)
+
+    @pytest.mark.parametrize(
+        ("written", "source", "text"),
+        [
+            ("one\u2028two\x85three\x0c\x1b[2Jfour\tfive", "eins", "one two three [2Jfour\tfive"),
+            ("Y\ufffdlmaz \ufffd is", "Yılmaz ist", "Ylmaz is"),
+            ("a \ufffd b", "a \ufffd b", "a \ufffd b"),
+            ("a  b   c", "a b c", "a b c"),
+            ("a  b", "a  b", "a  b"),
+            (" an ordinary text ", "ein", " an ordinary text "),
+        ],
+    )
+    def test_are_clean(self, written, source, text):
+        assert clean(written, source) == text
+
 
 class TestWrongCalls:
     """Calls with wrong types are checked without jaxtyping, as a user makes them."""
@@ -133,15 +179,34 @@ class TestWrongCalls:
             ("eins", "texts must be a list of strings, got 'eins': put one string into a list"),
             (b"eins", "texts must be a list of strings, got b'eins'"),
             (3, "texts must be a list of strings, got 3"),
-            ((text for text in TEXTS), "a generator into list"),
+            ({"eins": 1}, "texts must be a list of strings, got 'a dict'"),
+            ({"eins"}, r"got 'a set': .* a set into sorted\(...\)"),
+            (np.array([["eins"]]), "got 'a ndarray'"),
             (["eins", None], r"texts\[1\] must be a string, got None"),
             ([b"eins"], r"texts\[0\] must be a string, got b'eins': decode it"),
         ],
     )
     def test_texts_are_strings(self, translator, texts, message):
-        for call in (translator.translate, translator.predict_lengths):
+        calls = (translator.translate, translator.predict_lengths, translator.tokenizer.encode_batch)
+        for call in (*calls, lambda texts: [*translator.translate_iter(texts)]):
             with pytest.raises(PadirError, match=message):
                 call(texts)
+
+    @pytest.mark.parametrize("kind", [iter, deque, np.array, Column, Arrow])
+    def test_any_iterable_of_strings_is_a_list(self, translator, kind):
+        """`Column` keeps the row numbers of a shuffled table, by which it is read with []."""
+        expected = [result.text for result in translator.translate(TEXTS, top_k=2, rerank=BySource())]
+        lengths = [1 + len(text.split()) for text in TEXTS]
+        given = translator.translate(TEXTS, target_lengths=lengths)
+        assert [r.text for r in translator.translate(kind(TEXTS), top_k=2, rerank=BySource())] == expected
+        assert translator.translate(kind(TEXTS), target_lengths=Column(lengths)) == given
+        assert [r.text for r in translator.translate_iter(kind(TEXTS), top_k=2, rerank=BySource())] == expected
+        assert translator.predict_lengths(kind(TEXTS)) == translator.predict_lengths(TEXTS)
+        assert bleu(kind(TEXTS), kind(expected), "en") == bleu(TEXTS, expected, "en")
+
+    def test_steps_are_of_one_string(self, translator):
+        with pytest.raises(PadirError, match=r"text\[0\] must be a string, got \['eins'\]"):
+            next(translator.steps(["eins"]))
 
     def test_target_lengths_are_whole(self, translator):
         with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .* got 2.5"):
@@ -154,25 +219,30 @@ class TestWrongCalls:
             ({"batch_size": 2.0}, "batch_size must be a whole number, got 2.0"),
             ({"adjacent": "no"}, "adjacent must be True or False, got 'no'"),
             ({"seed": True}, "seed must be a whole number, got True"),
+            ({"drop_repeats": "no"}, "drop_repeats must be True or False or None, got 'no'"),
             ({"top_k": "5"}, "top_k must be a whole number, got '5'"),
-            ({"offsets": "01"}, "offsets must be a whole number, got '0'"),
             ({"num_stepz": 3}, "no decoding option 'num_stepz': did you mean 'num_steps'?"),
             ({"topk": 3}, "no decoding option 'topk': did you mean 'top_k'?"),
             ({"strategy": "mask_predcit"}, "no strategy is called 'mask_predcit'"),
-            ({"strategy": Padir}, "strategy must be a Strategy, got"),
+            ({"strategy": Padir}, "strategy must be a Strategy or text or None, got"),
+            ({"mode": 3}, "mode must be text or None, got 3"),
+            ({"beam": 2}, "beam applies only to the mode causal, got 'refine': leave beam out"),
+            ({"beam": Decoding.beam}, "beam applies only to the mode causal"),
+            ({"brevity": -1.0}, "brevity must be in"),
         ],
     )
     def test_options_have_names_and_types(self, translator, changes, message):
         with pytest.raises(PadirError, match=message):
             translator.translate(["eins"], **changes)
+        if "no decoding option" in message:
+            with pytest.raises(PadirError, match=message):
+                Decoding(**changes)
 
 
 def test_options_of_lengths_and_a_strategy_by_name(translator, masked):
-    several = Decoding(lengths=LengthSearch(top_k=3, offsets=(0, 1)), num_steps=2)
-    assert Decoding(num_steps=2).changed(top_k=3, offsets=[0, 1]) == several
-    assert translator.translate(TEXTS[:2], num_steps=2, top_k=3, offsets=(0, 1)) == translator.translate(
-        TEXTS[:2], several
-    )
+    several = Decoding(top_k=3, num_steps=2)
+    assert Decoding(num_steps=2).changed(top_k=3) == several
+    assert translator.translate(TEXTS[:2], num_steps=2, top_k=3) == translator.translate(TEXTS[:2], several)
     named, given = (masked.translate(TEXTS[:2], strategy=s) for s in ("mask_predict", MaskPredict()))
     assert named == given and Decoding().changed(strategy="threshold:tau=1").strategy == Threshold(1.0)
 
@@ -189,6 +259,7 @@ class TestLongText:
         same(translator.translate([longest]), [dataclasses.replace(cut, truncated=False)])
 
 
+@pytest.mark.usefixtures("whole")
 class TestLengths:
     def test_given_lengths_are_kept_and_the_oracle_head_needs_them(self, tokenizer, translator):
         oracle = random_translator(tokenizer, length_head="oracle", max_length=8)
@@ -199,7 +270,7 @@ class TestLengths:
             assert [r.length for r in results] == [5, 1, 7]
 
     def test_there_must_be_one_for_each_text(self, translator):
-        with pytest.raises(PadirError, match="2 texts need as many target_lengths, got 1"):
+        with pytest.raises(PadirError, match="2 texts need 2 target_lengths, got 1"):
             translator.translate(["eins", "zwei"], target_lengths=[3])
         for wrong in (1, TINY.max_length + 1):
             with pytest.raises(PadirError, match="target_lengths must be whole, in 2 .. .*, or 1 for an empty text"):
@@ -214,38 +285,37 @@ class TestLengths:
         assert any(np.ptp(each.candidate_lengths) > 3 for each in likely)
 
     def test_candidates_are_lengths_times_draws_without_duplicates(self, translator):
-        lengths = LengthSearch(offsets=(-1, 0, 1), draws=2)
-        (result,) = translator.translate(["eins"], target_lengths=[6], lengths=lengths)
-        assert result.hypotheses == 6 and result.length in (5, 6, 7)
-        (result,) = translator.translate(["eins"], target_lengths=[2], lengths=lengths)
-        assert result.hypotheses == 4  # a length of 1 would hold EOS alone, so 1 and 2 are one
+        (result,) = translator.translate(["eins"], top_k=translator.card.config.max_length, draws=2)
+        assert result.hypotheses == 14  # a length of 1 would hold EOS alone, so 1 and 2 are one
+        (result,) = translator.translate(["eins"], target_lengths=[6], top_k=3, draws=2)
+        assert result.hypotheses == 2 and result.length == 6
 
     def test_parallel_draws_of_a_length_differ(self, translator):
-        options = {"lengths": LengthSearch(draws=4), "n_best": 4, "num_steps": 1}
+        options = {"draws": 4, "n_best": 4, "num_steps": 1}
         (result,) = translator.translate(["eins zwei drei"], target_lengths=[8], **options)
         assert result.candidate_lengths == (8, 8, 8, 8)
         assert len({score for _, score in result.candidates}) == 4
 
     def test_the_best_of_more_candidates_is_no_worse(self, translator):
         scores = [
-            [r.score for r in translator.translate(TEXTS, lengths=lengths)]
-            for lengths in (LengthSearch(), LengthSearch(top_k=3), LengthSearch(top_k=3, draws=2))
+            [r.score for r in translator.translate(TEXTS, **lengths)]
+            for lengths in ({}, {"top_k": 3}, {"top_k": 3, "draws": 2})
         ]
         assert all(a <= b + 1e-4 <= c + 2e-4 for a, b, c in zip(*scores, strict=True))
         assert sum(scores[2]) > sum(scores[0])
 
     @pytest.mark.parametrize("head", ["affine", "fertility"])
-    def test_a_head_of_one_number_takes_offsets_only(self, tokenizer, head):
-        translator = random_translator(tokenizer, length_head=head, max_length=8)
-        (result,) = translator.translate(["eins zwei"], lengths=LengthSearch(offsets=(0, 1)))
-        assert result.hypotheses == 2
-        with pytest.raises(PadirError, match="predicts a single length, got 2"):
-            translator.translate(["eins"], lengths=LengthSearch(top_k=2))
+    def test_a_head_of_one_number_gives_the_nearest_lengths(self, tokenizer, head):
+        translator = random_translator(tokenizer, length_head=head, max_length=16)
+        (one,), (three,) = (translator.predict_lengths(["eins zwei drei vier"], k) for k in (1, 3))
+        assert three[0] == one[0] and max(three) - min(three) == 2 and len(set(three)) == 3
+        (result,) = translator.translate(["eins zwei drei vier"], top_k=3, n_best=3)
+        assert result.candidate_lengths and set(result.candidate_lengths) == {max(2, each) for each in three}
 
     def test_the_drafts_of_sundae_have_both_lengths_of_a_class(self, tokenizer):
         """configs/decode/sundae.gin on a model whose length head counts by twos: the best of 16 drafts."""
         translator = random_translator(tokenizer, length_unit=2, max_length=16)
-        (result,) = translator.translate(["drei vier fünf eins"], lengths=LengthSearch(top_k=2, draws=8), n_best=16)
+        (result,) = translator.translate(["drei vier fünf eins"], top_k=2, draws=8, n_best=16)
         shorter, longer = sorted(set(result.candidate_lengths))
         (unasked,) = translator.translate(["drei vier fünf eins"], n_best=16)
         assert sorted(unasked.candidate_lengths) == [shorter, longer]
@@ -254,52 +324,26 @@ class TestLengths:
         assert result.score == max(score for _, score in result.candidates)
 
 
+@pytest.mark.usefixtures("whole")
 class TestChoosing:
-    LENGTHS = LengthSearch(top_k=3)
+    LENGTHS = 3
 
-    def test_pruning_to_as_many_as_there_are_changes_nothing(self, translator):
-        options = {"lengths": LengthSearch(top_k=3, draws=2), "n_best": 6, "num_steps": 3}
-        whole = translator.translate(TEXTS, **options)
-        assert translator.translate(TEXTS, prune=Prune(keep=6), **options) == whole
-
-    def test_pruning_after_the_last_step_keeps_the_best(self, translator, keep=2):
-        """Then nothing is left to change, and the rule of choosing is the one of pruning."""
-        options = {"lengths": LengthSearch(top_k=3, offsets=(0, 1)), "n_best": 6, "num_steps": 2}
-        whole = translator.translate(TEXTS, **options)
-        pruned = translator.translate(TEXTS, prune=Prune(keep, steps=2), **options)
-        same(
-            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in pruned],
-            [dataclasses.replace(r, candidates=(), candidate_lengths=()) for r in whole],
-        )
-        for few, all_ in zip(pruned, whole, strict=True):
-            assert [text for text, _ in few.candidates] == [text for text, _ in all_.candidates[:keep]]
-            assert few.candidate_lengths == all_.candidate_lengths[:keep] and few.candidate_lengths[0] == few.length
-
-    def test_pruning_keeps_no_row_that_pads_the_sentence(self, translator):
-        """Half of the sentences have 2 candidates, their neighbours 3: the third row repeats one of the two."""
-        texts = [text for text in TEXTS if text.strip()] * 2
-        options = {
-            "lengths": LengthSearch(offsets=(-1, 0, 1)),
-            "n_best": 3,
-            "target_lengths": [2, 6] * (len(texts) // 2),
-        }
-        results = translator.translate(texts, prune=Prune(keep=2), batch_size=len(texts), **options)
-        assert [result.hypotheses for result in results] == [2, 3] * (len(texts) // 2)
-        assert [len(set(result.candidate_lengths)) for result in results] == [2] * len(texts)
-
-    @pytest.mark.parametrize("rerank", [OwnScore(), MinimumBayesRisk()])
+    @pytest.mark.parametrize("rerank", ["own", "mbr"])
     def test_rows_that_pad_a_sentence_are_no_candidates(self, translator, rerank):
         """The first sentence has 2 candidates, its neighbour 3: the first one's third row repeats one of the two."""
-        texts, lengths = ["eins zwei", "drei vier fünf"], [2, 6]
-        options = {"lengths": LengthSearch(offsets=(-1, 0, 1)), "n_best": 9, "rerank": rerank}
-        together = translator.translate(texts, target_lengths=lengths, batch_size=2, **options)
-        alone = [
-            translator.translate([text], target_lengths=[length], **options)[0]
-            for text, length in zip(texts, lengths, strict=True)
-        ]
-        assert [len(result.candidates) for result in together] == [2, 3]
-        assert [result.text for result in together] == [result.text for result in alone]
-        for one, other in zip(together, alone, strict=True):
+        texts = ["eins zwei", "drei vier fünf"]
+        tokens, _ = translator.loaded.source_tokens(texts, False)
+        tried = [[Candidate(length, 0) for length in own] for own in ((2, 3), (5, 6, 7))]
+        pipeline = translator.pipeline(Decoding(n_best=9, rerank=rerank))
+
+        def chosen(some):
+            batch = pipeline.encode(SourceBatch([texts[b] for b in some], [tokens[b] for b in some]))
+            own = [tried[b] for b in some]
+            return pipeline.choose(batch, own, pipeline.refine(batch, own))
+
+        together = chosen([0, 1])
+        assert [len(result.candidates) for result in together] == [result.hypotheses for result in together] == [2, 3]
+        for one, (other,) in zip(together, (chosen([0]), chosen([1])), strict=True):
             assert [text for text, _ in one.candidates] == [text for text, _ in other.candidates]
             assert [s for _, s in one.candidates] == pytest.approx([s for _, s in other.candidates], abs=1e-4)
 
@@ -307,39 +351,16 @@ class TestChoosing:
         def equal(sources, targets):
             return [(0.0, 1) for _ in targets]
 
-        results = translator.translate(TEXTS, lengths=LengthSearch(top_k=4), rerank=Rescore(equal))
+        results = translator.translate(TEXTS, top_k=4, rerank=Rescore(equal))
         assert [r.length for r in results] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)]
 
-    def test_pruning_adds_no_steps(self, translator):
-        for result in translator.translate(TEXTS, prune=Prune(1, steps=3), lengths=LengthSearch(top_k=2), num_steps=1):
-            assert result.passes == 1
-
-    def test_hidden_positions_do_not_count_in_pruning(self):
-        """Means of what is written: -0.3 (two are hidden), -0.2, none, -0.4. With hidden positions as 0 the first and
-        the third would win."""
-        score_BL = jnp.array([[-0.3, 0, 0, 0], [-0.2, -0.2, -0.2, 0], [0, 0, 0, 0], [-0.4, -0.4, -0.4, 0]])
-        tokens_BL = jnp.array([[7, 8, 9, IDS.eos]] * 4)
-        drafts = from_tokens(tokens_BL, tokens_BL, tokens_BL != IDS.eos, jnp.ones_like(tokens_BL), IDS)
-        drafts = dataclasses.replace(drafts, score_BL=score_BL)
-        inputs = DraftInputs(None, None, None, jnp.array([[4, 4, 4, 4]]), jnp.arange(4)[None])
-        assert _best(drafts, inputs, 2).tolist() == [[0, 1]]
-        assert _best(drafts, inputs, 3).tolist() == [[0, 1, 3]]
-        repeated = inputs._replace(draw_BN=jnp.array([[0, 0, 1, 2]]))
-        assert _best(drafts, repeated, 3).tolist() == [[0, 2, 3]]  # nothing written, but no repeat of the first
-
-    def test_what_is_pruned_early_is_what_began_badly(self, translator):
-        options = {"lengths": LengthSearch(top_k=4), "num_steps": 4}
-        first = translator.translate(TEXTS, **options | {"num_steps": 1, "strategy": Constant(share=0.0)})
-        pruned = translator.translate(TEXTS, prune=Prune(keep=1), **options | {"strategy": Constant(share=0.0)})
-        assert [r.length for r in pruned] == [r.length for r in first]
-
     def test_the_candidates_are_listed_best_first(self, translator):
-        for result in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=2):
+        for result in translator.translate(TEXTS, top_k=self.LENGTHS, n_best=2):
             assert len(result.candidates) == 2 <= result.hypotheses <= 3  # of lengths that differ
             assert result.candidates[0] == (result.text, result.score) and result.candidates[1][1] <= result.score
-        plain = translator.translate(TEXTS, lengths=self.LENGTHS)
+        plain = translator.translate(TEXTS, top_k=self.LENGTHS)
         assert all(result.candidates == () for result in plain)
-        assert [r.text for r in plain] == [r.text for r in translator.translate(TEXTS, lengths=self.LENGTHS, n_best=3)]
+        assert [r.text for r in plain] == [r.text for r in translator.translate(TEXTS, top_k=self.LENGTHS, n_best=3)]
 
     def test_the_best_of_a_rule_wins_and_is_told_its_source(self, translator):
         asked = {}
@@ -349,14 +370,14 @@ class TestChoosing:
                 asked.setdefault(source, set()).add(target)
             return [(float(len(target)), 1) for target in targets]
 
-        results = translator.translate(TEXTS, lengths=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
+        results = translator.translate(TEXTS, top_k=self.LENGTHS, rerank=Rescore(longest), batch_size=4)
         assert set(asked) == set(TEXTS)
         for text, result in zip(TEXTS, results, strict=True):
             assert result.text in asked[text] and result.score == max(map(len, asked[text])) == len(result.text)
 
     def test_the_whole_text_has_the_repeats_that_were_dropped(self, translator, monkeypatch):
         kept = translator.translate(TEXTS[:2], drop_repeats=False, num_steps=2)
-        monkeypatch.setattr("padir.decoding.choice.without_repeats", lambda tokens_L, free_L, copied: [])
+        monkeypatch.setattr("padir.decoding.batches.without_repeats", lambda tokens_L, free_L, copied: [])
         dropped = translator.translate(TEXTS[:2], num_steps=2)  # every token counts as a repetition
         assert [result.whole_text for result in dropped] == [result.text for result in kept]
         assert [result.text for result in dropped] == ["", ""] and kept[0].text == kept[0].whole_text != ""
@@ -371,7 +392,7 @@ class TestChoosing:
 
     def test_the_length_has_its_say(self, translator):
         chosen = [
-            [r.length for r in translator.translate(TEXTS, lengths=LengthSearch(top_k=4), rerank=rule)]
+            [r.length for r in translator.translate(TEXTS, top_k=4, rerank=rule)]
             for rule in (OwnScore(), OwnScore(brevity=0.0, length_weight=1e6))
         ]
         assert chosen[1] == [lengths[0] for lengths in translator.predict_lengths(TEXTS)] != chosen[0]
@@ -395,12 +416,25 @@ class TestSteps:
             assert len(result.trace) == 4 and 1 <= result.passes <= 3
             assert all(len(step) == len(scores) == result.length for step, scores in result.trace)
             tokens, scores = result.trace[-1]
-            assert one_line(translator.tokenizer.decode([pieces[piece] for piece in tokens])) == result.text
+            assert clean(translator.tokenizer.decode([pieces[piece] for piece in tokens]), "") == result.text
             assert tokens[-1] == "</s>" and scores[-1] is None  # EOS is given, not written
             assert np.mean(scores[:-1]) == pytest.approx(result.score, rel=1e-4)
 
     def test_tracing_changes_nothing(self, translator):
         same(translator.translate(TEXTS, trace=True), translator.translate(TEXTS))
+
+    def test_come_one_by_one(self, translator):
+        """A step is yielded for each pass; the trace repeats the last step of a sentence that ended early."""
+        for text in TEXTS[:2]:
+            steps = [(step.pieces, step.log_probs) for step in translator.steps(text, num_steps=5)]
+            (result,) = translator.translate([text], num_steps=5, top_k=1, trace=True)
+            assert len(steps) == result.passes + 1
+            for (pieces, scores), (traced, traced_scores) in zip(steps, result.trace, strict=False):
+                assert pieces == traced and scores == pytest.approx(traced_scores, abs=1e-4)
+
+    def test_of_no_text_are_refused(self, translator):
+        with pytest.raises(PadirError, match="text must be a sentence, got ' '"):
+            next(translator.steps(" "))
         assert translator.translate(TEXTS)[0].trace is None
 
     def test_traces_of_other_numbers_of_steps_need_no_other_program(self, translator):
@@ -450,18 +484,24 @@ class TestSteps:
         same(own.translate(TEXTS), own.translate(TEXTS, strategy=MaskPredict(), canvas=Mask()))
 
     def test_the_cards_decoding_is_the_default(self, translator, tmp_path):
-        options = {"top_k": 3, "num_steps": 2, "brevity": 0.5, "strategy": "sundae"}
+        options = {"top_k": 3, "num_steps": 2, "brevity": 0.5, "strategy": "mask_predict"}
         card = dataclasses.replace(translator.card, decoding=options)
         Translator(translator.params, card, translator.tokenizer).save(tmp_path / "own")
         own = Translator.load(tmp_path / "own")
-        assert own.decoding == Decoding().changed(**options) and own.decoding.lengths.top_k == 3
-        expected = translator.translate(TEXTS, Decoding().changed(**options))
-        same(own.translate(TEXTS), expected)
-        same(own.translate(TEXTS, top_k=1), translator.translate(TEXTS, **options | {"top_k": 1}))
-        same(own.translate(TEXTS, Decoding()), translator.translate(TEXTS))
-        assert max(result.hypotheses for result in expected) == 3
+        assert own.decoding == Decoding().changed(**options) and own.decoding.top_k == 3
+        expected = translator.translate(["eins"], Decoding().changed(**options))
+        same(own.translate(["eins"]), expected)
+        same(own.translate(["eins"], top_k=1), translator.translate(["eins"], **options | {"top_k": 1}))
+        same(own.translate(["eins"], Decoding()), translator.translate(["eins"]))
+        assert expected[0].hypotheses == 3
 
-    @pytest.mark.parametrize("options", [{"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1]])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *({"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1], {"drop_repeats": "no"}),
+            *({"batch_size": 10**9}, {"seed": 3}, {"num_steps": 2**31 - 1}, {"draws": 4096}, {"brevity": 1e308}),
+        ],
+    )
     def test_a_wrong_decoding_of_a_card_is_refused(self, translator, options):
         card = translator.card.to_json() | {"decoding": options}
         with pytest.raises(PadirError, match="model.json|wrong decoding options"):
@@ -469,9 +509,18 @@ class TestSteps:
 
 
 class TestRefused:
+    @pytest.mark.parametrize("sizes", [{}, {"causal": True}])
+    def test_weights_whose_logits_are_not_finite(self, tokenizer, sizes):
+        made = random_translator(tokenizer, max_length=8, **sizes)
+        scale = made.params["decoder"]["decoder_norm"]["scale"]
+        params = {**made.params, "decoder": {**made.params["decoder"], "decoder_norm": {"scale": scale * 3e38}}}
+        huge = Translator(params, made.card, tokenizer)
+        with pytest.raises(PadirError, match="logits are not finite"):
+            huge.translate(["eins"])
+
     def test_draws_of_a_canvas_that_is_always_the_same(self, masked):
         with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
-            masked.translate(TEXTS, lengths=LengthSearch(draws=2))
+            masked.translate(TEXTS, draws=2)
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -485,11 +534,6 @@ class TestRefused:
             Decoding(**options)
         with pytest.raises(PadirError, match=message):
             translator.translate(TEXTS, **options)
-
-    @pytest.mark.parametrize("options", [{"top_k": 0}, {"draws": 0}])
-    def test_no_hypotheses(self, options):
-        with pytest.raises(PadirError, match="must be at least 1"):
-            LengthSearch(**options)
 
 
 class TestWithoutRepeats:
@@ -507,7 +551,7 @@ class TestWithoutRepeats:
 
     def test_is_for_padir_unless_asked_for(self, translator, monkeypatch):
         calls = []
-        monkeypatch.setattr("padir.decoding.choice.without_repeats", lambda *a: calls.append(a) or [])
+        monkeypatch.setattr("padir.decoding.batches.without_repeats", lambda *a: calls.append(a) or [])
         translator.translate(["eins"], strategy=MaskPredict())
         translator.translate(["eins"], drop_repeats=False)
         assert not calls
@@ -524,8 +568,6 @@ def test_what_is_saved_is_loaded_again(translator, tmp_path):
         with pytest.raises(PadirError, match="folder must be a new or an empty folder"):
             translator.save(wrong)
         assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(PadirError, match="8-bit weights cannot be saved"):
-        translator.quantised().save(tmp_path / "other")
 
 
 def test_sentences_are_translated_as_they_come(translator):
@@ -537,8 +579,8 @@ def test_sentences_are_translated_as_they_come(translator):
             yield text
 
     results = translator.translate_iter(endless(), batch_size=1)
-    expected = translator.translate(TEXTS * 3)
-    same(list(itertools.islice(results, 17)), expected[:17])
+    expected = translator.translate(TEXTS)
+    same(list(itertools.islice(results, 17)), (expected * 3)[:17])
     assert len(read) == 32  # two chunks of 16 batches
     with pytest.raises(PadirError, match="put one string into a list"):
         next(translator.translate_iter("eins"))

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from support.many_devices import SETTINGS, prepared, training
+from support.many_devices import SETTINGS, Processes, prepared, training
 
 from padir.models.directory import load_model
 from padir.storage.manifest import check_manifest
@@ -16,6 +16,7 @@ from padir.training.config import TrainConfig
 from padir.training.loop import train
 
 FSDP = "Sharding.shard_parameters=True"
+SHARED = "Sharding.shared_filesystem=True"
 QUICK = ("Intervals.evaluate=0",)
 
 
@@ -24,16 +25,20 @@ def data(tmp_path_factory):
     return prepared(tmp_path_factory.mktemp("devices"))
 
 
-def run(data, folder, *bindings, **how):
-    statuses, errors = training(data, folder, *QUICK, *bindings, devices=2, **how).wait()
-    assert statuses == [0, 0], errors
-    return folder
+@pytest.fixture(scope="module")
+def run(data, pair):
+    def run(folder, *bindings, **how):
+        statuses, errors = pair(2).run(*training(data, folder, *QUICK, *bindings), **how)
+        assert statuses == [0, 0], errors
+        return folder
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def by_both(data, tmp_path_factory):
+def by_both(run, tmp_path_factory):
     """Six steps with a checkpoint of the fourth, the state shared by four devices of two processes."""
-    return run(data, tmp_path_factory.mktemp("both") / "model", FSDP)
+    return run(tmp_path_factory.mktemp("both") / "model", FSDP, SHARED)
 
 
 def writers(checkpoint):
@@ -61,17 +66,16 @@ def assert_same_state(folder, other, step):
 
 
 @pytest.mark.slow
-def test_each_writes_its_part_and_the_state_is_that_of_a_gathered_one(data, by_both, tmp_path):
+def test_each_writes_its_part_and_the_state_is_that_of_a_gathered_one(run, by_both, tmp_path):
     assert writers(by_both / "checkpoints" / "4").keys() == {"ocdbt.process_0", "ocdbt.process_1"}
     sizes = writers(by_both / "checkpoints" / "4").values()
     assert max(sizes) < 2 * min(sizes)
-    gathered = run(data, tmp_path / "model", FSDP, second=(f"--model_dir={tmp_path / 'elsewhere'}",))
+    gathered = run(tmp_path / "model", FSDP, second=(f"--model_dir={tmp_path / 'elsewhere'}",))
     assert writers(gathered / "checkpoints" / "4").keys() == {"ocdbt.process_0"}
     assert not (tmp_path / "elsewhere").exists()
     for step in (4, 6):
         assert_same_state(by_both, gathered, step)
         assert not list((by_both / "checkpoints" / str(step)).glob("written.*"))
-    assert not list(by_both.glob(".seen*"))
 
 
 def started_with(folder, other, step):
@@ -84,7 +88,7 @@ def started_with(folder, other, step):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", [(), (FSDP,), (FSDP, "Sharding.model_parallel=2")])
-def test_two_processes_read_what_they_and_others_wrote(data, by_both, tmp_path, sharding):
+def test_two_processes_read_what_they_and_others_wrote(data, run, by_both, tmp_path, sharding):
     whole = TrainConfig(**SETTINGS, num_steps=4)
     alone = started_with(tmp_path / "alone", by_both, 4)
     train(data, str(alone), whole)
@@ -92,18 +96,25 @@ def test_two_processes_read_what_they_and_others_wrote(data, by_both, tmp_path, 
     jax.tree.map(np.testing.assert_array_equal, params, expected)
     train(data, str(tmp_path / "one"), whole)
     for name, source in (("again", by_both), ("ones", tmp_path / "one")):
-        folder = run(data, started_with(tmp_path / name, source, 4), "train.num_steps=4", *sharding)
+        folder = run(started_with(tmp_path / name, source, 4), "train.num_steps=4", SHARED, *sharding)
         expected = Checkpoints(source / "checkpoints").params(4)
         jax.tree.map(np.testing.assert_array_equal, load_model(folder)[0], expected)
 
 
+TWELVE = ("train.num_steps=12", "Intervals.checkpoint=1", FSDP, SHARED)
+
+
+@pytest.fixture(scope="module")
+def straight(run, tmp_path_factory):
+    """Twelve steps, each with a checkpoint."""
+    return run(tmp_path_factory.mktemp("straight") / "model", *TWELVE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_process_that_is_killed_while_saving_leaves_whole_checkpoints(data, tmp_path, killed):
-    steps = ("train.num_steps=12", "Intervals.checkpoint=1", FSDP)
-    straight = run(data, tmp_path / "straight", *steps)
+def test_a_process_that_is_killed_while_saving_leaves_whole_checkpoints(data, run, straight, tmp_path, killed):
     folder = tmp_path / "model"
-    processes = training(data, folder, *QUICK, *steps, devices=2)
+    processes = Processes(*training(data, folder, *QUICK, *TWELVE), devices=2)
     deadline = time.monotonic() + 200
     while not [*folder.glob("checkpoints/.[3-8].*.partial/written.*")]:
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
@@ -116,16 +127,17 @@ def test_a_process_that_is_killed_while_saving_leaves_whole_checkpoints(data, tm
     assert saved and saved[-1] < 12
     for step in saved:
         check_manifest(folder / "checkpoints" / str(step))
-    run(data, folder, *steps)
+    run(folder, *TWELVE)
     assert_same_state(folder, straight, 12)
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"11", "12"}
 
 
 @pytest.mark.slow
-def test_a_part_that_cannot_be_written_stops_both(data, tmp_path):
+def test_a_part_that_cannot_be_written_stops_both(data, run, tmp_path):
     """JAX may abort a process whose neighbour has ended, so that their exit statuses are not known beforehand."""
-    statuses, errors = training(data, tmp_path / "model", *QUICK, FSDP, devices=2, limit=2_000).wait()
+    command = training(data, tmp_path / "model", *QUICK, FSDP, SHARED)
+    statuses, errors = Processes(*command, devices=2, limit=2_000).wait()
     assert 0 not in statuses
     assert "the checkpoint of step 4 could not be written" in errors[0] + errors[1]
     assert not list((tmp_path / "model" / "checkpoints").iterdir())
-    run(data, tmp_path / "model", FSDP)
+    run(tmp_path / "model", FSDP, SHARED)

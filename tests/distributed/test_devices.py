@@ -12,18 +12,9 @@ import time
 import jax
 import numpy as np
 import pytest
-from support.many_devices import (
-    KINDS,
-    MODEL,
-    SETTINGS,
-    environment_with,
-    losses,
-    on_devices,
-    prepared,
-    training,
-    translate_as,
-)
+from support.many_devices import KINDS, MODEL, SETTINGS, Processes, losses, prepared, training, translate_as
 from support.tiny_model import random_model_dir
+from support.workers import environment_with
 
 from padir.distributed.processes import agreed, join
 from padir.errors import PadirError
@@ -49,10 +40,10 @@ def one(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def eight(data, tmp_path_factory):
+def eight(data, worker, tmp_path_factory):
     """The same on eight devices, two that share rows and parameters times four that share the work on a row."""
     folder = tmp_path_factory.mktemp("eight") / "model"
-    on_devices(8, "train", "2x4", data, folder, 6)
+    worker(8).do("train", "2x4", data, folder, 6)
     return folder
 
 
@@ -75,15 +66,15 @@ def test_eight_devices_that_share_everything_train_as_one(one, eight):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["data", "fsdp", "tensor", "4x2"])
-def test_eight_devices_train_as_one(data, one, tmp_path, kind):
-    on_devices(8, "train", kind, data, tmp_path / "model", 6)
+def test_eight_devices_train_as_one(data, worker, one, tmp_path, kind):
+    worker(8).do("train", kind, data, tmp_path / "model", 6)
     assert_same_losses(tmp_path / "model", one, 6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "parts"), [("4x2", 2), ("2x4", 4)])
-def test_eight_devices_that_take_a_batch_in_parts_train_as_one(data, one, tmp_path, kind, parts):
-    on_devices(8, "train", kind, data, tmp_path / "model", 6, parts)
+def test_eight_devices_that_take_a_batch_in_parts_train_as_one(data, worker, one, tmp_path, kind, parts):
+    worker(8).do("train", kind, data, tmp_path / "model", 6, parts)
     assert_same_losses(tmp_path / "model", one, 6)
 
 
@@ -106,20 +97,20 @@ def test_one_device_goes_on_from_the_checkpoint_of_eight(data, one, eight, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("devices", "kind"), [(4, "data"), (4, "4x2"), (8, "tensor"), (8, "fsdp")])
-def test_more_devices_go_on_from_the_checkpoint_of_one(data, one, tmp_path, devices, kind):
+def test_more_devices_go_on_from_the_checkpoint_of_one(data, worker, one, tmp_path, devices, kind):
     folder = resumed_from_four(one, tmp_path)
-    on_devices(devices, "train", kind, data, folder, 4)
+    worker(devices).do("train", kind, data, folder, 4)
     assert_same_params(load_model(folder)[0], Checkpoints(one / "checkpoints").params(4))
-    on_devices(devices, "train", kind, data, folder, 6)
+    worker(devices).do("train", kind, data, folder, 6)
     assert_same_losses(folder, one, 6)
 
 
 @pytest.mark.slow
-def test_eight_devices_go_on_on_another_mesh(data, one, eight, tmp_path):
+def test_eight_devices_go_on_on_another_mesh(data, worker, one, eight, tmp_path):
     folder = resumed_from_four(eight, tmp_path)
-    on_devices(8, "train", "4x2", data, folder, 4)
+    worker(8).do("train", "4x2", data, folder, 4)
     assert_same_params(load_model(folder)[0], Checkpoints(eight / "checkpoints").params(4))
-    on_devices(8, "train", "4x2", data, folder, 6)
+    worker(8).do("train", "4x2", data, folder, 6)
     assert_same_losses(folder, one, 6)
 
 
@@ -128,7 +119,7 @@ def test_two_devices_make_the_same_keys():
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from padir.distributed.sharding import Sharding
-from padir.refinement.draws import sentence_keys
+from padir.refinement.segments import sentence_keys
 source_BS = np.random.RandomState(0).randint(0, 9, (4, 16)).astype(np.int32)
 mesh = Sharding().mesh()
 assert mesh.shape["data"] == 2
@@ -143,11 +134,11 @@ for axes in (PartitionSpec("data"), PartitionSpec(None, "data")):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_eight_devices_translate_as_one(tmp_path, kind, causal):
+def test_eight_devices_translate_as_one(worker, tmp_path, kind, causal):
     sizes = {"heads": MODEL.heads, "head_dim": MODEL.head_dim, "causal": causal}
     folder = random_model_dir(tmp_path, **sizes)
     translate_as("data", str(folder), str(tmp_path / "one.json"))
-    on_devices(8, "translate", kind, folder, tmp_path / "eight.json")
+    worker(8).do("translate", kind, folder, tmp_path / "eight.json")
     found, expected = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("eight", "one"))
     assert [row[:3] for row in found] == [row[:3] for row in expected]
     assert len({text for text, *_ in found}) > 10  # not all the same
@@ -171,8 +162,8 @@ class TestJoining:
     def test_numbers_without_a_place_to_meet(self, capsys):
         from padir.cli import main
 
-        assert main(["train", "--data=x", "--model_dir=y", "--num_processes=2"]) == 2
-        assert "need --coordinator HOST:PORT" in capsys.readouterr().err
+        assert main(["train", "--data=x", "--model_dir=y", "--coordinator=localhost:1,2"]) == 2
+        assert "coordinator must be HOST:PORT,N,I" in capsys.readouterr().err
 
 
 class TestAgreeing:
@@ -191,7 +182,7 @@ class TestAgreeing:
         assert self.agreed(monkeypatch, lambda: 3, 3) == 3
 
     def test_on_different_things(self, monkeypatch):
-        with pytest.raises(PadirError, match="the numbers must be the same .* got others in process 1 than"):
+        with pytest.raises(PadirError, match="the numbers must be the same .* but process 1 and process 0 differ"):
             self.agreed(monkeypatch, lambda: 3, 4)
 
     def test_the_other_one_fails(self, monkeypatch):
@@ -215,9 +206,9 @@ class TestAgreeing:
         (2, ["Sharding.shard_parameters=True", "Sharding.model_parallel=2"]),
     ],
 )
-def test_two_processes_train_as_one(data, one, tmp_path, devices, bindings):
+def test_two_processes_train_as_one(data, pair, one, tmp_path, devices, bindings):
     folder = tmp_path / "model"
-    statuses, errors = training(data, folder, *bindings, devices=devices).wait()
+    statuses, errors = pair(devices).run(*training(data, folder, *bindings))
     assert statuses == [0, 0], errors
     assert_same_losses(folder, one, 6)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -231,10 +222,10 @@ def test_two_processes_train_as_one(data, one, tmp_path, devices, bindings):
 def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     """SIGTERM to the second one alone: both stop after the same step; the weights are those of a run that never did."""
     settings = ("train.num_steps=200", "Intervals.evaluate=0", "Intervals.checkpoint=200")
-    statuses, errors = training(data, tmp_path / "straight", *settings, devices=2).wait()
+    statuses, errors = Processes(*training(data, tmp_path / "straight", *settings), devices=2).wait()
     assert statuses == [0, 0], errors
     stopped = tmp_path / "stopped"
-    processes = training(data, stopped, *settings, devices=2)
+    processes = Processes(*training(data, stopped, *settings), devices=2)
     deadline = time.monotonic() + 300
     while not ((stopped / "metrics.jsonl").exists() and (stopped / "metrics.jsonl").read_text().count("\n") > 5):
         assert time.monotonic() < deadline and all(process.poll() is None for process in processes.running)
@@ -244,15 +235,15 @@ def test_two_processes_that_are_stopped_resume_together(data, tmp_path):
     assert statuses == [130, 130], errors
     steps = {re.search(r"saved step (\d+) of 200", error)[1] for error in errors}
     assert len(steps) == 1 and [path.name for path in (stopped / "checkpoints").iterdir()] == [*steps]
-    statuses, errors = training(data, stopped, *settings, devices=2).wait()
+    statuses, errors = Processes(*training(data, stopped, *settings), devices=2).wait()
     assert statuses == [0, 0] and f"going on from step {steps.pop()}" in errors[0]
     assert_same_params(load_model(stopped)[0], load_model(tmp_path / "straight")[0])
 
 
 @pytest.mark.slow
-def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
+def test_what_the_first_process_meets_stops_the_others(data, pair, one, tmp_path):
     folder = shutil.copytree(one, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoints"))
-    statuses, errors = training(data, folder).wait()
+    statuses, errors = pair(1).run(*training(data, folder))
     assert statuses == [2, 2]
     assert all("model_dir must be new" in error for error in errors)
 
@@ -262,11 +253,11 @@ def test_what_the_first_process_meets_stops_the_others(data, one, tmp_path):
     ("second", "of_the_first", "of_the_second"),
     [
         ("--gin.train.seed=4", "the configurations must be the same", "the configurations must be the same"),
-        ("--data=nowhere", "process 1 stopped: see what it says", "nowhere"),
+        ("--data=nowhere", "process 1 stopped: read its messages", "nowhere"),
     ],
 )
-def test_processes_that_do_not_go_together_stop_at_once(data, tmp_path, second, of_the_first, of_the_second):
-    statuses, errors = training(data, tmp_path / "model", second=(second,)).wait()
+def test_processes_that_do_not_go_together_stop_at_once(data, pair, tmp_path, second, of_the_first, of_the_second):
+    statuses, errors = pair(1).run(*training(data, tmp_path / "model"), second=(second,))
     assert statuses == [2, 2]
     assert of_the_first in errors[0] and of_the_second in errors[1]
     assert not (tmp_path / "model").exists()

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from padir.distributed import platforms
+from padir.distributed import processes
 
 
 @pytest.fixture
@@ -25,28 +25,28 @@ def pci(folder, *vendors):
 
 
 def test_no_tpu(chosen, tmp_path):
-    platforms.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x10de"))
+    processes.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x10de"))
     assert chosen == {"jax_platforms": "cpu"}
 
 
 def test_a_tpu(chosen, tmp_path):
-    platforms.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x1ae0"))
+    processes.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x1ae0"))
     assert not chosen
 
 
 def test_a_plugin_for_other_devices(chosen, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["xla_cuda12"])
-    platforms.ignore_absent_tpus(pci(tmp_path))
+    processes.ignore_absent_tpus(pci(tmp_path))
     assert not chosen
 
 
 def test_no_libtpu(chosen, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    platforms.ignore_absent_tpus(pci(tmp_path))
+    processes.ignore_absent_tpus(pci(tmp_path))
     assert not chosen
 
 
 def test_a_setting(chosen, tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
-    platforms.ignore_absent_tpus(pci(tmp_path))
+    processes.ignore_absent_tpus(pci(tmp_path))
     assert not chosen

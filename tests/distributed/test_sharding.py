@@ -29,7 +29,7 @@ from padir.models.transformer import Transformer
 from padir.training.averaging import Averaging
 from padir.training.batch import Batch, Sums
 from padir.training.optimizer import Adafactor, Adam
-from padir.training.placement import Placement, TrainState
+from padir.training.step import Placement, TrainState
 
 MESH = AbstractMesh((2, 4), (DATA, MODEL))
 BOTH = Sharding(model_parallel=4, shard_parameters=True)
@@ -157,7 +157,6 @@ class TestWhatDoesNotDivide:
     @pytest.mark.parametrize(
         ("wrong", "message"),
         [
-            ({"model_parallel": 0}, "model_parallel must be at least 1, got 0"),
             (
                 {"rules": (("vocabulary", "model"),)},
                 "axis of a parameter in Sharding.rules must be one of .*vocab, got 'vocabulary'",
@@ -207,7 +206,7 @@ def test_a_step_says_where_every_array_of_its_state_lies():
 
     placement = Placement.of(BOTH, jax.make_mesh((1, 1), (DATA, MODEL)), model, initial)
     arrays = {name: jnp.ones((1, 4), int) for name in Batch.__annotations__ if name.startswith(("source", "target"))}
-    sums = Sums(*[jnp.zeros(1)] * 4, *[jnp.float32(0)] * 4)
+    sums = Sums(jnp.float32(0), *[jnp.zeros(1)] * 4, *[jnp.float32(0)] * 4)
     traced = jax.make_jaxpr(placement.step(lambda state, batch: (state, sums)))(placement.like, arrays)
     (inner,) = (equation.params["jaxpr"] for equation in traced.eqns)
     said = [e.params["sharding"] for e in inner.eqns if e.primitive.name == "sharding_constraint"]

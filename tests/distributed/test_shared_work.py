@@ -12,7 +12,7 @@ from support.tiny_model import prepared_numbers, random_model_dir
 
 from padir.cli import main
 from padir.decoding.translator import Translator
-from padir.distributed.shared_work import shared_out
+from padir.distributed.processes import shared_out
 from padir.errors import PadirError
 from padir.models.directory import save_model
 
@@ -32,7 +32,7 @@ class TestSharedOut:
 
         monkeypatch.setattr(jax, "process_count", lambda: 2)
         monkeypatch.setattr(jax, "process_index", lambda: 1)
-        monkeypatch.setattr("padir.distributed.shared_work.from_all", from_all)
+        monkeypatch.setattr("padir.distributed.processes.from_all", from_all)
         return shared_out([1, 2, 3, 4, 5], work)
 
     def test_each_does_its_share(self, monkeypatch):
@@ -84,7 +84,7 @@ def distilling(model, data, output):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
-def test_two_processes_distill_as_one(model, data, tmp_path, killed):
+def test_two_processes_distill_as_one(pair, model, data, tmp_path, killed):
     assert main(distilling(model, data, tmp_path / "one")) == 0
     command, unfinished = distilling(model, data, tmp_path / "two"), tmp_path / ".two.unfinished"
     if killed:
@@ -97,48 +97,48 @@ def test_two_processes_distill_as_one(model, data, tmp_path, killed):
             process.kill()
         processes.wait()
         assert 4 <= len([*unfinished.glob("0*.json")]) < 19 and not (tmp_path / "two").exists()
-    statuses, errors = Processes(*command, second=(f"--output={tmp_path / 'elsewhere'}",)).wait()
+    statuses, errors = pair(1).run(*command, second=(f"--output={tmp_path / 'elsewhere'}",))
     assert statuses == [0, 0], errors
     assert sums(tmp_path / "two") == sums(tmp_path / "one")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bindings", [(), ("--top_k=2", "--draws=2", "--oracle_lengths")])
-def test_two_processes_evaluate_as_one(model, data, tmp_path, bindings):
+@pytest.mark.parametrize("bindings", [(), ("--top_k=2", "--draws=2", "--set=oracle_lengths=true")])
+def test_two_processes_evaluate_as_one(pair, model, data, tmp_path, bindings):
     command = ["evaluate", f"--model={model}", f"--data={data}", "--split=validation", "--num_steps", "1", "3"]
     command += ["--batch_size=3", *bindings]
 
     def results(name):
-        return [f"--json={tmp_path / name}.json", f"--hypotheses={tmp_path / name}.txt"]
+        return [f"--json={tmp_path / name}.json", f"--output={tmp_path / name}"]
 
     assert main([*command, *results("one")]) == 0
-    statuses, errors = Processes(*command, *results("two"), second=tuple(results("second"))).wait()
+    statuses, errors = pair(1).run(*command, *results("two"), second=tuple(results("second")))
     assert statuses == [0, 0], errors
     assert not [*tmp_path.glob("second*")]
-    assert (tmp_path / "one.txt").read_bytes() == (tmp_path / "two.txt").read_bytes()
+    assert (tmp_path / "one.rows/02.txt").read_bytes() == (tmp_path / "two.rows/02.txt").read_bytes()
     one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
     for row in (*one, *two):
         row["scores"].pop("seconds")
-    assert one == two and len(one) == (4 if "--oracle_lengths" in bindings else 2)
-    assert len({*(tmp_path / "one.txt").read_text().splitlines()}) > 5
+    assert one == two and len(one) == (4 if "--set=oracle_lengths=true" in bindings else 2)
+    assert len({*(tmp_path / "one.rows/02.txt").read_text().splitlines()}) > 5
 
 
 @pytest.mark.slow
-def test_processes_with_other_options_stop(model, data, tmp_path):
+def test_processes_with_other_options_stop(pair, model, data, tmp_path):
     command = distilling(model, data, tmp_path / "two")
-    statuses, errors = Processes(*command, second=("--seed=7",)).wait()
+    statuses, errors = pair(1).run(*command, second=("--seed=7",))
     assert statuses == [2, 2]
     assert all("the data, the teacher and the options must be the same in all processes" in each for each in errors)
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
-def test_processes_with_other_models_stop(model, data, tmp_path):
+def test_processes_with_other_models_stop(pair, model, data, tmp_path):
     """The two cards are equal; the parameters are not."""
     one = Translator.load(model)
     save_model(tmp_path / "other", jax.tree.map(lambda leaf: leaf + 0.01, one.params), one.card, one.tokenizer, "")
     command = ["evaluate", f"--model={model}", f"--data={data}", "--split=validation"]
-    statuses, errors = Processes(*command, second=(f"--model={tmp_path / 'other'}",)).wait()
+    statuses, errors = pair(1).run(*command, second=(f"--model={tmp_path / 'other'}",))
     assert statuses == [2, 2]
     assert all("the models must be the same in all processes" in each for each in errors)

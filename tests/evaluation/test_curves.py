@@ -4,7 +4,7 @@ import pytest
 
 from padir.errors import PadirError
 from padir.evaluation import Evaluation, TestSet
-from padir.evaluation.curves import Bucket, by_length, edges, plot
+from padir.evaluation.report import Bucket, by_length, edges, plot
 
 TEST_SET = TestSet(
     "listed",

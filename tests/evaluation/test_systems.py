@@ -5,7 +5,6 @@ import types
 
 import pytest
 
-from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.translation import EMPTY_LINE, Translation
@@ -15,8 +14,8 @@ from padir.evaluation import TestSet, describe_row, length_recall
 from padir.evaluation.evaluation import of_drafts
 from padir.evaluation.systems import evaluate_all
 from padir.metrics.scores import Score
-from padir.models.card import Weights
 from padir.models.config import ModelConfig
+from padir.models.directory import Weights
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import MaskPredict, Padir
 
@@ -47,7 +46,7 @@ class Fake(Translator):
         results = []
         for i, reference in enumerate(TEST_SET.references):
             words = reference.split()[: target_lengths[i] - 1 if target_lengths else decoding.num_steps]
-            numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.lengths.top_k
+            numbers = -1.0, len(words) + 1, decoding.num_steps, decoding.top_k
             results.append(
                 Translation(
                     " ".join(words), *numbers, whole_text=" ".join(w for w in words for _ in "ab"), oscillated=i == 0
@@ -61,9 +60,9 @@ class Fake(Translator):
 
 def test_a_row_for_every_model_and_way():
     models = [("a", Fake()), ("b", Fake())]
-    decodings = [Decoding(num_steps=n, lengths=LengthSearch(top_k=k)) for k in (1, 5) for n in (1, 2)]
+    decodings = [Decoding(num_steps=n, top_k=k) for k in (1, 5) for n in (1, 2)]
     rows = evaluate_all(models, TEST_SET, decodings)
-    ways = [(row.model, row.decoding.lengths.top_k, row.decoding.num_steps) for row in rows]
+    ways = [(row.model, row.decoding.top_k, row.decoding.num_steps) for row in rows]
     assert ways == [(m, k, n) for m in "ab" for k in (1, 5) for n in (1, 2)]
     first = rows[0].evaluation
     assert first.hypotheses == ["one", "five"] and first.passes == [1, 1]
@@ -90,10 +89,10 @@ def test_models_have_other_names_and_the_languages_of_the_test_set():
 
 
 def test_reference_lengths_are_rows_of_their_own_and_a_gap():
-    decodings = [Decoding(num_steps=2, lengths=LengthSearch(k, (0, k), adjacent=True)) for k in (1, 5)]
+    decodings = [Decoding(num_steps=2, top_k=k, adjacent=True) for k in (1, 5)]
     rows = evaluate_all([("a", Fake())], TEST_SET, decodings, oracle_lengths=True)
-    assert rows[-1].decoding.lengths == LengthSearch()  # nothing is added to a true length
-    assert [(row.oracle_lengths, row.decoding.lengths.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
+    assert not rows[-1].decoding.adjacent  # a true length has no neighbours
+    assert [(row.oracle_lengths, row.decoding.top_k) for row in rows] == [(False, 1), (False, 5), (True, 1)]
     short, _, oracle = (row.evaluation.metrics for row in rows)
     assert oracle["exact_match"] == 100 and "oracle_gap" not in oracle
     assert short["oracle_gap"] == pytest.approx(oracle["bleu"] - short["bleu"]) and short["oracle_gap"] > 10
@@ -114,10 +113,7 @@ def test_length_recall():
 
 def test_an_autoregressive_model_has_neither_steps_nor_lengths():
     decodings = [
-        Decoding(num_steps=n, strategy=s, lengths=LengthSearch(top_k=k))
-        for n in (1, 4)
-        for s in (None, MaskPredict())
-        for k in (1, 5)
+        Decoding(num_steps=n, strategy=s, top_k=k) for n in (1, 4) for s in (None, MaskPredict()) for k in (1, 5)
     ]
     fake = Fake(causal=True)
     (row,) = evaluate_all([("ar", fake)], TEST_SET, decodings, oracle_lengths=True)

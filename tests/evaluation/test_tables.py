@@ -8,15 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from padir.decoding.drafters import load_draft
-from padir.decoding.lengths import LengthSearch
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import MinimumBayesRisk
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
-from padir.evaluation.columns import system_columns
-from padir.evaluation.tables import cells
+from padir.evaluation.report import cells
+from padir.evaluation.rows import system_columns
 from padir.metrics.scores import Score
 from padir.refinement.corruption import Mask, Uniform
 from padir.refinement.strategies import MaskPredict, Padir
@@ -34,11 +32,11 @@ def row(model="m", steps=4, bleu=30.0, causal=False, oracle=False, note="", **de
 
 
 def test_json_says_how_it_was_decoded():
-    described = row(lengths=LengthSearch(5, (0, 1), adjacent=True), rerank=MinimumBayesRisk(), seed=3)
+    described = row(top_k=5, adjacent=True, rerank=MinimumBayesRisk(), seed=3)
     assert json.loads(json.dumps(described)) == described
     assert described["strategy"] == {"name": "padir", **dataclasses.asdict(Padir())}
     assert described["rerank"] == {"name": "mbr", "utility": "chrf"}
-    expected = {"top_k": 5, "offsets": [0, 1], "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
+    expected = {"top_k": 5, "draws": 1, "num_steps": 4, "seed": 3, "task": "toy", "split": "test"}
     assert (expected | {"adjacent": True}).items() <= described.items()
     assert described["scores"]["bleu"] == {"value": 30.0, "signature": "tok:13a"}
     assert row(causal=True)["num_steps"] is None and row(causal=True)["strategy"] is None
@@ -50,7 +48,7 @@ def test_only_columns_that_differ_are_shown():
     assert system_columns([*rows, row(strategy=MaskPredict())])[1] == "strategy"
     assert system_columns([*rows, row(oracle=True)])[1] == "lengths"
     for top_k in (1, 5):  # one length has no neighbours
-        adjacent = [row(lengths=LengthSearch(top_k, adjacent=each)) for each in (True, False)]
+        adjacent = [row(top_k=top_k, adjacent=each) for each in (True, False)]
         assert ("lengths" in system_columns(adjacent)) == (top_k == 5)
     assert system_columns([*rows, row(rerank=MinimumBayesRisk())])[1] == "rerank"
     columns, lines = cells(rows)
@@ -66,8 +64,6 @@ def test_every_table_says_whether_repeats_were_dropped():
         columns, lines = cells(rows)
         assert [line[columns.index("drop_repeats")] for line in lines] == ["yes", "no"]
         assert "drop_repeats:" not in paper_tables(rows)
-    old = [{**each, "drop_repeats": None} for each in (padir, mask_predict)]  # their default by the strategy's name
-    assert cells(old) == cells([padir, mask_predict])
 
 
 def test_settings_that_are_not_the_default_are_named():
@@ -87,15 +83,13 @@ def test_a_shortlist_is_shown():
 
 
 def test_a_draft_is_shown():
-    plain, drafted = row("ar", causal=True), row("ar", causal=True, draft=load_draft("copy:block=4"))
-    assert [r["draft"] for r in (plain, drafted)] == [None, load_draft("copy:block=4").describe()]
+    plain, drafted = row("ar", causal=True), row("ar", causal=True, draft="de_en")
+    assert [r["draft"] for r in (plain, drafted)] == [None, {"name": "de_en"}]
     columns, lines = cells([plain, drafted])
     assert [(line[columns.index("draft")], line[columns.index("steps")]) for line in lines] == [
         ("-", "N"),
-        ("copy:block=4", "<N"),
+        ("de_en", "<N"),
     ]
-    del plain["draft"]  # as older versions wrote it
-    assert cells([plain, drafted]) == (columns, lines)
 
 
 def test_a_row_without_figures_says_why():
@@ -144,17 +138,17 @@ def test_steps_may_stand_across():
     assert lines[2] == "| Model | # Hyp. | 1 step | 4 steps |"
     assert lines[4:6] == ["| a | 1 | 20.00 | 30.00 |", "| b | 1 | - | 30.00 |"]
     assert "needs masks" not in "".join(lines)
-    with pytest.raises(PadirError, match="for one test set only: give rows of one"):
+    with pytest.raises(PadirError, match="across='steps' needs rows of one test set"):
         paper_tables([row(), row() | {"split": "validation"}], ["bleu"], across="steps")
 
 
 def test_no_row_is_lost_where_two_have_the_same_place():
-    with pytest.raises(PadirError, match="two rows are m, 1 hyp., T=4 on toy: leave one of them out"):
+    with pytest.raises(PadirError, match="two rows have one system, m, 1 hyp., T=4, and test set, toy: leave one out"):
         paper_tables([row(), row(bleu=31.0)], ["bleu"])
-    with pytest.raises(PadirError, match="the rows call different sentences 'toy'"):
+    with pytest.raises(PadirError, match="the name 'toy' stands for different test sets"):
         paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])
-    lengths = LengthSearch(top_k=3), LengthSearch(draws=3)
-    several = [row(lengths=lengths[0]), row(lengths=lengths[1]), row(seed=1), row(canvas=Uniform())]
+    lengths = {"top_k": 3}, {"draws": 3}
+    several = [row(**lengths[0]), row(**lengths[1]), row(seed=1), row(canvas=Uniform())]
     lines = paper_tables(several, ["bleu"]).splitlines()
     assert lines[2].startswith("| Model | Lengths | Canvas | Seed | # Hyp. |") and len(lines) == 11
 
@@ -165,24 +159,15 @@ def test_splits_of_a_corpus_are_test_sets_of_their_own():
 
 
 def test_files_are_read_older_ones_too(tmp_path):
-    old = {
-        "num_steps": 1,
-        "top_k": 5,
-        "offsets": [0],
-        "draws": 1,
-        "scores": {"bleu": {"value": 22.0, "signature": "s"}},
-    }
+    old = {"num_steps": 1, "top_k": 5, "draws": 1, "scores": {"bleu": {"value": 22.0, "signature": "s"}}}
     (tmp_path / "old.json").write_text(json.dumps([old]))
     (tmp_path / "new.json").write_text(json.dumps([row()]))
     rows = read_rows([str(tmp_path / "old.json"), str(tmp_path / "new.json")])
     assert [r["model"] for r in rows] == ["old", "m"]
     assert "| old | 5 | 1 | 22.00 | - |" in paper_tables(rows, ["bleu"])
-    for bad in ("[" * 100_000, '{"a":' * 100_000):
+    for bad in ("[" * 100_000, '{"a":' * 100_000, '{"a": 1}', "{}", "[]"):
         (tmp_path / "bad.json").write_text(bad)
         with pytest.raises(PadirError, match="holds no rows"):
             read_rows([str(tmp_path / "bad.json")])
-    (tmp_path / "bad.json").write_text('{"a": 1}')
-    with pytest.raises(PadirError, match="holds no rows"):
-        read_rows([str(tmp_path / "bad.json")])
     with pytest.raises(PadirError, match="cannot read"):
         read_rows([str(tmp_path / "nothing.json")])

@@ -3,14 +3,11 @@
 import dataclasses
 
 import pytest
-from support.small_corpus import Numbers, small_tokenizer
+from support.small_corpus import Numbers
 from support.tiny_model import random_model_dir, random_translator
 
 from padir.data.prepare import prepare
-from padir.decoding.drafters import load_draft
-from padir.decoding.modes import in_mode
 from padir.decoding.options import Decoding
-from padir.decoding.search import Greedy, Sampling
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.ctranslate2 import CTranslate2Translator
@@ -18,13 +15,12 @@ from padir.jobs.distillation import distill
 from padir.jobs.teacher import Teacher
 
 pytest.importorskip("ctranslate2")
-GREEDY = Decoding(search=Greedy())
+GREEDY = Decoding(beam=1)
 SENTENCES = ["eins zwei drei", "", "vier", "null " * 40]
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    tokenizer = small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
+def translator(tokenizer):
     return random_translator(tokenizer, causal=True, encoder_layers=2, decoder_layers=2)
 
 
@@ -40,10 +36,10 @@ def test_translations_are_padirs(translator):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": Sampling()}, "runs greedy and beam search"),
+        ({"temperature": 1.0}, "runs only greedy and beam search"),
         ({"target_lengths": [4]}, "takes no target_lengths"),
         ({"trace": True}, "records no trace"),
-        ({"draft": load_draft("jacobi")}, "takes no draft"),
+        ({"precision": "int8"}, "does not support padir's precision"),
     ],
     ids=str,
 )
@@ -54,13 +50,8 @@ def test_what_it_refuses(translator, changes, message):
 
 def test_a_dual_model_is_refused(tmp_path):
     model = random_model_dir(tmp_path, dual=True, length_head="affine")
-    with pytest.raises(PadirError, match="cannot run a dual model"):
-        CTranslate2Translator(in_mode(Translator.load(model), "causal"), "float32")
-
-
-def test_bfloat16_weights_are_converted(translator):
-    made = CTranslate2Translator(translator.in_bfloat16(), "float32")
-    assert [each.truncated for each in made.translate(["eins zwei"], GREEDY)] == [False]
+    with pytest.raises(PadirError, match="convert an autoregressive model"):
+        CTranslate2Translator(Translator.load(model), "float32")
 
 
 def test_a_distillation_names_the_engine(tmp_path, translator):

@@ -8,25 +8,18 @@ import flax.traverse_util
 import jax
 import numpy as np
 import pytest
-from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY
 
 from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
-from padir.models.card import ModelCard
-from padir.models.directory import save_model
+from padir.models.directory import ModelCard, save_model
 from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.strategies import Padir
 from padir.storage.manifest import sealed, write_manifest
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("names") / "vocab.model")
 
 
 def untrained(tokenizer, **sizes):
@@ -123,7 +116,7 @@ def test_names_that_are_none_are_refused(tokenizer, tmp_path, names):
     write_weights(untrained(tokenizer), tmp_path / "out")
     (tmp_path / "out" / "names.json").write_text(json.dumps(names))
     write_manifest(tmp_path / "out")
-    with pytest.raises(PadirError, match="holds no weights of `padir export --weights`"):
+    with pytest.raises(PadirError, match="holds no weights of `padir export --what weights`"):
         read_weights(tmp_path / "out")
 
 
@@ -137,16 +130,11 @@ def test_what_the_manifest_does_not_name_is_not_read(tokenizer, tmp_path, name):
         read_weights(tmp_path / "out")
 
 
-def test_8_bits_are_refused(tokenizer, tmp_path):
-    with pytest.raises(PadirError, match="other frameworks cannot read padir's 8-bit weights"):
-        write_weights(untrained(tokenizer).quantised(), tmp_path / "out")
-
-
 def test_the_command(tokenizer, tmp_path, capsys):
     translator = untrained(tokenizer, causal=True)
     save_model(tmp_path / "model", translator.params, translator.card, translator.tokenizer, "")
-    arguments = ["export", "--weights", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    arguments = ["export", "--what", "weights", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert read_weights(tmp_path / "out").card == translator.card
-    assert main([*arguments, "--overwrite", "--platforms", "cpu"]) == 2
-    assert "--platforms applies to programs, and --weights writes none" in capsys.readouterr().err
+    assert main([*arguments, "--overwrite", "--set", "platforms=cpu"]) == 2
+    assert "platforms applies only to programs" in capsys.readouterr().err

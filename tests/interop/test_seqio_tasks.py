@@ -3,7 +3,7 @@ import itertools
 import sys
 
 import pytest
-from support.small_corpus import Listed, Numbers, small_tokenizer
+from support.small_corpus import Listed, Numbers
 
 from padir.data.sources import SOURCES
 from padir.errors import PadirError
@@ -14,13 +14,6 @@ needs_seqio = pytest.mark.skipif(
 )
 # TensorFlow's and seqio's own imports warn.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module")
-def vocab_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
-    small_tokenizer(path)
-    return path
 
 
 def test_without_seqio_the_extra_is_named(vocab_path, monkeypatch):
@@ -44,10 +37,9 @@ def test_every_source_is_a_task(vocab_path, tmp_path):
 
 
 @needs_seqio
-def test_ids_are_those_of_the_tokenizer(vocab_path, tmp_path):
+def test_ids_are_those_of_the_tokenizer(tokenizer, vocab_path):
     import seqio
 
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
     awkward = (("  zwei  eins ", "a\tb"), ("", "x"), ("漢字 ü", "<0x41>"))
     source = Listed((*itertools.islice(Numbers().pairs("train"), 20), *awkward))
     tasks.register_source("listed", lambda: source, vocab_path, splits=source.splits)
@@ -62,7 +54,7 @@ def test_ids_are_those_of_the_tokenizer(vocab_path, tmp_path):
 
 
 @needs_seqio
-def test_the_task_for_training_leaves_out_long_pairs(vocab_path):
+def test_the_task_for_training_leaves_out_long_pairs(vocab_path, tokenizer):
     """The sides are cut one by one in the other Task: half of a sentence would be trained on a whole translation."""
     import seqio
 
@@ -76,7 +68,7 @@ def test_the_task_for_training_leaves_out_long_pairs(vocab_path):
         assert all(example[side].size <= 9 and example[side][-1] == 1 for example in examples for side in longest)
         return [example["inputs_pretokenized"].decode() for example in examples]
 
-    whole, tokenizer = texts("listed"), small_tokenizer(vocab_path)
+    whole = texts("listed")
     assert len(whole) == 22
     fitting = [pair[0] for pair in source.train if all(len(tokenizer.encode(text)) < 9 for text in pair)]
     assert texts("listed_fitting") == fitting and 0 < len(fitting) <= 20

@@ -99,16 +99,11 @@ def test_a_model_dir_gives_its_last_step_or_the_one_asked_for(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("where", "message"),
-    [
-        ("nowhere", "there is no folder"),
-        (".", "no checkpoint_<step> folder"),
-        ("gs://bucket/run", "a local path is needed here, .*: copy"),
-    ],
+    ("where", "message"), [("nowhere", "there is no folder"), (".", "no checkpoint_<step> folder")]
 )
 def test_no_checkpoint(tmp_path, where, message):
     with pytest.raises(PadirError, match=message):
-        read(where if "://" in where else tmp_path / where)
+        read(tmp_path / where)
 
 
 def test_an_empty_checkpoint(tmp_path):
@@ -178,7 +173,7 @@ def test_a_damaged_orbax_checkpoint(tmp_path):
 def test_an_array_outside_the_checkpoint_is_refused(tmp_path, path):
     leaf = {"driver": "zarr", "kvstore": {"driver": "file", "path": path}}
     own_kind(tmp_path, optimizer={"target": {"scale": leaf}, "state": {"step": np.int32(1)}})
-    with pytest.raises(PadirError, match="where no array of a checkpoint lies"):
+    with pytest.raises(PadirError, match="outside the checkpoint: do not use"):
         read(tmp_path)
 
 
@@ -218,7 +213,7 @@ class TestHostile:
 
     def test_chunks_of_terabytes_are_refused(self, tmp_path):
         rewrite_json(own_kind(tmp_path) / self.ARRAY / ".zarray", chunks=[10**12, 4])
-        with pytest.raises(PadirError, match=r"chunks of .*wi.kernel must be at most its shape \(6, 4\)"):
+        with pytest.raises(PadirError, match=r"chunks of .*wi.kernel must not be larger than its shape \(6, 4\)"):
             read(tmp_path)
 
     def test_orbax_arrays_that_are_not_wanted_are_not_read(self, tmp_path):

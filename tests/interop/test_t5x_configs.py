@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs" / "t5x").glob("*.gin"))
 DOCS = ROOT / "docs" / "t5x.md"
 SELECTOR = re.compile(r"\b(decoding|models|refinement|training)\.([A-Z]\w+)\.(\w+)")
-ADAPTER = ROOT / "padir" / "interop" / "t5x" / "adapter" / "__init__.py"
+ADAPTER = ROOT / "padir" / "interop" / "t5x" / "adapter.py"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 
 import flax.traverse_util
@@ -25,8 +26,7 @@ from padir.interop.t5x.exchange import (
     take,
     write_description,
 )
-from padir.models.card import Weights
-from padir.models.directory import load_model
+from padir.models.directory import Weights, load_model
 from padir.models.params import init_params, param_shapes
 from padir.models.transformer import Transformer
 
@@ -69,7 +69,7 @@ def test_a_described_checkpoint_needs_no_arguments_and_takes_none(model_dir, tmp
     export_checkpoint(model_dir, tmp_path / "run")
     command = ["t5x", "import", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     assert main([*command, "--languages", "de-en"]) == 2
-    assert "padir.json beside the checkpoint says what model it is" in capsys.readouterr().err
+    assert "padir.json beside the checkpoint describes the model" in capsys.readouterr().err
     (tmp_path / "run" / "padir.json").write_text("{")
     assert main(command) == 2
     assert "padir.json is damaged" in capsys.readouterr().err
@@ -88,16 +88,16 @@ def test_without_a_description_the_arguments_give_it(model_dir, tmp_path, capsys
     assert (imported[1].config, imported[1].step) == (card.config, 40)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["numbers"]["taken"] == report["numbers"]["model"] == sum(v.size for v in flat(params).values())
+    wider = [word.replace("mlp=32", "mlp=64") for word in GIN]
     # Another size is refused whole, and nothing is written.
-    assert main([*command[:-1], str(tmp_path / "other"), *arguments, *GIN, "--gin.ModelConfig.mlp=64"]) == 2
+    assert main([*command[:-1], str(tmp_path / "other"), *arguments, *wider]) == 2
     assert "mlp/wi/kernel: expected (16, 64), got (16, 32)" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
     assert main([*command, *arguments, *GIN]) == 2
     assert "holds a model already" in capsys.readouterr().err
 
 
-def test_a_head_that_judges_something_else_is_refused(tmp_path):
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+def test_a_head_that_judges_something_else_is_refused(tokenizer, tmp_path):
     translator = random_translator(tokenizer, rejecter=True)
     write(tmp_path / "run", translator.params, 40)
     for partial in (False, True):
@@ -111,8 +111,7 @@ def test_a_head_that_judges_something_else_is_refused(tmp_path):
     assert load_model(tmp_path / "own")[1].config.rejecter_judges == "token"
 
 
-def test_a_padded_table_comes_back_with_its_rows(tmp_path):
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+def test_a_padded_table_comes_back_with_its_rows(tokenizer, tmp_path):
     card = random_translator(tokenizer).card
     ids = dataclasses.replace(card.ids, num_embeddings=512)
     write(tmp_path / "run", init_params(Transformer(card.config, ids), seed=0), 3)
@@ -126,7 +125,7 @@ def test_a_padded_table_comes_back_with_its_rows(tmp_path):
 def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, capsys):
     tokenizer = small_tokenizer(tmp_path / "vocab.model")
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=28)
-    arguments = ["--vocab", str(tmp_path / "vocab.model"), "--languages", "de-en", "--partial", *GIN]
+    arguments = ["--vocab", str(tmp_path / "vocab.model"), "--languages", "de-en", "--set", "partial=true", *GIN]
     gated = ["--gin.ModelConfig.mlp_activations=('gelu', 'linear')", "--gin.ModelConfig.tied=False"]
     command = ["t5x", "import", str(tmp_path / "t5"), "--output", str(tmp_path / "start"), *arguments, *gated]
     assert main([*command, "--json", str(tmp_path / "report.json")]) == 0
@@ -150,7 +149,8 @@ def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, c
     assert "checkpoint has none" in capsys.readouterr().err
     # A plain block instead of a gated one, tied, and wider attention: less of it fits, and the reasons are told.
     command[command.index(str(tmp_path / "start"))] = str(tmp_path / "plain")
-    assert main([*command[: -len(gated)], "--gin.ModelConfig.head_dim=4", "--json", str(tmp_path / "less.json")]) == 0
+    wider = [re.sub("head_dim=.*", "head_dim=4", word) for word in command[: -len(gated)]]
+    assert main([*wider, "--json", str(tmp_path / "less.json")]) == 0
     less = json.loads((tmp_path / "less.json").read_text())
     assert less["unused"]["decoder/logits_dense/kernel"] == less["unused"]["encoder/layers_0/mlp/wi_0/kernel"]
     assert (
@@ -160,8 +160,7 @@ def test_parameters_of_t5_that_fit_are_taken_and_the_others_reported(tmp_path, c
     assert less["numbers"]["taken"] < report["numbers"]["taken"]
 
 
-def test_a_causal_model_takes_a_causal_decoders_bias(tmp_path):
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+def test_a_causal_model_takes_a_causal_decoders_bias(tokenizer, tmp_path):
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer)
     _, report = take(dict(theirs), theirs, causal=True)
     assert report.taken.keys() == theirs.keys() and not report.fresh and not report.unused
@@ -170,8 +169,7 @@ def test_a_causal_model_takes_a_causal_decoders_bias(tmp_path):
     assert report.fresh["decoder/relpos_bias/rel_embedding"] == "the checkpoint's decoder sees both sides"
 
 
-def test_a_table_of_another_vocabulary_is_not_taken(tmp_path):
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
+def test_a_table_of_another_vocabulary_is_not_taken(tokenizer, tmp_path):
     ours = flat(random_translator(tokenizer).params)
     _, theirs = t5_checkpoint(tmp_path / "t5", tokenizer, rows=129)
     _, report = take(ours, theirs, causal=False)
@@ -185,8 +183,7 @@ def test_nothing_fits(tmp_path):
         take({"encoder/scale": np.ones(4)}, {"a/b": np.ones(4)}, causal=False)
 
 
-def test_fits_names_what_differs(tmp_path):
-    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
+def test_fits_names_what_differs(translator, tmp_path):
     params = flat(translator.params)
     check_fits(params, translator.model, tmp_path)
     shapes = param_shapes(translator.card.config, translator.card.ids)
@@ -199,8 +196,8 @@ def test_fits_names_what_differs(tmp_path):
         check_fits(params, translator.model, tmp_path)
 
 
-def test_a_description_goes_with_every_checkpoint_of_a_run(tmp_path):
-    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"))
+def test_a_description_goes_with_every_checkpoint_of_a_run(tokenizer, tmp_path):
+    translator = random_translator(tokenizer)
     for step in (10, 20):
         write(tmp_path / "run", translator.params, step)
     write_description(tmp_path / "run", translator.card, translator.tokenizer)

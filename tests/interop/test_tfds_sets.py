@@ -8,13 +8,12 @@ import itertools
 import shutil
 
 import pytest
-from support.small_corpus import Numbers, small_tokenizer
+from support.small_corpus import Numbers
 
 from padir.cli import main
 from padir.data.loader import make_loader
-from padir.data.manifest import CorpusInfo
 from padir.data.plan import Batching
-from padir.data.prepared import load_manifest, read_text
+from padir.data.prepared import CorpusInfo, load_manifest, read_text
 from padir.data.sources import SPLITS, Source
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
@@ -63,13 +62,6 @@ def built(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def vocab_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
-    small_tokenizer(path)
-    return path
-
-
 @pytest.mark.parametrize("name", TFDS_SETS)
 def test_a_set_is_a_source(name, built):
     source = get_source(name, built)
@@ -93,11 +85,10 @@ def test_mocked_sets_have_the_splits_and_languages(name):
 
 
 @pytest.mark.parametrize("name", TFDS_SETS)
-def test_a_task_gives_the_ids_of_the_tokenizer(name, built, vocab_path, tmp_path):
+def test_a_task_gives_the_ids_of_the_tokenizer(tokenizer, name, built, vocab_path):
     import seqio
 
     assert set(TFDS_SETS) <= set(tasks.register(vocab_path, built))
-    tokenizer = small_tokenizer(tmp_path / "vocab.model")
     task = seqio.get_mixture_or_task(name)
     assert task.num_input_examples("train") == len(corpus("train"))
     given = list(get_source(name, built).pairs("validation"))
@@ -146,8 +137,8 @@ def test_wrong_names(built):
 def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
     vocab, output = tmp_path / "wmt14.model", tmp_path / "data"
     task = ["--task", "wmt14_en_de", "--data_dir", str(built)]
-    assert main(["vocab", *task, "--size", "300", "--max_lines", "500", "--output", str(vocab)]) == 0
-    command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--records_per_shard", "100"]
+    assert main(["vocab", *task, "--size", "300", "--set", "max_lines=500", "--output", str(vocab)]) == 0
+    command = ["prepare", *task, "--vocab", str(vocab), "--output", str(output), "--set", "records_per_shard=100"]
     assert main(command) == 0
     manifest = load_manifest(output, verify=True)
     info = manifest.splits["train"]

@@ -40,6 +40,15 @@ def test_bleu_counts_empty_hypotheses():
         ("zh", {"zh"}),
         ("zh-CN", {"zh"}),
         ("zh_Hans", {"zh"}),
+        ("zho_Hant", {"zh"}),
+        ("cmn", {"zh"}),
+        ("yue_Hant", {"zh"}),
+        ("jpn_Jpan", {"ja-mecab", "char"}),
+        ("kor_Hang", {"ko-mecab", "char"}),
+        ("tha_Thai", {"char"}),
+        ("lo", {"char"}),
+        ("khm", {"char"}),
+        ("my", {"char"}),
         ("ja", {"ja-mecab", "char"}),
         ("ko", {"ko-mecab", "char"}),
     ],
@@ -53,6 +62,36 @@ def test_bleu_tokenizer_follows_the_language(language, tokenizers):
 def test_bleu_splits_chinese_into_characters():
     """Without the tokenizer, a sentence is one word and one wrong character leaves no match."""
     assert metrics.bleu(["我们今天去公园。"], ["我们今天去学校。"], "zh").value > 40
+
+
+def test_a_tokenizer_may_be_named_and_tells_its_name():
+    assert "|tok:char|" in metrics.bleu(["a"], ["a"], "en", "char").signature
+    assert "|tok:intl|" in metrics.score_all(["a"], ["a"], ["a"], "de", "en", tokenize="intl")["bleu"].signature
+    assert metrics.sentence_metric("bleu", "tha_Thai").tokenizer_signature == "char"
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenize", "message"),
+    [
+        ("en", "words", "tokenize must be one of none, zh, 13a"),
+        ("en", "flores200", "the tokenizer flores200 needs the file .*flores200sacrebleuspm: download https"),
+        ("zh", "13a", "BLEU's tokenizer 13a splits at spaces, and the references have none: .*zh, ja-mecab, char"),
+        ("en", "", "BLEU's tokenizer 13a splits at spaces"),
+        ("th", "intl", "BLEU's tokenizer intl splits at spaces"),
+    ],
+)
+def test_tokenizers_that_cannot_be_used_are_refused(monkeypatch, tmp_path, language, tokenize, message):
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(tmp_path))
+    chinese = ["我们今天去公园。", "ฉันไปโรงเรียนวันนี้"]
+    for score in (metrics.bleu, metrics.length_ratio):
+        with pytest.raises(PadirError, match=message):
+            score(chinese, chinese, language, tokenize)
+    assert metrics.bleu(["我们 今天 去 公园"], ["我们 今天 去 公园"], "zh", "13a").value == pytest.approx(100)
+
+
+def test_sacrebleus_own_warnings_pass_through(caplog):
+    metrics.bleu(["a b ."] * 100, ["a b ."] * 100, "en")
+    assert any("forgot to detokenize" in message for message in caplog.messages)
 
 
 def test_chrf():

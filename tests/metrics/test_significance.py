@@ -44,6 +44,15 @@ def test_the_language_chooses_the_tokenizer():
     assert any("tok:zh" in r.signature for r in compare(["我们去公园"] * 2, systems, "zh", samples=100))
 
 
+def test_codes_of_one_language_give_one_figure_and_13a_none():
+    references = ["我们今天去公园。", "一个人在骑车。"] * 20
+    systems = [("a", ["我们明天去公园。", "一个人在走。"] * 20), ("b", references)]
+    first, *others = (compare(references, systems, code, samples=100) for code in ("zh", "zho_Hans", "cmn", "yue"))
+    assert first[0].score > 10 and all(other == first for other in others)
+    with pytest.raises(PadirError, match="13a splits at spaces"):
+        compare(references, systems, "zh", samples=100, tokenize="13a")
+
+
 @pytest.mark.parametrize(
     ("systems", "samples", "message"),
     [

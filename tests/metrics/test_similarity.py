@@ -1,18 +1,19 @@
-"""Sentence embeddings of a small BERT against a plain computation, and the published values of all-MiniLM-L6-v2."""
+"""The example of a metric: a small BERT against a plain computation, and the published values of all-MiniLM-L6-v2."""
 
 import importlib.util
 import json
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-pytest.importorskip("tokenizers", reason="tokenizers is not installed (extra similarity)")
+pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 
-from padir.cli import main
-from padir.errors import PadirError
-from padir.metrics.similarity import PACKAGE, Similarity
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "metrics" / "similarity.py"))
+PACKAGE, Similarity = EXAMPLE["PACKAGE"], EXAMPLE["Similarity"]
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "four"]
 TEXTS = ["one two", "three", "", "two four one three four two", "nine one"] * 30
@@ -104,20 +105,6 @@ def test_the_score_is_the_mean_cosine_and_nothing_written_counts_nothing(folder)
     score = similarity(["one two", "three", " "], ["three", "three", "one"])
     assert score.value == pytest.approx(100 * (float(one @ two) + 1 + 0) / 3, abs=1e-3)
     assert score.name == "similarity" and f"sha256:{similarity.source}" in score.signature
-
-
-def test_other_folders_are_refused(folder, tmp_path, capsys):
-    with pytest.raises(PadirError, match="cannot read"):
-        Similarity.load(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
-    with pytest.raises(PadirError, match="holds no BERT with gelu"):
-        Similarity.load(tmp_path)
-    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(PadirError, match="is damaged"):
-        Similarity.load(tmp_path)
-    words = ["evaluate", "--model", "de_en", "--task", "toy_de_en", "--similarity", str(folder / "nowhere")]
-    assert main(words) == 2 and "nowhere" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(

@@ -3,7 +3,7 @@
 import pytest
 
 from padir.errors import PadirError
-from padir.metrics.wordpiece import load_word_pieces
+from padir.metrics.bleurt import load_word_pieces
 
 pytest.importorskip("tokenizers", reason="tokenizers is not installed (extra bleurt)")
 PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing , ##aff ##able ##ab able".split()

@@ -6,16 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, keys, moody
-from support.small_corpus import small_tokenizer
+from support.fakes import IDS, keys, moody, stepped
 from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_translator
 
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.refinement.canvas import veil
-from padir.refinement.corruption import Mask
-from padir.refinement.drafting import draft
+from padir.refinement.canvas import restore, veil
+from padir.refinement.corruption import Mask, draft
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import STRATEGIES, get_strategy
 from padir.text.ids import positions_in_segment
@@ -97,14 +95,13 @@ def test_a_packed_row_gives_what_its_pairs_give_alone():
 def test_every_strategy_shows_only_written_positions(name):
     start = draft(keys(3), jnp.array([7, 4, 2]), 8, Mask(), IDS)
     canvas, strategy = veil(start, start.free_BL), get_strategy(name)
-    logits_BLV = moody(canvas.segment_BL)(canvas.tokens_BL).at[:, :, 20].add(6.0)  # most of them stutter
+    logits_BLV = moody()(canvas.replace(visible_BLL=None)).at[:, :, 20].add(6.0)  # most of them stutter
     output = Output(forbid(logits_BLV, IDS.special), jnp.zeros((3, 8)))
-    step_fn = jax.jit(
-        lambda canvas, memory, step: strategy.step(keys(3), canvas, output, memory, step=step, num_steps=4)
-    )
-    memory = strategy.init(keys(3), canvas)
+    step_fn = jax.jit(lambda canvas, memories, step: stepped(strategy, canvas, output, memories, step=step))
+    memories = strategy.init(keys(3), canvas), strategy.stop.init(canvas)
     for step in range(4):
-        canvas, memory = step_fn(canvas, memory, step)
+        after, memories = step_fn(canvas, memories, step)
+        canvas = restore(after, canvas.done_BL, canvas)
         seen_BL = np.asarray((canvas.visible_BLL & start.segment_BL[:, :, None].astype(bool)).any(1) & canvas.free_BL)
         assert not (np.asarray(canvas.tokens_BL)[seen_BL] == IDS.mask).any(), f"step {step}"
         assert not np.asarray(canvas.visible_BLL)[:, np.arange(8), np.arange(8)].any()
@@ -112,8 +109,8 @@ def test_every_strategy_shows_only_written_positions(name):
     assert not (canvas.tokens_BL == IDS.mask).any()
 
 
-def test_translation_steps_see_the_tokens_written_before(tmp_path):
-    translator = random_translator(small_tokenizer(tmp_path / "v"), corruption=Mask(rate=0.0), decontextualised=True)
+def test_translation_steps_see_the_tokens_written_before(tokenizer):
+    translator = random_translator(tokenizer, corruption=Mask(rate=0.0), decontextualised=True)
     one, many = (
         translator.translate(["1 2 3"], num_steps=n, strategy=get_strategy("mask_predict"), target_lengths=[12])[0]
         for n in (1, 6)
@@ -131,5 +128,5 @@ def test_the_config_has_no_positional_attention_and_no_rejecter():
 
 def test_visibility_is_refused_by_an_ordinary_decoder():
     model, params = tiny_model()
-    with pytest.raises(PadirError, match="needs a decontextualised decoder"):
+    with pytest.raises(PadirError, match="works only with decontextualised=True"):
         decode(model, params, PACKED, PACKED.target_BL, jnp.ones((1, 20, 20), bool), packed=True)

@@ -9,8 +9,8 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.errors import PadirError
 from padir.interop.standalone import _neighbours
 from padir.models.config import ModelConfig
-from padir.models.length import LengthOutput, get_length_head, log_probs, top_lengths
-from padir.training.losses import length_correct, length_loss
+from padir.models.length import LengthOutput, TokenLength, log_probs, make_length_head, top_lengths
+from padir.training.batch import length_correct, length_loss
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -67,7 +67,7 @@ def test_a_single_number_is_rounded():
 
 def test_a_class_of_two_lengths_is_shared_by_both():
     """Five lengths in three classes: 1 and 2, 3 and 4, and 5 alone. By hand: exp(logits) of the classes are 1, 3, 2."""
-    head = get_length_head("token")(width=3, max_length=5, max_fertility=2, unit=2)
+    head = TokenLength(width=3, max_length=5, unit=2)
     params = {"length_embed": {"embedding": jnp.eye(3)}}
     memory_BSD, ones_BS = jnp.log(jnp.array([[[1.0, 3.0, 2.0]]])), jnp.ones((1, 1), int)
     output = head.apply({"params": params}, memory_BSD, ones_BS > 0, ones_BS, 1)
@@ -88,15 +88,21 @@ def test_a_model_of_halved_lengths():
 
 
 @pytest.mark.parametrize(
+    "mean, nearest", [(7.2, [7, 8, 6, 9, 5]), (6.8, [7, 6, 8, 5, 9]), (1.6, [2, 1, 3, 4, 5]), (0.2, [0, 1, 2, 3, 4])]
+)
+def test_the_lengths_of_a_head_of_one_number_are_the_nearest(mean, nearest):
+    """The rounded number comes first; others are at least 1."""
+    for k in (1, 2, 5):
+        length_BK, score_BK = top_lengths(LengthOutput(mean_BG=jnp.array([[mean]])), k)
+        assert length_BK.tolist() == [nearest[:k]] and not score_BK.any()
+
+
+@pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: top_lengths(LengthOutput(mean_BG=jnp.ones((1, 1))), 2), "use top_k=1 with offsets"),
-        (
-            lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4),
-            "at most the 3 lengths .* got 4",
-        ),
+        (lambda: top_lengths(LengthOutput(logits_BGM=jnp.ones((1, 1, 3))), 4), "at most the 3 lengths .* got 4"),
         (lambda: top_lengths(LengthOutput(), 1), "give the target lengths"),
-        (lambda: get_length_head("length"), "token, affine, fertility, oracle"),
+        (lambda: ModelConfig(length_head="length"), "token, affine, fertility, oracle, ctc"),
         (lambda: ModelConfig(length_unit=0), r"length_unit must be in \[1, 256\], got 0"),
         (lambda: ModelConfig(length_unit=2, length_head="affine"), "'affine', which has no classes, got 2"),
     ],
@@ -125,7 +131,7 @@ def test_fertility_sums_over_the_tokens_of_each_segment():
 
 @pytest.mark.parametrize(("name", "trains"), [("token", True), ("fertility", False)])
 def test_the_fertility_head_alone_does_not_train_the_encoder(name, trains):
-    head = get_length_head(name)(width=4, max_length=8, max_fertility=2)
+    head = make_length_head(ModelConfig(width=4, max_length=8, length_head=name))
     memory_BSD, ones_BS = jax.random.normal(jax.random.key(0), (1, 3, 4)), jnp.ones((1, 3), int)
     variables = head.init(jax.random.key(1), memory_BSD, ones_BS > 0, ones_BS, 1)
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax.traverse_util import flatten_dict
-from support.small_corpus import small_tokenizer
 from support.tiny import drawn_params
 from support.tiny_model import TINY, random_translator
 
@@ -65,24 +64,24 @@ def test_eight_bit_weights_stay():
     assert (kept["embedding"].dtype, kept["embedding_scale"].dtype) == (jnp.int8, jnp.float32)
 
 
-def test_bfloat16_precision_keeps_the_small_heads(tmp_path):
-    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), rejecter=True)
+def test_bfloat16_precision_keeps_the_small_heads(tokenizer):
+    translator = random_translator(tokenizer, rejecter=True)
     types = {
         name.split("/")[0]: leaf.dtype
-        for name, leaf in flatten_dict(translator.loaded.bfloat16_params(), sep="/").items()
+        for name, leaf in flatten_dict(translator.loaded.side("refine", "bfloat16").params, sep="/").items()
     }
     assert (types["rejecter"], types["length_predictor"]) == (jnp.float32, jnp.float32)
     assert (types["encoder"], types["token_embedder"]) == (jnp.bfloat16, jnp.bfloat16)
 
 
-def test_a_translator_decodes_with_kernels_that_are_converted_once(tmp_path):
-    translator = random_translator(small_tokenizer(tmp_path / "vocab.model"), dtype="bfloat16")
+def test_a_translator_decodes_with_kernels_that_are_converted_once(tokenizer):
+    translator = random_translator(tokenizer, dtype="bfloat16")
     loaded = translator.loaded
     expected = jax.tree.leaves(in_model_dtype(translator.card.config, loaded.params))
     found = jax.tree.leaves(loaded.converted)
     assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(expected, found, strict=True))
     assert loaded.converted is loaded.converted
-    assert loaded.params["token_embedder"]["embedding"].dtype == jnp.float32  # as `save` and `quantised` need it
+    assert loaded.params["token_embedder"]["embedding"].dtype == jnp.float32  # as `save` and int8 need it
 
 
 @pytest.mark.parametrize("causal", [False, True])

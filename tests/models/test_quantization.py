@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.small_corpus import Numbers, small_tokenizer
-from support.tiny_model import random_translator
+from support.small_corpus import Numbers
+from support.tiny_model import random_translator, same
 
-from padir.decoding.search import Greedy
-from padir.errors import PadirError
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
 from padir.models import products
+from padir.models.params import quantise
 from padir.models.products import int8_dot
-from padir.models.quantization import quantise
 
 RNG = np.random.RandomState(0)
 TOKENS = RNG.randint(3, 60, (4, 12))
@@ -60,11 +60,6 @@ def test_bfloat16_products_of_integers_have_the_same_bits(axis, monkeypatch):
     assert ["bf16" in str(jax.make_jaxpr(product)(shape)) for shape in shapes] == [True, False, False]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def logits_of(model, params):
     tokens, ones = jnp.asarray(TOKENS), jnp.ones(TOKENS.shape, int)
@@ -78,43 +73,44 @@ def check_close(translator, other):
     assert np.corrcoef(np.ravel(logits), np.ravel(rounded))[0, 1] > 0.999
 
 
-def check_translates(translator):
-    options = {"search": Greedy()} if translator.card.config.causal else {"num_steps": 2}
-    assert all(result.text for result in translator.translate(TEXTS, **options))
+def check_translates(translator, rounded, precision):
+    """The precision of a call is that of the rounded model."""
+    options = {"beam": 1} if translator.card.config.causal else {"num_steps": 2}
+    same(translator.translate(TEXTS, precision=precision, **options), rounded.translate(TEXTS, **options))
+
+
+def in_precision(translator, precision):
+    """The model as it computes in a precision, as a translator of its own."""
+    side = translator.side(Decoding(precision=precision))
+    assert side is translator.side(Decoding(precision=precision)) and side.precision == precision
+    return Translator(side.params, side.card, side.tokenizer)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"causal": True}, {"tied": False}, {"rejecter": True}], ids=str)
 def test_logits_of_a_quantised_model_are_close(tokenizer, sizes):
     translator = random_translator(tokenizer, **sizes)
-    rounded = translator.quantised()
+    rounded = in_precision(translator, "int8")
     check_close(translator, rounded)
     assert {leaf.dtype.name for leaf in jax.tree.leaves(rounded.params)} == {"float32", "int8"}
     if sizes in ({}, {"causal": True}):  # the decoders that differ
-        check_translates(rounded)
+        check_translates(translator, rounded, "int8")
 
 
 @pytest.mark.parametrize("sizes", [{}, {"causal": True}], ids=str)
 def test_logits_of_a_model_in_bfloat16_are_close(tokenizer, sizes):
     translator = random_translator(tokenizer, **sizes)
-    short = translator.in_bfloat16()
+    short = in_precision(translator, "bfloat16")
     check_close(translator, short)
     kinds = {name: {leaf.dtype.name for leaf in jax.tree.leaves(part)} for name, part in short.params.items()}
     kinds_of_heads = {name: {"float32"} for name in kinds if name == "length_predictor"}
     assert kinds == {name: {"bfloat16"} for name in kinds} | kinds_of_heads
     assert {leaf.dtype.name for leaf in jax.tree.leaves(translator.params)} == {"float32"}
-    check_translates(short)
+    check_translates(translator, short, "bfloat16")
 
 
 @pytest.mark.parametrize("length_head", ["token", "fertility"])
 def test_the_small_heads_keep_float32(tokenizer, length_head):
     translator = random_translator(tokenizer, length_head=length_head, rejecter=True)
-    rounded, short = translator.quantised().params, translator.in_bfloat16().params
+    rounded, short = (in_precision(translator, name).params for name in ("int8", "bfloat16"))
     heads = rounded["length_predictor"], rounded["rejecter"], short["length_predictor"]
     assert {leaf.dtype.name for leaf in jax.tree.leaves(heads)} == {"float32"}
-
-
-def test_a_rounded_model_is_not_converted_again(tokenizer):
-    translator = random_translator(tokenizer).quantised()
-    for convert in (translator.quantised, translator.in_bfloat16):
-        with pytest.raises(PadirError, match="rounded to 8 bits already"):
-            convert()

@@ -5,8 +5,7 @@ import pytest
 from support.fakes import IDS, keys
 
 from padir.refinement.canvas import hide, repeats, restore, veil, write
-from padir.refinement.corruption import Mask
-from padir.refinement.drafting import draft
+from padir.refinement.corruption import Mask, draft
 from padir.refinement.scores import best_by_block, best_tokens, forbid
 from padir.refinement.segments import count_in_segment, worst
 

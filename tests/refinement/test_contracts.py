@@ -3,56 +3,105 @@
 import dataclasses
 import functools
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, LENGTHS, clean, judging, keys, moods, moody, unseen
+from correctors import GibbsCorrector, PredictorCorrector
+from left_to_right import LeftToRight
+from support.fakes import IDS, LENGTHS, clean, judging, keys, moods, moody, stepped, unseen
 
 from padir.errors import PadirError
 from padir.refinement.canvas import from_tokens
-from padir.refinement.corruption import CORRUPTIONS
-from padir.refinement.drafting import draft
-from padir.refinement.loop import Part, refine
-from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import forbid
-from padir.refinement.strategies import STRATEGIES, get_strategy, parse_strategy
+from padir.refinement.corruption import CORRUPTIONS, Mask, Uniform, draft
+from padir.refinement.loop import advance, begin, refine
+from padir.refinement.protocols import Corruption, Stop, Strategy
+from padir.refinement.scores import Output, forbid
+from padir.refinement.segments import choose_share, count_in_segment
+from padir.refinement.stop import (
+    Agreed,
+    Cycle,
+    Fixpoint,
+    Never,
+    NothingOpen,
+    Repetition,
+    Steady,
+    finished_without,
+    settle,
+)
+from padir.refinement.strategies import STRATEGIES, IndependentParallel, Padir, get_strategy, parse_strategy
+from padir.text.ids import positions_in_segment
 
 EOS, PADDING = IDS.eos, IDS.padding
 
 
-@pytest.fixture(params=CORRUPTIONS)
+@dataclasses.dataclass(frozen=True)
+class EverySecond:
+    """A corruption from outside: hides every second position."""
+
+    rate: float = 0.5
+    deterministic = True
+    noise_kinds = frozenset({"mask"})
+
+    def full(self):
+        return Mask(1.0)
+
+    def __call__(self, key_B, tokens_BL, free_BL, segment_BL, *, ids):
+        chosen_BL = choose_share(key_B, free_BL, segment_BL, self.rate) & (positions_in_segment(segment_BL) % 2 == 0)
+        return jnp.where(chosen_BL, ids.mask, tokens_BL), chosen_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class Confident(Never):
+    """A rule from outside: ends a sentence when the decoder is nearly certain of all its tokens."""
+
+    def step(self, before, output, proposal, memory, *, is_last):
+        doubtful_BL = before.free_BL & (output.best()[1] < -2.0)
+        return settle(proposal.next, finished_without(doubtful_BL, before.segment_BL), proposal.last), memory
+
+
+@dataclasses.dataclass(frozen=True)
+class StopsWhenConfident(Padir):
+    """A strategy with a rule from outside."""
+
+    stop = Confident()
+
+
+@pytest.fixture(params=[*(cls() for cls in CORRUPTIONS.values()), EverySecond()], ids=lambda each: type(each).__name__)
 def corruption(request):
-    return CORRUPTIONS[request.param]()
+    return request.param
 
 
-# Beside every strategy as it comes: draws and schedules of those that come without.
+# Beside every strategy as it comes: draws and schedules of those that come without, and strategies from outside.
 OTHERS = (
-    *(f"{name}:temperature=1.0" for name in ("p2", "renoise", "predictor_corrector")),
-    *("constant:schedule=cosine", "threshold:schedule=doubling"),
+    *(parse_strategy(f"{name}:temperature=1.0") for name in ("p2", "renoise")),
+    *map(parse_strategy, ("constant:schedule=cosine", "threshold:schedule=doubling")),
 )
+OUTSIDE = (LeftToRight(), GibbsCorrector(), PredictorCorrector(), PredictorCorrector(Padir()), StopsWhenConfident())
 
 
-def kinds_of_canvas(name):
+def kinds_of_canvas(strategy):
     """The canvases that a strategy must cope with.
 
     A random one, on which a start token may be written, and one of masks, on which none may; or one that says what a
     decontextualised decoder sees, which some need and another treats in its own way.
     """
-    needs = getattr(STRATEGIES[name], "needs", ())
+    needs = getattr(strategy, "needs", ())
     if "decontextualised" in needs:
         return ["decontextualised"]
     if "pieces" in needs:
         return ["uniform"]
-    return ["uniform", "mask_range", *(["decontextualised"] if name == "independent_parallel" else [])]
+    seen = ["decontextualised"] if isinstance(strategy, IndependentParallel) else []
+    return ["uniform", "mask_range", *seen]
 
 
 def cases():
     """Every strategy on every kind of canvas; those on masks, where a strategy has another kind, are slow tests."""
-    for text in (*STRATEGIES, *OTHERS):
-        for kind in kinds_of_canvas(text.partition(":")[0]):
-            slow = kind == "mask_range" or text in OTHERS
-            yield pytest.param((text, kind), marks=pytest.mark.slow if slow else (), id=f"{text}-{kind}")
+    for strategy in (*(cls() for cls in STRATEGIES.values()), *OTHERS, *OUTSIDE):
+        for kind in kinds_of_canvas(strategy):
+            slow = kind == "mask_range" or strategy in OTHERS
+            yield pytest.param((strategy, kind), marks=pytest.mark.slow if slow else (), id=f"{strategy}-{kind}")
 
 
 @pytest.fixture(params=cases())
@@ -62,7 +111,7 @@ def case(request):
 
 @pytest.fixture
 def strategy(case):
-    return parse_strategy(case[0])
+    return case[0]
 
 
 @pytest.fixture
@@ -81,37 +130,36 @@ MOST_STEPS = 9
 BUCKET = 20  # the width of a row alone, in one program for all tests that have one
 
 
-def refined_by(strategy, key_B, canvas, num_steps, *, wish=0.0, seed=0, banned_ids=None, rows_at_once=None):
-    """All rows refined and traced, by a decoder that adds `wish`, [V] or [B, L, V], to its logits."""
+@flax.struct.dataclass
+class Wishful:
+    """A decoder from outside, of a class and with arrays of its own: it adds a wish to the logits of `moody`."""
+
+    wish_BLV: jax.Array
+    tables: tuple[jax.Array, ...]
+
+    def __call__(self, canvas):
+        rows = canvas.row_B
+        wish_BLV = self.wish_BLV if rows is None else self.wish_BLV.at[rows].get(mode="clip")
+        return judging(lambda canvas: moody(tables=self.tables)(canvas) + wish_BLV)(canvas)
+
+
+def refined_by(strategy, key_B, canvas, num_steps, *, wish=0.0, seed=0, banned_ids=None):
+    """All rows refined and traced, by a decoder that adds `wish`, [V] or [B, L, V], to its logits, three at a time."""
     wish_BLV = jnp.broadcast_to(jnp.asarray(wish, jnp.float32), (*canvas.tokens_BL.shape, IDS.vocab_size))
-    return _refined_by(strategy, banned_ids, rows_at_once, key_B, canvas, num_steps, wish_BLV, moods(seed))
+    return _refined_by(strategy, banned_ids, key_B, canvas, num_steps, Wishful(wish_BLV, moods(seed)))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _refined_by(strategy, banned_ids, rows_at_once, key_B, canvas, num_steps, wish_BLV, tables):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _refined_by(strategy, banned_ids, key_B, canvas, num_steps, decoder):
     """One program for every number of steps, canvas, wish and seed of a shape."""
-    decoder = moody(canvas.segment_BL, tables=tables)
-
-    def wishful(*seen, rows=None):
-        return decoder(*seen, rows=rows) + (wish_BLV if rows is None else wish_BLV.at[rows].get(mode="clip"))
-
-    return refine(
-        key_B,
-        canvas,
-        judging(wishful),
-        strategy,
-        num_steps=num_steps,
-        banned_ids=banned_ids,
-        trace=MOST_STEPS,
-        part=Part(rows_at_once=rows_at_once),
-    )
+    how = {"num_steps": num_steps, "banned_ids": banned_ids, "trace": MOST_STEPS, "rows_at_once": 3}
+    return refine(key_B, canvas, decoder, strategy, **how)
 
 
-@functools.partial(jax.jit, static_argnames="strategy")
-def refined_in_part(strategy, key_B, canvas, first, end, memory=None):
-    """Steps first .. end - 1 of five."""
-    part = Part(first, end, memory)
-    return refine(key_B, canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=5, part=part)
+@functools.partial(jax.jit, static_argnums=0)
+def advanced(strategy, state):
+    """The state after one pass of five, in which the decoder reads all rows at once."""
+    return advance(state, judging(moody()), strategy, 5)
 
 
 @pytest.fixture
@@ -141,12 +189,18 @@ class TestCorruption:
         _, chosen_BL = corruption.full()(keys(4), tokens_BL, free_BL, segment_BL, ids=IDS)
         np.testing.assert_array_equal(chosen_BL, free_BL)
 
-    def test_noise_is_regular_or_a_mask(self, corruption):
+    def test_noise_is_of_the_kinds_that_it_names(self, corruption):
         tokens_BL, free_BL, segment_BL = clean(jnp.full(200, 12))
-        noisy_BL, chosen_BL = corruption.full()(keys(200), tokens_BL, free_BL, segment_BL, ids=IDS)
-        noise = np.asarray(noisy_BL)[np.asarray(chosen_BL)]
-        regular = (noise >= IDS.first_regular) & (noise < IDS.end_regular)
-        assert (regular | (noise == IDS.mask) | np.isin(noise, IDS.mask_range(12))).all()
+        for each in (corruption, corruption.full()):
+            noisy_BL, chosen_BL = each(keys(200), tokens_BL, free_BL, segment_BL, ids=IDS)
+            noise = np.asarray(noisy_BL)[np.asarray(chosen_BL)]
+            found = {
+                "pieces": (noise >= IDS.first_regular) & (noise < IDS.end_regular),
+                "mask": noise == IDS.mask,
+                "mask_range": np.isin(noise, IDS.mask_range(12)),
+            }
+            assert {kind for kind, of_kind in found.items() if of_kind.any()} == each.noise_kinds
+            assert np.any([*found.values()], axis=0).all()
 
     def test_is_the_same_jitted_and_depends_on_the_key_alone(self, corruption):
         inputs = clean()
@@ -216,13 +270,11 @@ class TestStrategy:
         free = np.asarray(canvas.free_BL)
         refined = refined_by(strategy, keys(4), canvas, 3, wish=wish_V)
         assert not np.isin(np.asarray(refined.tokens_BL)[free], IDS.special).any()
-        allowed = refined_by(strategy, keys(4), canvas, 3, wish=wish_V, banned_ids=())
-        assert np.isin(np.asarray(allowed.tokens_BL)[free], IDS.special).any()
 
     def test_is_the_same_jitted_and_depends_on_the_key_alone(self, strategy, canvas_of):
         canvas = canvas_of(LENGTHS, 12)
         with jax.disable_jit():
-            plain = refine(keys(4), canvas, judging(moody(canvas.segment_BL)), strategy, num_steps=2, trace=True)
+            plain = refine(keys(4), canvas, judging(moody()), strategy, num_steps=2, trace=True)
         jitted = refined_by(strategy, keys(4), canvas, 2)
         np.testing.assert_array_equal(plain.tokens_TBL, jitted.tokens_TBL[:3])
         np.testing.assert_array_equal(plain.passes_B, jitted.passes_B)
@@ -248,29 +300,22 @@ class TestStrategy:
             assert (after == after[0]).all()
             assert passes == 9 or refined.canvas.done_B[b]
 
-    def test_rows_may_go_through_the_decoder_in_groups(self, strategy, canvas_of, five_steps):
-        grouped = refined_by(strategy, keys(4), canvas_of(LENGTHS, 12), 5, rows_at_once=3)
-        np.testing.assert_array_equal(grouped.tokens_TBL, five_steps.tokens_TBL)
-        np.testing.assert_array_equal(grouped.passes_B, five_steps.passes_B)
-
     def test_the_loop_can_be_left_and_entered_again_with_other_rows(self, strategy, canvas_of, five_steps):
-        early = refined_in_part(strategy, keys(4), canvas_of(LENGTHS, 12), 0, 2)
-        rows = jnp.array([3, 1])
-        key_B, canvas, memory = jax.tree.map(lambda x: x[rows], (keys(4), early.canvas, early.memory))
-        late = refined_in_part(strategy, key_B, canvas, 2, 5, memory)
-        np.testing.assert_array_equal(late.tokens_BL, five_steps.tokens_BL[rows])
-        np.testing.assert_array_equal(early.passes_B[rows] + late.passes_B, five_steps.passes_B[rows])
+        state, rows = begin(keys(4), canvas_of(LENGTHS, 12), strategy, 5), jnp.array([3, 1, 0, 1])
+        for step in range(5):
+            if step == 2:
+                state = jax.tree.map(lambda x: x[rows] if x.ndim else x, state)
+            state = advanced(strategy, state)
+        np.testing.assert_array_equal(state.canvas.tokens_BL, five_steps.tokens_BL[rows])
+        np.testing.assert_array_equal(state.passes_B, five_steps.passes_B[rows])
 
     def test_makes_a_step_between_two_training_stages(self, strategy, canvas_of):
         """There the numbers of steps are Python's own."""
         canvas = canvas_of(LENGTHS, 12)
-        output_fn = judging(moody(canvas.segment_BL))
-        seen = (canvas.tokens_BL,) if canvas.visible_BLL is None else (canvas.tokens_BL, canvas.visible_BLL)
-        output = output_fn(*seen)
+        output = judging(moody())(canvas)
         output = output.replace(logits_BLV=forbid(output.logits_BLV, IDS.special))
-        key_B, memory = keys(4), strategy.init(keys(4), canvas)
-        plain, _ = strategy.step(key_B, canvas, output, memory, step=0, num_steps=2)
-        traced, _ = jax.jit(lambda step, n: strategy.step(key_B, canvas, output, memory, step=step, num_steps=n))(0, 2)
+        plain, _ = stepped(strategy, canvas, output, num_steps=2)
+        traced, _ = jax.jit(lambda step, n: stepped(strategy, canvas, output, step=step, num_steps=n))(0, 2)
         np.testing.assert_array_equal(plain.tokens_BL, traced.tokens_BL)
         np.testing.assert_array_equal(jnp.where(canvas.free_BL, 0, plain.tokens_BL - canvas.tokens_BL), 0)
         assert (plain.tokens_BL != canvas.tokens_BL).any()
@@ -292,6 +337,62 @@ class TestStrategy:
         alone = [run(*row) for row in each]
         together = run(*(jnp.concatenate(parts, 1) for parts in zip(*each, strict=True)))
         np.testing.assert_array_equal(jnp.concatenate([alone[0][:, :3], alone[1][:, :6]], 1), together[:, :9])
+
+
+def test_what_is_not_banned_may_be_written():
+    canvas = draft(keys(4), LENGTHS, 12, Uniform(), IDS)
+    wish_V = jnp.zeros(IDS.vocab_size).at[jnp.array(IDS.special)].set(50.0)
+    allowed = refined_by(Padir(), keys(4), canvas, 3, wish=wish_V, banned_ids=())
+    assert np.isin(np.asarray(allowed.tokens_BL)[np.asarray(canvas.free_BL)], IDS.special).any()
+
+
+RULES = [
+    *(Never(), NothingOpen(), Fixpoint(), Cycle(), Steady(), Agreed(), Agreed(of_written=False)),
+    *(Repetition(), Repetition(sweep=True), Confident()),
+]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def one_pass(rule, canvas, memories, step, is_last):
+    """The proposal of a pass, the canvas after the rule, and the memories of strategy and rule."""
+    output = Output(forbid(moody(seed=3)(canvas), IDS.special))
+    proposal = Padir("start").step(keys(40), canvas, output, memories[0], step=step, num_steps=8)
+    after, memory = rule.step(canvas, output, proposal, memories[1], is_last=is_last)
+    return proposal, after, (proposal.memory, memory)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+class TestStop:
+    def passes(self, rule, is_last=False):
+        """Packed rows: the canvas before each pass, the proposal, and the canvas after it; no sentence is held back."""
+        rows = [clean([n], n, seed=n) for n in (2, 3, 6)]
+        parts = [(*row[:2], n * row[2]) for n, row in enumerate(rows, 1)]
+        tokens_BL, free_BL, segment_BL = (
+            jnp.repeat(jnp.concatenate(each, 1), 40, 0) for each in zip(*parts, strict=True)
+        )
+        start_BL = Uniform(1.0)(keys(40), tokens_BL, free_BL, segment_BL, ids=IDS)[0]
+        canvas = from_tokens(start_BL, start_BL, free_BL, segment_BL, IDS)
+        memories = Padir("start").init(keys(40), canvas), rule.init(canvas)
+        for step in range(8):
+            proposal, after, memories = one_pass(rule, canvas, memories, step, is_last)
+            yield canvas, proposal, after
+            canvas = after.replace(done_BL=canvas.done_BL)
+
+    def test_is_a_frozen_hashable_rule(self, rule):
+        assert isinstance(rule, Stop) and rule == dataclasses.replace(rule)
+        assert hash(rule) == hash(dataclasses.replace(rule))
+
+    @pytest.mark.parametrize("is_last", [False, True])
+    def test_finishes_whole_sentences_and_leaves_no_position_hidden(self, rule, is_last):
+        finished = 0
+        for before, proposal, after in self.passes(rule, is_last):
+            done_BL = after.done_BL & ~before.done_BL
+            count_BL = count_in_segment(done_BL, before.segment_BL)
+            assert ((count_BL == 0) | (count_BL == count_in_segment(done_BL | True, before.segment_BL))).all()
+            assert not (after.hidden_BL & done_BL).any()
+            np.testing.assert_array_equal(after.tokens_BL[~done_BL], proposal.next.tokens_BL[~done_BL])
+            finished += int((done_BL & before.free_BL).sum())
+        assert (finished > 0) == (rule != Never())
 
 
 def test_an_unknown_strategy_lists_the_known_ones():

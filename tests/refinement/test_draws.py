@@ -9,7 +9,7 @@ from padir.decoding.refine_batch import DraftInputs, lay_out
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
-from padir.refinement.draws import sentence_keys
+from padir.refinement.segments import sentence_keys
 from padir.text.ids import EOS, pad_rows
 
 SENTENCES = [[7, 8, EOS], [8, 7, EOS], [7, EOS], [7, 7, EOS], [7, 8, 9, 10, EOS], [9, 10, 7, 8, EOS]]

@@ -2,16 +2,19 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
+from jax.experimental import checkify
+from jax.tree_util import Partial
 from support.fakes import IDS, keys, moods, moody, oracle
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.drafting import draft
-from padir.refinement.loop import Part, refine
+from padir.refinement.corruption import Mask, Uniform, draft
+from padir.refinement.loop import refine, steps
 from padir.refinement.scores import Output
-from padir.refinement.strategies import MaskPredict, Padir
+from padir.refinement.stop import Never
+from padir.refinement.strategies import MaskPredict, Padir, SundaeSampling, Threshold
 
 LENGTHS = jnp.array([4, 9])
 
@@ -32,11 +35,12 @@ def test_rows_halt_on_their_own():
     canvas = start()
     canvas = canvas.replace(tokens_BL=jnp.where(canvas.free_BL, 10 + jnp.arange(9), canvas.tokens_BL))
 
-    def logits_fn(tokens_BL):  # row 0 is told its answer; row 1 moves on by one piece each pass
+    def decoder(canvas):  # row 0 is told its answer; row 1 moves on by one piece each pass
+        tokens_BL = canvas.tokens_BL
         moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
         return 9.0 * jax.nn.one_hot(jnp.stack([20 + jnp.arange(9), moving[1]]), IDS.vocab_size)
 
-    refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=6, trace=True)
+    refined = refine(keys(2), canvas, decoder, Padir(), num_steps=6, trace=True)
     assert refined.passes_B.tolist() == [2, 6]
     assert refined.tokens_BL[1, :8].tolist() == list(range(16, 24))
     np.testing.assert_array_equal(refined.tokens_TBL[2:, 0], refined.tokens_TBL[2:3, 0].repeat(5, 0))
@@ -47,13 +51,14 @@ def test_rows_that_are_done_are_left_out_of_the_groups():
     answer_BL = jnp.broadcast_to(20 + jnp.arange(9), (5, 9))
     decoded = []
 
-    def logits_fn(tokens_BL, rows):  # row 1 moves on by one piece each pass, the others are told their answer
+    def decoder(canvas):  # row 1 moves on by one piece each pass, the others are told their answer
+        tokens_BL, rows = canvas.tokens_BL, canvas.row_B
         jax.debug.callback(lambda rows: decoded.append(rows.tolist()), rows)
         moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
         next_BL = jnp.where((rows == 1)[:, None], moving, answer_BL.at[rows].get(mode="clip"))
         return 9.0 * jax.nn.one_hot(next_BL, IDS.vocab_size)
 
-    refined = refine(keys(5), canvas, logits_fn, Padir(), num_steps=4, part=Part(rows_at_once=2))
+    refined = refine(keys(5), canvas, decoder, Padir(), num_steps=4, rows_at_once=2)
     jax.block_until_ready(refined.tokens_BL)
     jax.effects_barrier()
     assert refined.passes_B.tolist() == [2, 4, 2, 2, 2]
@@ -64,25 +69,26 @@ def test_found_tokens_are_used_unless_other_ids_are_banned():
     canvas = start()
     answer_BL = jnp.where(canvas.free_BL, 20 + jnp.arange(9), canvas.tokens_BL)
 
-    def logits_fn(tokens_BL):
-        logits_BLV = oracle(answer_BL)(tokens_BL)
+    def decoder(canvas):
+        logits_BLV = oracle(answer_BL)(canvas)
         return Output(logits_BLV, found_BL=(answer_BL + 1, jnp.full(answer_BL.shape, -0.5)))
 
     free = np.asarray(canvas.free_BL)
     for banned_ids, expected_BL in ((None, answer_BL + 1), ((0,), answer_BL)):
-        refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=1, banned_ids=banned_ids)
+        refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1, banned_ids=banned_ids)
         np.testing.assert_array_equal(refined.tokens_BL[free], expected_BL[free])
 
 
 def test_n_steps_mean_n_decoder_passes():
     passes = []
 
-    def logits_fn(tokens_BL):
+    def decoder(canvas):
+        tokens_BL = canvas.tokens_BL
         jax.debug.callback(lambda: passes.append(1))
         moving = jnp.where(tokens_BL + 1 < IDS.end_regular, tokens_BL + 1, IDS.first_regular)
         return 9.0 * jax.nn.one_hot(moving, IDS.vocab_size)
 
-    refined = refine(keys(2), start(), logits_fn, Padir(), num_steps=5)
+    refined = refine(keys(2), start(), decoder, Padir(), num_steps=5)
     jax.block_until_ready(refined.tokens_BL)
     jax.effects_barrier()
     assert len(passes) == 5 and refined.passes_B.tolist() == [5, 5]
@@ -93,13 +99,11 @@ def test_halting_gives_what_all_steps_would_have_given(remask):
     """The strategy with its stop test undone runs every step and ends in the same tokens."""
 
     class Restless(Padir):
-        def step(self, key_B, canvas, output, memory, *, step, num_steps):
-            canvas, memory = super().step(key_B, canvas, output, memory, step=step, num_steps=num_steps)
-            return canvas.replace(done_BL=jnp.zeros_like(canvas.done_BL)), memory
+        stop = Never()
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(strategy, canvas, tables):
-        return refine(keys(6), canvas, moody(canvas.segment_BL, tables=tables), strategy, num_steps=12)
+        return refine(keys(6), canvas, moody(tables=tables), strategy, num_steps=12)
 
     halted = 0
     for seed in range(4):
@@ -115,11 +119,11 @@ def test_halting_gives_what_all_steps_would_have_given(remask):
 
 def test_trace_begins_with_the_draft_and_ends_with_the_answer():
     canvas = start(Mask())
-    refined = refine(keys(2), canvas, moody(canvas.segment_BL), MaskPredict(), num_steps=4, trace=True)
+    refined = refine(keys(2), canvas, moody(), MaskPredict(), num_steps=4, trace=True)
     assert refined.tokens_TBL.shape == refined.scores_TBL.shape == (5, 2, 9)
     np.testing.assert_array_equal(refined.tokens_TBL[0], canvas.tokens_BL)
     np.testing.assert_array_equal(refined.tokens_TBL[-1], refined.tokens_BL)
-    plain = refine(keys(2), canvas, moody(canvas.segment_BL), MaskPredict(), num_steps=4)
+    plain = refine(keys(2), canvas, moody(), MaskPredict(), num_steps=4)
     np.testing.assert_array_equal(plain.tokens_BL, refined.tokens_BL)
     assert plain.tokens_TBL is None
     # A score is known exactly where something was written: all positions of a mask are hidden, EOS and padding given.
@@ -132,21 +136,21 @@ def test_trace_begins_with_the_draft_and_ends_with_the_answer():
 def test_a_trace_with_room_repeats_the_answer(strategy):
     """The number of steps may then be traced; the schedule and the random draws are those of that number."""
     canvas = start(Mask() if isinstance(strategy, MaskPredict) else Uniform())
-    logits_fn = moody(canvas.segment_BL)
-    exact = refine(keys(2), canvas, logits_fn, strategy, num_steps=3, trace=True)
-    roomy = jax.jit(lambda num_steps: refine(keys(2), canvas, logits_fn, strategy, num_steps=num_steps, trace=5))(3)
+    decoder = moody()
+    exact = refine(keys(2), canvas, decoder, strategy, num_steps=3, trace=True)
+    roomy = jax.jit(lambda num_steps: refine(keys(2), canvas, decoder, strategy, num_steps=num_steps, trace=5))(3)
     assert roomy.tokens_TBL.shape == roomy.scores_TBL.shape == (6, 2, 9)
     np.testing.assert_array_equal(roomy.tokens_TBL[:4], exact.tokens_TBL)
     np.testing.assert_allclose(roomy.scores_TBL[:4], exact.scores_TBL, rtol=1e-5)
     np.testing.assert_array_equal(roomy.tokens_TBL[4:], np.stack([exact.tokens_BL] * 2))
     with pytest.raises(PadirError, match="num_steps must be at most the 2 steps .* got 3"):
-        refine(keys(2), canvas, logits_fn, strategy, num_steps=3, trace=2)
+        refine(keys(2), canvas, decoder, strategy, num_steps=3, trace=2)
 
 
 def test_a_certain_token_counts_as_written():
     """The log-probability of 50 against 0 rounds to 0, which a hidden position has, too."""
     certain = refine(
-        keys(2), start(), lambda t: 50.0 * jax.nn.one_hot(t * 0 + 20, 64), Padir(), num_steps=1, trace=True
+        keys(2), start(), lambda c: 50.0 * jax.nn.one_hot(c.tokens_BL * 0 + 20, 64), Padir(), num_steps=1, trace=True
     )
     scores_BL = np.asarray(certain.scores_TBL[1])
     assert (scores_BL[np.asarray(start().free_BL)] < 0).all() and np.isnan(scores_BL).any()
@@ -155,9 +159,9 @@ def test_a_certain_token_counts_as_written():
 
 def test_score_is_the_log_probability_of_what_stands():
     canvas = start()
-    logits_fn = moody(canvas.segment_BL)
-    refined = refine(keys(2), canvas, logits_fn, Padir(), num_steps=1, banned_ids=())
-    log_prob_BLV = jax.nn.log_softmax(logits_fn(canvas.tokens_BL))
+    decoder = moody()
+    refined = refine(keys(2), canvas, decoder, Padir(), num_steps=1, banned_ids=())
+    log_prob_BLV = jax.nn.log_softmax(decoder(canvas))
     expected_BL = jnp.take_along_axis(log_prob_BLV, refined.tokens_BL[..., None], -1)[..., 0]
     np.testing.assert_allclose(
         refined.canvas.score_BL, jnp.where(canvas.free_BL, expected_BL, 0.0), rtol=1e-5, atol=1e-6
@@ -169,21 +173,122 @@ def test_visible_positions_reach_the_decoder():
     canvas = canvas.replace(visible_BLL=jnp.ones((2, 9, 9), bool))
     seen = []
 
-    def logits_fn(tokens_BL, visible_BLL):
-        seen.append(visible_BLL.shape)
-        return Output(oracle(jnp.full((2, 9), 20))(tokens_BL))
+    def decoder(canvas):
+        seen.append(canvas.visible_BLL.shape)
+        return Output(oracle(jnp.full((2, 9), 20))(canvas))
 
-    refine(keys(2), canvas, logits_fn, Padir(), num_steps=1)
+    refine(keys(2), canvas, decoder, Padir(), num_steps=1)
     assert seen and set(seen) == {(2, 9, 9)}
 
 
-@pytest.mark.parametrize("part", [Part(end=1), Part(first=1)])
-def test_a_part_of_the_steps_is_not_traced(part):
-    with pytest.raises(PadirError, match="trace all steps in one call"):
-        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=2, part=part, trace=True)
+@pytest.mark.parametrize("strategy", [MaskPredict(), Padir(), Padir(temperature=1.0)], ids=str)
+def test_the_generator_yields_what_the_trace_holds(strategy):
+    canvas = start(Mask() if isinstance(strategy, MaskPredict) else Uniform())
+    whole = refine(keys(2), canvas, moody(), strategy, num_steps=6, trace=True)
+    states = [*steps(keys(2), canvas, moody(), strategy, num_steps=6)]
+    assert len(states) == int(whole.passes_B.max()) + 1
+    for state, tokens_BL in zip(states, whole.tokens_TBL, strict=False):
+        np.testing.assert_array_equal(state.canvas.tokens_BL, tokens_BL)
+    np.testing.assert_array_equal(states[-1].canvas.tokens_BL, whole.tokens_BL)
+    np.testing.assert_array_equal(states[-1].passes_B, whole.passes_B)
+    np.testing.assert_array_equal(states[-1].canvas.done_BL, whole.canvas.done_BL)
+
+
+def test_arrays_of_a_partial_decoder_are_arguments_of_the_generator():
+    """Another array then needs no other program."""
+    traced = []
+
+    def answer(answer_BL, canvas):
+        traced.append(answer_BL)
+        return oracle(answer_BL)(canvas)
+
+    for token in (20, 21):
+        decoder = Partial(answer, jnp.full((2, 9), token))
+        *_, last = steps(keys(2), start(), decoder, Padir(remask="none"), num_steps=4)
+        assert (last.canvas.tokens_BL[:, 0] == token).all()
+    assert len(traced) == 1
 
 
 @pytest.mark.parametrize("num_steps", [0, -1])
 def test_zero_steps_are_refused(num_steps):
     with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):
         refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=num_steps)
+
+
+class TestNan:
+    """A decoder whose logits at one position are NaN."""
+
+    @staticmethod
+    def decoder(canvas):
+        logits_BLV = moody()(canvas)
+        return jnp.where(jnp.arange(9)[:, None] == 2, jnp.nan, logits_BLV)
+
+    @pytest.mark.parametrize("strategy", [Padir(), MaskPredict(), Threshold(), SundaeSampling()])
+    def test_the_position_keeps_its_id_and_the_others_are_written(self, strategy):
+        canvas = start()
+        run = jax.jit(lambda: refine(keys(2), canvas, self.decoder, strategy, num_steps=4, trace=True))
+        refined = run()
+        np.testing.assert_array_equal(refined.tokens_TBL[:, :, 2], jnp.stack([canvas.tokens_BL[:, 2]] * 5))
+        assert not np.isnan(refined.canvas.score_BL).any()
+        np.testing.assert_array_equal(refined.canvas.hidden_BL, canvas.free_BL & (jnp.arange(9) == 2))
+
+    def test_outside_jit_it_is_an_error(self):
+        message = "logits are NaN where the strategy writes: check the decoder"
+        with pytest.raises(PadirError, match=message):
+            refine(keys(2), start(), self.decoder, Padir(), num_steps=2)
+        with pytest.raises(PadirError, match=message):
+            list(steps(keys(2), start(), self.decoder, Padir(), num_steps=2))
+
+    def test_inside_jit_checkify_finds_it(self):
+        for decoder, found in ((self.decoder, True), (moody(), False)):
+            run = functools.partial(refine, keys(2), start(), decoder, Padir(), num_steps=2)
+            error, _ = jax.jit(checkify.checkify(lambda run=run: run().tokens_BL, checkify.nan_checks))()
+            assert ("nan generated by primitive" in (error.get() or "")) == found
+
+
+class TestWrongArguments:
+    """Checked while a program is traced, without jaxtyping, as a user calls `refine` with a decoder of his own."""
+
+    @pytest.fixture(autouse=True)
+    def unchecked(self):
+        jaxtyping.config.update("jaxtyping_disable", True)
+        yield
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"key_B": jax.random.key(0)}, r"key_B must be 2 keys, one for each row, got '\[\] key<fry>'"),
+            ({"key_B": keys(3)}, r"key_B must be 2 keys"),
+            ({"key_B": jax.random.PRNGKey(0)}, r"key_B must be 2 keys, .*got '\[2\] uint32'"),
+            ({"strategy": Padir}, r"strategy must be an instance .*, got <class .*write it as Padir"),
+            ({"strategy": "padir"}, "strategy must be an instance"),
+            ({"canvas": jnp.zeros((2, 9), int)}, "canvas must be a Canvas"),
+            (lambda: {"canvas": start().replace(score_BL=jnp.zeros((2, 8)))}, r"canvas.score_BL must be .* \[2, 9\]"),
+            ({"num_steps": 2.0}, "num_steps must be an array .* of integer numbers|num_steps must be a whole number"),
+            ({"num_steps": jnp.zeros(3, int)}, r"num_steps must be .*got '\[3\] int32'"),
+            ({"decoder": lambda canvas: jnp.zeros((2, 9, 63))}, r"logits must .* \[2, 9, 64\] .*got '\[2, 9, 63\] f"),
+            ({"decoder": lambda canvas: jnp.zeros((1, 9, 64))}, r"the decoder's logits must be .* \[2, 9, 64\]"),
+            ({"decoder": lambda canvas: jnp.zeros((2, 9, 64), int)}, "logits must .* of floating numbers, got"),
+            ({"decoder": lambda canvas: None}, r"logits must be .* got .*NoneType"),
+            ({"decoder": lambda canvas: Output(moody()(canvas), jnp.zeros(9))}, r"keep_logits_BL must be .* \[2, 9\]"),
+        ],
+    )  # fmt: skip
+    def test_are_refused_by_name(self, changes, message):
+        given: dict = {"key_B": keys(2), "canvas": start(), "decoder": moody(), "strategy": Padir(), "num_steps": 2}
+        given |= changes() if callable(changes) else changes
+        with pytest.raises(PadirError, match=message):
+            refine(**given)
+
+    @pytest.mark.parametrize(
+        ("lengths", "corruption", "message"),
+        [
+            ([4, 10], Uniform(), r"length_B must be in \[1, 9\]"),
+            ([0, 4], Uniform(), r"length_B must be in \[1, 9\]"),
+            ([4.5, 3.0], Uniform(), "length_B must be whole numbers"),
+            ([4, 3], Uniform, "corruption must be an instance"),
+        ],
+    )
+    def test_drafts(self, lengths, corruption, message):
+        with pytest.raises(PadirError, match=message):
+            draft(keys(2), lengths, 9, corruption, IDS)

@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import IDS, canvas, conditionals, keys, output
+from support.fakes import IDS, canvas, conditionals, keys, output, stepped
 
-from padir.errors import PadirError
-from padir.refinement.corruption import Mask
-from padir.refinement.drafting import draft
+from padir.refinement.corruption import Mask, draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import MaskPredict, PathPlanning, Remdm
 
@@ -69,20 +67,13 @@ class TestRemdm:
         assert (drawn(Remdm(0.0), 60).passes_B < 60).mean() > 0.8
         assert (drawn(Remdm(0.1), 60).passes_B == 60).all()
 
-    def test_wrong_sigma(self):
-        with pytest.raises(PadirError, match=r"Remdm.sigma must be in \[0, 1\], got 1.5"):
-            Remdm(1.5)
-
 
 class TestPathPlanning:
     def two_passes(self, strategy):
         """Four masks; a pass that is sure of the first and the second, and one that no longer believes in the first."""
-        start = canvas([MASK] * 4)
-        memory = strategy.init(keys(1), start)
-        first = output([20, 21, 22, 23], [9.0, 8.0, 3.0, 2.0])
-        one, memory = strategy.step(keys(1), start, first, memory, step=0, num_steps=4)
+        one, memory = stepped(strategy, canvas([MASK] * 4), output([20, 21, 22, 23], [9.0, 8.0, 3.0, 2.0]))
         second = output([30, 21, 22, 23], [9.0, 8.0, 7.0, 6.0])
-        return one, strategy.step(keys(1), one, second, memory, step=1, num_steps=4)[0]
+        return one, stepped(strategy, one, second, memory, step=1)[0]
 
     def test_takes_back_what_the_second_pass_contradicts(self):
         one, two = self.two_passes(PathPlanning(schedule="cosine"))
@@ -102,24 +93,18 @@ class TestPathPlanning:
                 *[np.log1p(-np.exp(log_prob)) - np.log(8)] * 8,
             ]
         logits[3, EOS] = 0.0
-        before = canvas([20, MASK, MASK])
+        before = canvas([20, MASK, MASK], written=[0])
         out = output([20, 21, 22]).replace(logits_BLV=jnp.asarray(logits)[None])
         for eta, hidden in [(1.0, 2), (3.0, 2), (5.0, 0)]:
-            memory = jnp.array([[False, True, True, False]])
-            after, memory = PathPlanning(eta).step(keys(1), before, out, memory, step=1, num_steps=3)
-            assert np.flatnonzero(memory[0]).tolist() == [hidden]
+            after, _ = stepped(PathPlanning(eta), before, out, step=1, num_steps=3)
+            assert np.flatnonzero(after.hidden_BL[0]).tolist() == [hidden]
             assert after.tokens_BL[0, hidden] == before.start_BL[0, hidden]
 
     def test_a_written_token_of_probability_0_is_taken_back_unless_eta_is_0(self):
-        before = canvas([20, MASK, MASK], start=[MASK] * 3)
+        before = canvas([20, MASK, MASK], start=[MASK] * 3, written=[0])
         out = output([30, 21, 22])
         out = out.replace(logits_BLV=jnp.where(jnp.arange(IDS.vocab_size) == 20, -jnp.inf, out.logits_BLV))
-        memory = jnp.array([[False, True, True, False]])
         for eta, tokens in [(0.0, [20, 21, MASK, EOS]), (1.0, [MASK, 21, 22, EOS])]:
             confident = out.replace(logits_BLV=out.logits_BLV.at[0, 2].multiply(0.5))
-            after, _ = PathPlanning(eta).step(keys(1), before, confident, memory, step=1, num_steps=3)
+            after, _ = stepped(PathPlanning(eta), before, confident, step=1, num_steps=3)
             assert after.tokens_BL.tolist() == [tokens]
-
-    def test_wrong_numbers(self):
-        with pytest.raises(PadirError, match=r"PathPlanning.eta must be in \[0, inf\), got -1.0"):
-            PathPlanning(-1.0)

@@ -5,21 +5,17 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from support.fakes import IDS, canvas, keys, oracle, spread
+from support.fakes import IDS, canvas, keys, oracle, spread, stepped
 
-from padir.errors import PadirError
 from padir.refinement.loop import refine
-from padir.refinement.strategies.confidence import EntropyBound
-from padir.refinement.strategies.renoising import Renoise
+from padir.refinement.strategies.confidence import EntropyBound, Renoise
 
 EOS, MASK = IDS.eos, IDS.mask
 
 
 class TestRenoise:
     def step(self, before, out, seed=0):
-        strategy = Renoise(math.log(2) + 0.01)
-        return strategy.step(keys(1, seed), before, out, strategy.init(keys(1), before), step=0, num_steps=9)[0]
+        return stepped(Renoise(math.log(2) + 0.01), before, out, key_B=keys(1, seed))[0]
 
     def test_accepts_within_the_bound_and_gives_all_others_fresh_pieces(self):
         before, out = canvas([10, 11, 12, 13]), spread(2, 4, 2, 8)  # entropies log 2, log 4, log 2, log 8
@@ -37,8 +33,8 @@ class TestRenoise:
     def test_takes_back_a_token_that_entropy_bound_keeps(self):
         """The first token looks certain, and wrong, until the second is written."""
 
-        def logits_fn(tokens_BL):
-            known_BL = jnp.broadcast_to(tokens_BL[:, 1:2] == 31, tokens_BL.shape)
+        def decoder(canvas):
+            known_BL = jnp.broadcast_to(canvas.tokens_BL[:, 1:2] == 31, canvas.tokens_BL.shape)
             seen_BL1 = known_BL[..., None]
             early = jnp.full((3, IDS.vocab_size), -30.0).at[jnp.arange(3), jnp.array([20, 31, EOS])].set(0.0)
             early = early.at[1, 30].set(-0.5)  # the second is in doubt
@@ -46,8 +42,8 @@ class TestRenoise:
             return jnp.where(seen_BL1, late, early)
 
         start = canvas([10, 11])
-        kept = refine(keys(1), start, logits_fn, EntropyBound(0.1), num_steps=6, banned_ids=())
-        mended = refine(keys(1), start, logits_fn, Renoise(0.1), num_steps=6, banned_ids=())
+        kept = refine(keys(1), start, decoder, EntropyBound(0.1), num_steps=6, banned_ids=())
+        mended = refine(keys(1), start, decoder, Renoise(0.1), num_steps=6, banned_ids=())
         assert kept.tokens_BL.tolist() == [[20, 31, EOS]]
         assert mended.tokens_BL.tolist() == [[21, 31, EOS]]
 
@@ -60,13 +56,10 @@ class TestRenoise:
     def test_is_not_done_while_a_position_is_noise(self):
         """A decoder that is never certain of two positions."""
 
-        def logits_fn(tokens_BL):
+        def decoder(canvas):
+            tokens_BL = canvas.tokens_BL
             logits_BLV = jnp.zeros((*tokens_BL.shape, IDS.vocab_size)).at[:, 0, 20].set(20.0)
             return logits_BLV.at[:, 1].add(jax.nn.one_hot(tokens_BL[:, 2], IDS.vocab_size))
 
-        refined = refine(keys(1), canvas([10, 11, 12]), logits_fn, Renoise(0.1), num_steps=4)
+        refined = refine(keys(1), canvas([10, 11, 12]), decoder, Renoise(0.1), num_steps=4)
         assert refined.passes_B.tolist() == [4] and (refined.canvas.score_BL[0, :3] < 0).all()
-
-    def test_wrong_numbers(self):
-        with pytest.raises(PadirError, match="Renoise.gamma must be above 0, got 0.0"):
-            Renoise(0.0)

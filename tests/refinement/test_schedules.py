@@ -8,8 +8,7 @@ import pytest
 from support.fakes import IDS, keys, moody
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.drafting import draft
+from padir.refinement.corruption import Mask, Uniform, draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import Constant, MaskPredict, Threshold, parse_strategy
 from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
@@ -85,16 +84,21 @@ class TestStillHidden:
 class TestStrategies:
     def run(self, strategy, num_steps=4, corruption=Mask):
         start = draft(keys(1), jnp.array([16]), 16, corruption(), IDS)
-        return refine(keys(1), start, moody(start.segment_BL), strategy, num_steps=num_steps, trace=True)
+        return refine(keys(1), start, moody(), strategy, num_steps=num_steps, trace=True)
 
     def counts(self, strategy, num_steps=4):
         return (self.run(strategy, num_steps).tokens_TBL[1:, 0, :15] == IDS.mask).sum(-1).tolist()
 
-    @pytest.mark.parametrize("schedule", [*SCHEDULES, (0.7, 0.2, 0.1, 0.0)])
-    def test_three_strategies_leave_the_number_of_the_schedule(self, schedule):
-        assert self.counts(MaskPredict(schedule)) == hidden(schedule, 15, 4)
-        assert self.counts(Threshold(1.0, schedule=schedule)) == hidden(schedule, 15, 4)
-        assert self.counts(Constant(1.0, schedule=schedule)) == hidden(schedule, 15, 4)
+    @pytest.mark.parametrize(
+        "strategy",
+        [
+            *map(MaskPredict, [*SCHEDULES, (0.7, 0.2, 0.1, 0.0)]),
+            *(cls(1.0, schedule=schedule) for cls in (Threshold, Constant) for schedule in ("cosine", (0.7, 0.0))),
+        ],
+        ids=str,
+    )
+    def test_strategies_leave_the_number_of_their_schedule(self, strategy):
+        assert self.counts(strategy) == hidden(strategy.schedule, 15, 4)
 
     def test_a_share_of_the_schedules_number(self):
         assert self.counts(Constant(0.4, schedule="linear")) == hidden("linear", 6, 4)

@@ -1,15 +1,18 @@
 import functools
+import re
 import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from left_to_right import LeftToRight
 from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
 
+import padir
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform
-from padir.refinement.drafting import draft
+from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform, draft
 from padir.refinement.loop import refine
 from padir.refinement.strategies import (
     STRATEGIES,
@@ -19,12 +22,10 @@ from padir.refinement.strategies import (
     EntropyBound,
     Factor,
     Frechet,
-    GibbsCorrector,
     IndependentParallel,
     MaskPredict,
     Padir,
     PathPlanning,
-    PredictorCorrector,
     Rejecter,
     Remdm,
     Renoise,
@@ -45,12 +46,11 @@ JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
 @functools.partial(jax.jit, static_argnums=0)
 def refined_by(strategy, start, num_steps):
     """Tokens and their scores; one program for every number of steps."""
-    decoder = moody(start.segment_BL)
     if isinstance(strategy, EasyFirst):  # told what each position sees, the decoder takes no notice
         start = unseen(start)
         start = start.replace(visible_BLL=jnp.ones_like(start.visible_BLL))
-    logits_fn = judging(lambda tokens_BL, *visible_BLL: decoder(tokens_BL))
-    refined = refine(keys(4), start, logits_fn, strategy, num_steps=num_steps)
+    decoder = judging(lambda canvas: moody()(canvas.replace(visible_BLL=None)))
+    refined = refine(keys(4), start, decoder, strategy, num_steps=num_steps)
     return refined.tokens_BL, refined.canvas.score_BL
 
 
@@ -77,8 +77,6 @@ class TestEquivalences:
             Frechet(),
             Remdm(temperature=0.0),
             PathPlanning(),
-            GibbsCorrector(),
-            PredictorCorrector(),
             BlockGibbs(temperature=0.0),
             IndependentParallel(temperature=0.0),
         ],
@@ -220,9 +218,13 @@ class TestNeeds:
     )
     def test_pieces_are_needed_on_the_canvas_and_in_training(self, canvas, trained, decontextualised):
         config = DISCO if decontextualised else ORDINARY
-        with pytest.raises(PadirError, match="gibbs_corrector needs drafts of random pieces and a model"):
-            check_strategy(GibbsCorrector(), canvas=canvas, trained=trained, config=config)
-        check_strategy(GibbsCorrector(), canvas=Uniform(), trained=Mixed(), config=ORDINARY)
+
+        class Own(Padir):
+            needs = frozenset({"pieces"})
+
+        with pytest.raises(PadirError, match="Own needs drafts of random pieces and a model"):
+            check_strategy(Own(), canvas=canvas, trained=trained, config=config)
+        check_strategy(Own(), canvas=Uniform(), trained=Mixed(), config=ORDINARY)
 
     def test_every_need_is_checked(self):
         assert all(
@@ -241,3 +243,30 @@ def test_lifted_is_the_first_of_two_steps():
     doubtful = output([20, 21], [3.0, 9.0])
     between, _ = Lifted(MaskPredict())(keys(1), canvas([63, 63]), doubtful, *inputs, progress=0.0)
     assert between.tokens_BL.tolist() == [[63, 21, EOS]]
+
+
+class TestOneFile:
+    """A further strategy touches its own file and the lists."""
+
+    FOLDER = Path(padir.refinement.strategies.__file__).parent
+
+    @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+    def test_no_strategy_ends_a_sentence_or_looks_for_the_last_step(self, path):
+        ends, looks = r"done_B|settle\(|finished_without\(", r"step [=<>]=? ?num_steps|equal\(step"
+        assert not re.search(f"{ends}|{looks}", path.read_text())
+
+    def test_other_files_do_not_name_it(self):
+        lists = {"refinement/__init__.py", "refinement/strategies/__init__.py", "refinement/strategies/registry.py"}
+        defaults = {Padir, MaskPredict}  # of options, objectives and transitions
+        texts = {path: path.read_text() for path in Path(padir.__file__).parent.rglob("*.py")}
+        for cls in {*STRATEGIES.values()} - defaults:
+            own = {cls.__module__.replace(".", "/").removeprefix("padir/") + ".py"}
+            code = re.compile(rf"\b{cls.__name__}\b(?!`)")
+            named = {str(p.relative_to(Path(padir.__file__).parent)) for p, text in texts.items() if code.search(text)}
+            assert named <= lists | own, cls
+
+    def test_a_line_in_the_registry_is_enough(self, monkeypatch):
+        monkeypatch.setitem(STRATEGIES, "left_to_right", LeftToRight)
+        assert parse_strategy("left_to_right:count=3") == LeftToRight(3)
+        with pytest.raises(PadirError, match="has no hyperparameter 'number': it has count: int = 2"):
+            parse_strategy("left_to_right:number=3")

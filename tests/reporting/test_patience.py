@@ -27,6 +27,7 @@ def wait_for(capsys, text):
 def test_work_that_takes_long_is_told_of(capsys, impatient):
     with patience.told("loading it"):
         wait_for(capsys, "padir: loading it ...\n")
+        wait_for(capsys, "padir: loading it, for 1 s ...\n")
     with patience.told("nothing"):
         pass
     time.sleep(0.1)
@@ -48,7 +49,7 @@ def test_compiling_is_told_of(capsys, impatient, monkeypatch):
     assert capsys.readouterr().err == ""  # the timer ended with the compiler
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopping_is_told_of_while_the_main_thread_is_busy(capsys, impatient, number):
     previous = signal.signal(number, lambda *_: None)  # as in XLA, nothing stops the block
     try:
@@ -57,6 +58,14 @@ def test_stopping_is_told_of_while_the_main_thread_is_busy(capsys, impatient, nu
             wait_for(capsys, "padir: stopping, once the step or program that runs has ended ...\n")
     finally:
         signal.signal(number, previous)
+
+
+def test_nohup_keeps_its_word():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert patience.stop_signals() == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 def test_a_quick_stop_is_not_told_of(capsys, monkeypatch):

@@ -37,7 +37,8 @@ def make(runs):
     made = []
 
     def batcher(max_batch=4, max_wait=0.0, max_queue=100, **more):
-        made.append(Batcher(runs, max_batch=max_batch, max_wait=max_wait, max_queue=max_queue, **more))
+        sizes = more.pop("sizes", range(1, max_batch + 1))
+        made.append(Batcher(runs, sizes=lambda key: sizes, max_wait=max_wait, max_queue=max_queue, **more))
         made[-1].start()
         return made[-1]
 
@@ -76,6 +77,18 @@ def test_a_batch_has_a_largest_size(make, runs):
     runs.gate.set()
     [future.result(20) for future in futures]
     assert [works for _, works in runs.batches[1:]] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(4, [1] * 4), (5, [5]), (8, [8]), (14, [8, 6]), (16, [8, 8]), (17, [17]), (40, [32, 8])]
+)
+def test_a_batch_has_the_largest_size_that_is_filled_by_half(make, runs, count, expected):
+    batcher = make(sizes=(1, 8, 32))
+    busy(batcher, runs)
+    futures = batcher.submit([("a", n) for n in range(count)])
+    runs.gate.set()
+    [future.result(20) for future in futures]
+    assert [len(works) for _, works in runs.batches[1:]] == expected
 
 
 def test_a_lone_job_waits_for_others_and_a_full_batch_does_not(make, runs):
@@ -143,7 +156,7 @@ def test_an_error_is_of_the_one_that_made_it(make, runs):
 
 
 def test_too_few_results_are_an_error():
-    batcher = Batcher(lambda key, works: works[1:], max_batch=2, max_wait=0.0, max_queue=9)
+    batcher = Batcher(lambda key, works: works[1:], sizes=lambda key: (1, 2), max_wait=0.0, max_queue=9)
     batcher.start()
     with pytest.raises(ValueError):
         batcher.submit([("a", 1)])[0].result(20)
@@ -162,43 +175,44 @@ def test_the_end_waits_for_all_that_wait_and_takes_no_more(make, runs):
     batcher.close()
 
 
+@pytest.mark.parametrize("closing", [False, True])
+def test_while_a_batch_compiles_known_keys_are_answered_and_new_ones_wait(closing):
+    """One program is compiled at a time, and nobody waits for the program of another client."""
+    gates, begun, now = {"odd": threading.Event(), "new": threading.Event()}, [], []
+
+    def run(key, works):
+        begun.append(key)
+        now.append(key)
+        if key in gates:
+            batcher.hand_over()
+            batcher.hand_over()  # a second program of the batch
+            assert gates[key].wait(20) and now.count(key) == 1
+        now.remove(key)
+        return works
+
+    batcher = Batcher(run, sizes=lambda key: (1,), max_wait=0.0, max_queue=9)
+    batcher.start()
+    try:
+        assert batcher.submit([("known", 1)])[0].result(20) == 1
+        odd, again, new = batcher.submit([("odd", 2), ("odd", 3), ("new", 4)])
+        for work in (5, 6):
+            assert batcher.submit([("known", work)])[0].result(20) == work
+        assert begun == ["known", "odd", "known", "known"] and not odd.done()
+        if closing:
+            closer = threading.Thread(target=batcher.close)
+            closer.start()
+        gates["odd"].set()
+        assert (odd.result(20), again.result(20)) == (2, 3)
+        gates["new"].set()
+        assert new.result(20) == 4
+    finally:
+        [gate.set() for gate in gates.values()]
+        batcher.close()
+    assert not batcher.waiting and not [thread for thread in batcher._threads if thread.is_alive()]
+
+
 def test_an_end_without_a_beginning():
-    Batcher(lambda key, works: works, max_batch=2, max_wait=0.0, max_queue=9).close()
-
-
-def test_spare_work_is_done_while_nothing_waits(runs):
-    left, began, go_on = [1, 2, 3], threading.Semaphore(0), threading.Semaphore(0)
-    batcher = Batcher(runs, max_batch=2, max_wait=0.0, max_queue=9)
-
-    def spare():
-        began.release()
-        assert go_on.acquire(timeout=20)
-        left.pop()
-        return bool(left)
-
-    batcher.start(spare=spare)
-    assert began.acquire(timeout=20)
-    futures = batcher.submit([("a", 1), ("b", 2), ("a", 3)])  # while a piece of it is being done
-    go_on.release()
-    assert [future.result(20) for future in futures] == ["a1", "b2", "a3"]
-    assert began.acquire(timeout=20) and left == [1, 2]  # one piece before them, the next one after all of them
-    go_on.release(2)
-    assert batcher.submit([("a", 4)])[0].result(20) == "a4"
-    while left:
-        time.sleep(0.001)
-    assert batcher.submit([("a", 5)])[0].result(20) == "a5"
-    batcher.close()
-    assert began.acquire(timeout=0) and not began.acquire(timeout=0)  # three pieces in all, the third a moment ago
-
-
-def test_the_end_does_not_wait_for_spare_work(runs):
-    done = []
-    batcher = Batcher(runs, max_batch=2, max_wait=0.0, max_queue=9)
-    batcher.start(spare=lambda: not done.append(time.sleep(0.01)))
-    while not done:
-        time.sleep(0.001)
-    batcher.close()
-    assert len(done) < 1_000
+    Batcher(lambda key, works: works, sizes=lambda key: (1,), max_wait=0.0, max_queue=9).close()
 
 
 def test_under_a_crowd_nothing_is_lost_or_mixed_up(make, runs):

@@ -8,20 +8,9 @@ import re
 
 import pytest
 from support.serving import engine_of, running
-from support.small_corpus import small_tokenizer
 from support.tiny_model import random_translator
 
-from padir.serve.page import CONTENT_SECURITY_POLICY, page
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("page") / "vocab.model")
-
-
-@pytest.fixture(scope="module")
-def translator(tokenizer):
-    return random_translator(tokenizer)
+from padir.serve.app import CONTENT_SECURITY_POLICY, page
 
 
 class Page(html.parser.HTMLParser):
@@ -86,7 +75,7 @@ def test_settings_are_the_models(tokenizer, translator):
     assert (tiny["source"], tiny["target"], tiny["causal"]) == ("de", "en", False)
     assert (tiny["num_steps"], tiny["top_k"], tiny["max_steps"], tiny["max_lengths"]) == (4, 1, 16, 8)
     assert len(tiny["examples"]) == 3
-    affine = Page(page(engine_of(random_translator(tokenizer, length_head="affine")), "tiny")).settings()
-    assert affine["max_lengths"] == 1
+    ctc = Page(page(engine_of(random_translator(tokenizer, length_head="ctc")), "tiny")).settings()
+    assert ctc["max_lengths"] == 1
     causal = Page(page(engine_of(random_translator(tokenizer, causal=True)), "tiny")).settings()
     assert causal["causal"] and causal["num_steps"] is None

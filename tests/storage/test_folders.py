@@ -1,6 +1,5 @@
 """Atomic folders: complete under their name or absent, whatever happens while they are written."""
 
-import os
 import subprocess
 import sys
 
@@ -15,14 +14,6 @@ from padir.storage.manifest import write_manifest
 def write(folder, text):
     with atomic_folder(folder) as partial:
         (partial / "file").write_text(text)
-
-
-@pytest.fixture
-def killed():
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_a_folder_appears_when_its_block_ends(tmp_path):
@@ -68,21 +59,54 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path
     assert (tmp_path / "out" / "file").read_text() == "old"
 
 
-def test_a_folder_that_a_killed_process_had_set_aside_gets_its_name_back(tmp_path, killed):
-    write(tmp_path / f".out.{killed}.old", "old")
-    write(tmp_path / f".out.{killed}.partial", "new")
+def test_a_folder_that_a_killed_process_had_set_aside_gets_its_name_back(tmp_path):
+    partial = beside(tmp_path / "out", "partial")
+    write(partial.with_suffix(".old"), "old")
+    write(partial, "new")
+    partial.with_suffix(".lock").touch()
     remove_leftovers(tmp_path)
     assert (tmp_path / "out" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_leftovers_under_the_number_of_this_process_are_of_an_earlier_one(tmp_path):
-    write(beside(tmp_path / "out", "partial"), "left")  # a container gives every trainer the same number
-    others = tmp_path / f".out.{os.getppid()}.partial"
-    others.mkdir()
-    write(tmp_path / "out", "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "out"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["file"]
+WRITES = """if True:
+    import os, pathlib, sys
+    from padir.storage.folders import atomic_folder
+    with atomic_folder(sys.argv[1]) as partial:
+        (partial / "one").touch()
+        print(os.getpid(), flush=True)
+        sys.stdin.read()
+        (partial / "two").touch()
+"""
+
+
+def test_processes_of_one_number_do_not_mix_their_folders(tmp_path):
+    """Two containers on one volume: the second writer is refused, until the first one is killed or done."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make a namespace of process numbers")
+    command = [*alone, sys.executable, "-c", WRITES, str(tmp_path / "out")]
+    pipes: dict = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    for end in ("killed", "done"):
+        with subprocess.Popen(command, text=True, **pipes) as first:
+            assert first.stdout.readline() == "1\n"
+            second = subprocess.run(command, text=True, input="", capture_output=True)
+            assert "must be written by one process at a time" in second.stderr and not second.stdout
+            if end == "killed":
+                first.kill()
+                first.stdout.read()  # until the writer, too, has ended
+            else:
+                first.communicate("")
+        assert (tmp_path / "out").exists() == (end == "done")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["one", "two"]
+
+
+def test_a_folder_that_another_process_made_meanwhile_is_not_replaced(tmp_path):
+    with pytest.raises(PadirError, match="cannot write .*out "), atomic_folder(tmp_path / "out"):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "theirs"]
 
 
 def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
@@ -98,5 +122,5 @@ def test_only_exports_of_the_same_kind_are_replaced(tmp_path):
         check_replaceable(tmp_path / "letters", "kind", overwrite=False)
     (tmp_path / "letters" / "notes").mkdir()
     (tmp_path / "letters" / "notes" / "mine.txt").touch()
-    with pytest.raises(PadirError, match="holds notes/mine.txt, which is not of the export: move it"):
+    with pytest.raises(PadirError, match="holds notes/mine.txt, which is not part of the export: move it"):
         check_replaceable(tmp_path / "letters", "kind", overwrite=True)

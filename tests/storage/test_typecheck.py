@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from padir.storage.typecheck import fits, from_json
+from padir.checks import fits, from_json
 
 
 @dataclasses.dataclass(frozen=True)

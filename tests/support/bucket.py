@@ -29,6 +29,16 @@ class Bucket(LocalFileSystem):
     calls: list[tuple[str, str]] = []
     lock = threading.RLock()
 
+    @classmethod
+    def fail(cls, error, *operations):
+        """Lets these operations, or all, raise an error from now on."""
+
+        def before(operation, name):
+            if not operations or operation in operations:
+                raise error
+
+        cls.before = staticmethod(before)
+
     def __init__(self, **settings):
         super().__init__(auto_mkdir=True, **settings)
 

@@ -1,10 +1,12 @@
-"""Decoders whose answer is known, for tests of what acts on a canvas."""
+"""Decoders whose answer is known, for tests of what acts on a canvas; a decoder makes logits of a canvas."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.refinement import canvas as canvas_module
 from padir.refinement.canvas import Canvas, from_tokens
+from padir.refinement.loop import propose
 from padir.refinement.scores import Output
 from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
 
@@ -16,12 +18,26 @@ def keys(count, seed=0):
     return jax.vmap(lambda n: jax.random.fold_in(jax.random.key(seed), n))(jnp.arange(count))
 
 
-def canvas(tokens, start=None):
-    """One row of free tokens and IDS.eos."""
+def canvas(tokens, start=None, written=()):
+    """One row of free tokens and IDS.eos; the positions of `written` have scores."""
     tokens_BL = jnp.array([[*tokens, IDS.eos]])
     start_BL = jnp.array([[*(start or tokens), IDS.eos]])
     free_BL = jnp.array([[True] * len(tokens) + [False]])
-    return from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+    made = from_tokens(tokens_BL, start_BL, free_BL, jnp.ones_like(tokens_BL), IDS)
+    return made.replace(score_BL=made.score_BL.at[0, jnp.array(written, int)].set(-0.5))
+
+
+def given(tokens_BL, visible_BLL=None):
+    """A canvas of given tokens, one sentence a row."""
+    return canvas_module.given(tokens_BL, (tokens_BL > 0).astype(int), IDS).replace(visible_BLL=visible_BLL)
+
+
+def stepped(strategy, before, output, memories=None, *, step=0, num_steps=4, key_B=None):
+    """The canvas after one step and its stopping rule, and the memories of both."""
+    if memories is None:
+        memories = strategy.init(keys(1), before), strategy.stop.init(before)
+    key_B = keys(len(before.tokens_BL)) if key_B is None else key_B
+    return propose(key_B, before, output, strategy, memories, step=step, num_steps=num_steps)
 
 
 def output(tokens, confidence=None):
@@ -41,7 +57,7 @@ def spread(*numbers):
 
 def oracle(answer_BL):
     """A decoder that always knows the answer."""
-    return lambda tokens_BL, visible_BLL=None: 20.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)
+    return lambda canvas: 20.0 * jax.nn.one_hot(answer_BL, IDS.vocab_size)
 
 
 def moods(seed):
@@ -50,7 +66,7 @@ def moods(seed):
     return tuple(jnp.asarray(rng.normal(size=(64, IDS.vocab_size)), jnp.float32) for _ in range(3))
 
 
-def moody(segment_BL, seed=0, tables=None):
+def moody(seed=0, tables=None):
     """A decoder whose logits change with each token, its left neighbour and its place in the segment.
 
     A position's logits depend on nothing else, so rows, buckets and segments cannot leak into each other through it.
@@ -58,37 +74,36 @@ def moody(segment_BL, seed=0, tables=None):
     tables themselves, so that another seed needs no other program.
     """
     own_VV, left_VV, place_LV = moods(seed) if tables is None else tables
-    position_BL = positions_in_segment(segment_BL)
 
-    def logits_fn(tokens_BL, visible_BLL=None, rows=None):
-        left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)))[:, :-1]
-        place_BL = position_BL if rows is None else position_BL.at[rows].get(mode="clip")
+    def decoder(canvas):
+        left_BL = jnp.pad(canvas.tokens_BL, ((0, 0), (1, 0)))[:, :-1]
+        place_BL = positions_in_segment(canvas.segment_BL)
         sees_left_BL = place_BL > 0
-        own_BLV = own_VV[tokens_BL]
-        if visible_BLL is not None:
-            sees_left_BL &= jnp.pad(jnp.diagonal(visible_BLL, -1, axis1=1, axis2=2), ((0, 0), (1, 0)))
+        own_BLV = own_VV[canvas.tokens_BL]
+        if canvas.visible_BLL is not None:
+            sees_left_BL &= jnp.pad(jnp.diagonal(canvas.visible_BLL, -1, axis1=1, axis2=2), ((0, 0), (1, 0)))
             own_BLV = 0.0
         left_BL = jnp.where(sees_left_BL, left_BL, 0)
         return own_BLV + left_VV[left_BL] + 2 * place_LV[place_BL]
 
-    return logits_fn
+    return decoder
 
 
-def judging(logits_fn, judges="token"):
+def judging(decoder, judges="token"):
     """The same decoder with a rejecter head that keeps tokens of a logit nearly as high as the highest.
 
     One that judges predictions keeps those that are well ahead of the second.
     """
 
-    def output_fn(tokens_BL, *visible_BLL, **rows):
-        logits_BLV = logits_fn(tokens_BL, *visible_BLL, **rows)
+    def judge(canvas):
+        logits_BLV = decoder(canvas)
         if judges == "prediction":
             best_BL2 = jax.lax.top_k(logits_BLV, 2)[0]
             return Output(logits_BLV, best_BL2[..., 0] - best_BL2[..., 1] - 0.5, judges=judges)
-        at_token_BL = jnp.take_along_axis(logits_BLV, tokens_BL[..., None], axis=-1)[..., 0]
+        at_token_BL = jnp.take_along_axis(logits_BLV, canvas.tokens_BL[..., None], axis=-1)[..., 0]
         return Output(logits_BLV, at_token_BL - logits_BLV.max(-1) + 2.0)
 
-    return output_fn
+    return judge
 
 
 def unseen(canvas: Canvas) -> Canvas:
@@ -107,11 +122,12 @@ def conditionals(joint_VVV, first_id):
     state_K3 = jnp.stack(jnp.meshgrid(*[jnp.arange(choices)] * 3, indexing="ij"), -1).reshape(-1, 3)
     prob_K = joint_VVV.reshape(-1)
 
-    def logits_fn(tokens_BL, visible_BLL=None):
+    def decoder(canvas):
+        tokens_BL = canvas.tokens_BL
         given_B3 = tokens_BL[:, :3] - first_id
         sees_B33 = (tokens_BL[:, None, :3] != IDS.mask) & ~jnp.eye(3, dtype=bool)
-        if visible_BLL is not None:
-            sees_B33 &= visible_BLL[:, :3, :3]
+        if canvas.visible_BLL is not None:
+            sees_B33 &= canvas.visible_BLL[:, :3, :3]
         agrees_B3K = ((given_B3[:, None, :, None] == state_K3.T) | ~sees_B33[..., None]).all(2)
         is_VK3 = state_K3 == jnp.arange(choices)[:, None, None]
         weight_B3V = jnp.einsum("bik,k,vki->biv", agrees_B3K.astype(jnp.float32), prob_K, is_VK3.astype(jnp.float32))
@@ -119,28 +135,7 @@ def conditionals(joint_VVV, first_id):
         logits_BLV = logits_BLV.at[:, 3:, IDS.eos].set(0.0)
         return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
 
-    return logits_fn
-
-
-def posteriors(joint_VVV, first_id, rate):
-    """A decoder of rows of three free positions and EOS that knows p(x_i | z) exactly, for uniform noise at a rate.
-
-    Token v of the joint is the id first_id + v; noise is a random regular piece with probability `rate`.
-    """
-    choices = joint_VVV.shape[0]
-    state_K3 = jnp.stack(jnp.meshgrid(*[jnp.arange(choices)] * 3, indexing="ij"), -1).reshape(-1, 3)
-    pieces = IDS.end_regular - IDS.first_regular
-
-    def logits_fn(tokens_BL):
-        same_BK3 = tokens_BL[:, None, :3] - first_id == state_K3
-        weight_BK = joint_VVV.reshape(-1) * jnp.where(same_BK3, 1 - rate + rate / pieces, rate / pieces).prod(-1)
-        is_VK3 = state_K3 == jnp.arange(choices)[:, None, None]
-        weight_B3V = jnp.einsum("bk,vki->biv", weight_BK, is_VK3.astype(jnp.float32))
-        logits_BLV = jnp.full((*tokens_BL.shape, IDS.vocab_size), -jnp.inf)
-        logits_BLV = logits_BLV.at[:, 3:, IDS.eos].set(0.0)
-        return logits_BLV.at[:, :3, first_id : first_id + choices].set(jnp.log(weight_B3V))
-
-    return logits_fn
+    return decoder
 
 
 class Clock:

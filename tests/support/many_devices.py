@@ -1,9 +1,7 @@
-"""Training and translating in a process with many devices: `python -m support.many_devices train|translate ...`."""
+"""Training and translating on many devices."""
 
 import dataclasses
 import json
-import os
-import socket
 import subprocess
 import sys
 import unittest.mock
@@ -12,6 +10,7 @@ from pathlib import Path
 import jax
 from support.small_corpus import Numbers, number_lines
 from support.tiny_model import TINY
+from support.workers import environment_with, free_port
 
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
@@ -49,18 +48,6 @@ def prepared(folder: Path) -> str:
     return str(folder / "data")
 
 
-def environment_with(devices: int) -> dict[str, str]:
-    """The environment of a process that is to believe that it has so many devices."""
-    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-    return {**os.environ, "XLA_FLAGS": flags}
-
-
-def on_devices(count: int, *arguments: str) -> None:
-    """Runs this file in a process that believes to have so many devices."""
-    command = [sys.executable, "-m", "support.many_devices", *map(str, arguments)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[1], env=environment_with(count))
-
-
 def losses(folder: Path) -> dict[int, float]:
     rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -86,14 +73,15 @@ class Processes:
           second: arguments that the second process alone is given, at the end.
           limit: the second process can write no file of more bytes.
         """
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
         command = [sys.executable, "-m", module, *map(str, arguments)]
-        command += ["--num_processes=2", f"--coordinator=localhost:{port}"]
+        port = free_port()
         self.running = [
             subprocess.Popen(
-                [*([] if limit is None else ["prlimit", f"--fsize={limit}"] * i), *command, f"--process_id={i}"]
+                [
+                    *([] if limit is None else ["prlimit", f"--fsize={limit}"] * i),
+                    *command,
+                    f"--coordinator=localhost:{port},2,{i}",
+                ]
                 + [*second * i],
                 env=environment_with(devices) | variables[i],
                 stdout=subprocess.PIPE,
@@ -114,16 +102,16 @@ class Processes:
         return [process.returncode for process in self.running], errors
 
 
-def training(data, folder: Path, *bindings: str, **how) -> Processes:
-    """Two processes that train six steps; `how` are arguments of `Processes`."""
+def training(data, folder: Path, *bindings: str) -> list[str]:
+    """The command that trains six steps, for `Pair.run` or `Processes`."""
     sizes = {name: value for name, value in dataclasses.asdict(MODEL).items() if type(value) in (int, float)}
     bound = [f"ModelConfig.{name}={value}" for name, value in sizes.items()]
     bound += ["Batching.rows=8", "Batching.row_length=32", "train.seed=3", "train.num_steps=6"]
     bound += ["train.optimizer=@Adam()", "Adam.learning_rate=@Cosine()", "Cosine.peak=1e-2"]
     bound += ["Cosine.warmup_steps=2", "Intervals.log=1", "Intervals.evaluate=3", "Intervals.checkpoint=4"]
     bound += ["Decoding.num_steps=2", *bindings]
-    command = ["train", f"--data={data}", f"--model_dir={folder}"]
-    return Processes(*command, *(f"--gin.{binding}" for binding in bound), **how)
+    last = {binding.partition("=")[0]: binding for binding in bound}  # a binding given twice is refused
+    return ["train", f"--data={data}", f"--model_dir={folder}", *(f"--gin.{binding}" for binding in last.values())]
 
 
 class WatchedRun(TrainRun):
@@ -150,20 +138,14 @@ def train_as(kind: str, data: str, folder: str, num_steps: str, parts: str = "1"
 
 def translate_as(kind: str, model_dir: str, output: str) -> None:
     """Translates with the model of a directory, on all devices; writes what comes out as JSON."""
-    from padir.decoding.lengths import LengthSearch
     from padir.decoding.options import Decoding
-    from padir.decoding.search import Sampling
     from padir.decoding.translator import Translator
 
     translator = Translator.load(model_dir, sharding=KINDS[kind])
     lines = number_lines()[:44:2]  # German ones; the last batch is not full
     if translator.card.config.causal:  # untrained, it would write the same letters for most sentences, if not drawn
-        decoding = Decoding(batch_size=8, search=Sampling())
+        decoding = Decoding(batch_size=8, temperature=1.0)
     else:
-        decoding = Decoding(batch_size=8, num_steps=3, lengths=LengthSearch(top_k=3))
+        decoding = Decoding(batch_size=8, num_steps=3, top_k=3)
     results = translator.translate(lines, decoding)
     Path(output).write_text(json.dumps([[r.text, r.length, r.passes, r.score] for r in results]))
-
-
-if __name__ == "__main__":
-    {"train": train_as, "translate": translate_as}[sys.argv[1]](*sys.argv[2:])

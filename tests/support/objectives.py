@@ -1,4 +1,8 @@
-"""The objective that each file in configs/objective stands for."""
+"""The objective that each file in configs/objective stands for, and the loss of a batch as one program."""
+
+import functools
+
+import jax
 
 from padir.refinement.corruption import Cmlm, Mask, RandomVisible, UniformRate
 from padir.refinement.strategies import EasyFirst, MaskPredict
@@ -17,3 +21,10 @@ EXPECTED = {
     "glat": Objective(Mask(1.0), Glat(), ("none", "noised")),
     "rejecter": Objective(),
 }
+
+
+@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments"))
+def run(model, params, batch, objective, num_segments=1, dropout=False, key=0):
+    """(loss, sums) of an objective; `key` is a seed."""
+    segments = num_segments if num_segments > 1 else None
+    return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)

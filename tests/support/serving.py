@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import httpx
+import pytest
 import uvicorn
 
 from padir.decoding.batches import SourceBatch
@@ -15,9 +16,9 @@ from padir.decoding.options import Decoding
 from padir.decoding.pipeline import RefiningPipeline
 from padir.decoding.translator import Translator
 from padir.serve.app import make_app
-from padir.serve.connections import TimedHeaders
 from padir.serve.engine import Engine
 from padir.serve.request import Limits
+from padir.serve.server import Server, TimedHeaders
 
 
 class Gated(Translator):
@@ -56,12 +57,12 @@ def engine_of(translator, decoding=Decoding(batch_size=4), limits=Limits(), **op
 
 
 @contextlib.contextmanager
-def running(engine, wait=True):
+def running(engine, wait=True, origins=()):
     """A client of the engine's server, whose `uvicorn` is the server and `port` the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = make_app(engine, "tiny", hosts=["mine.example"])
+    app = make_app(engine, "tiny", hosts=["mine.example"], origins=origins)
     config = uvicorn.Config(app, http=TimedHeaders, lifespan="on", ws="none", log_level="critical")
-    server = uvicorn.Server(config)
+    server = Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     port = listener.getsockname()[1]
@@ -74,6 +75,29 @@ def running(engine, wait=True):
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive()
+
+
+def ask(client, text, **fields):
+    """The translations that a server gives."""
+    response = client.post("/translate", json={"text": text, **fields})
+    assert response.status_code == 200, response.text
+    return response.json()["translations"]
+
+
+def same(answers, expected):
+    """Equal, but for the last bits of scores: batches of other shapes are other matrix products."""
+    names = ("text", "length", "passes", "hypotheses")
+    assert [[a[name] for name in names] for a in answers] == [[getattr(e, name) for name in names] for e in expected]
+    assert [a["score"] for a in answers] == pytest.approx([e.score for e in expected], abs=1e-4)
+
+
+def connection(port, *sent, body=b""):
+    """A raw connection that has sent bytes, or the head of a request for a translation with a body of that length."""
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    found = socket.create_connection(("127.0.0.1", port), timeout=120)
+    for each in sent or [f"{head}Content-Length: {len(body)}\r\n\r\n".encode()]:
+        found.sendall(each)
+    return found
 
 
 def until(condition, seconds=30):

@@ -14,7 +14,7 @@ from support.many_devices import KINDS, MODEL, SETTINGS
 from padir.distributed.sharding import DATA
 from padir.text.ids import Ids
 from padir.training.config import TrainConfig
-from padir.training.programs import Programs
+from padir.training.step import Programs
 
 LENGTH = 32
 BOTH = {"data", "fsdp", "tensor", "2x4"}

@@ -1,5 +1,9 @@
 """A training of six steps, and comparisons of what it leaves."""
 
+import dataclasses
+import functools
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +11,12 @@ from support.tiny_model import TINY
 
 from padir.data.plan import Batching
 from padir.models.directory import load_model
+from padir.training.averaging import Averaging
 from padir.training.config import Intervals, TrainConfig
 from padir.training.loop import train
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
+from padir.training.step import Programs
 
 SETTINGS = {
     "model": TINY,
@@ -23,10 +29,20 @@ SETTINGS = {
 }
 
 
+_programs = functools.lru_cache(maxsize=4)(Programs.of)
+
+
+def programs_once(config, ids):
+    """The programs of a run; runs whose settings differ in nothing that programs use share them."""
+    moving = config.averaging if config.averaging.kind == "ema" else Averaging()
+    return _programs(dataclasses.replace(config, intervals=Intervals(), start_from=None, averaging=moving), ids)
+
+
 def train_tiny(data, folder, *, evaluate_fn=None, config_text="", **changes):
     """Trains as `SETTINGS` say, with some of them changed."""
     config = TrainConfig(**SETTINGS | changes)
-    return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
+    with mock.patch.object(Programs, "of", programs_once):
+        return train(str(data), str(folder), config, evaluate_fn=evaluate_fn, config_text=config_text)
 
 
 def assert_same_params(folder, other):

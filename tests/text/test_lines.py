@@ -137,12 +137,16 @@ def test_gzip_files_with_a_bad_tail(tmp_path, tail, message):
     path = tmp_path / "a.gz"
     numbers = b"".join(b"%d\n" % number for number in range(1_000))
     path.write_bytes(tail(gzip.compress(numbers)))
-    with open_bytes(path) as file:
-        if message is None:
-            assert len(list(byte_lines(file, "a.gz", 100))) in (0, 1_000, 2_000)
-        else:
-            with pytest.raises(PadirError, match=f"a.gz is {message}"):
-                list(byte_lines(file, "a.gz", 100))
+
+    def read():
+        with open_bytes(path) as file:
+            return list(byte_lines(file, "a.gz", 100))
+
+    if message is None:
+        assert len(read()) in (0, 1_000, 2_000)
+    else:
+        with pytest.raises(PadirError, match=f"a.gz is {message}"):
+            read()
 
 
 @pytest.mark.parametrize("name", ["nothing.txt", "nothing.gz", "."])

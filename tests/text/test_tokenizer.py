@@ -1,28 +1,23 @@
 import collections
+import functools
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 from support.small_corpus import ENGLISH, GERMAN, number_lines, small_tokenizer
 
 from padir.errors import PadirError
+from padir.refinement.corruption import Uniform, draft
 from padir.text.tokenizer import Tokenizer, _sample, train
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.model"
-    small_tokenizer(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model_path):
-    return Tokenizer.load(model_path)
 
 
 def test_ids_lie_as_t5s_do(tokenizer):
@@ -180,13 +175,84 @@ def test_not_a_vocabulary(tmp_path):
         Tokenizer.load(tmp_path / "empty.model")
 
 
-def test_foreign_control_ids(tmp_path):
-    with (tmp_path / "foreign.model").open("wb") as file:  # SentencePiece's own defaults
+def foreign(path, **settings):
+    """A vocabulary from SentencePiece's trainer, by default with its own ids: unk 0, BOS 1, EOS 2, no padding."""
+    with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["hello world", "a b c"]), model_writer=file, vocab_size=14, minloglevel=2
+            sentence_iterator=iter(number_lines()), model_writer=file, minloglevel=2, **{"vocab_size": 300} | settings
         )
+    return path
+
+
+T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+LAYOUTS = {
+    "SentencePiece's defaults": {"vocab_size": 40},
+    "LLaMA": {"byte_fallback": True, "model_type": "bpe", "normalization_rule_name": "identity"},
+    "padding last": {"vocab_size": 40, "pad_id": 39},
+    "BOS": {"vocab_size": 40, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": 3},
+    "user-defined symbols": T5 | {"byte_fallback": True, "user_defined_symbols": ["<2en>", "<extra_id_7>"]},
+    "control symbols": T5 | {"byte_fallback": True, "control_symbols": ["<cls>", "<sep>"]},
+    "both, and its own ids": {"byte_fallback": True, "user_defined_symbols": ["<a>"], "control_symbols": ["<b>"]},
+}
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_vocabularies_of_any_ids_are_used(tmp_path, kind):
+    path = foreign(tmp_path / "v.model", **LAYOUTS[kind])
+    tokenizer, theirs = Tokenizer.load(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
+    ids = tokenizer.ids
+    assert [tokenizer._processor.id_to_piece(i) for i in (0, 1, 2)] == ["<pad>", "</s>", "<unk>"]
+    for line in ["eins zwei drei", "one two three", "漢 <2en> neun <a>"]:
+        assert [tokenizer.pieces[i] for i in tokenizer.encode(line)] == [
+            theirs.id_to_piece(i) for i in theirs.encode(line)
+        ]
+        assert tokenizer.decode(tokenizer.encode(line)) == theirs.decode(theirs.encode(line))
+    assert {*tokenizer.pieces[ids.first_regular : ids.end_regular]} == {
+        theirs.id_to_piece(i)
+        for i, piece in enumerate(sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes()).pieces)
+        if piece.type == piece.NORMAL
+    }
+    tokenizer.save(tmp_path / "again.model")
+    assert Tokenizer.load(tmp_path / "again.model", renumber=False).sha256 == tokenizer.sha256
+    assert Tokenizer.load(path).sha256 == tokenizer.sha256
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.permutations(range(12)), st.lists(st.sampled_from([1, 3, 4, 5]), min_size=8, max_size=8), st.integers(0, 99))
+def test_noise_holds_regular_pieces_only(tmp_path_factory, order, kinds, seed):
+    """Whatever the order and types of a vocabulary's pieces, a draft of noise has pieces of type NORMAL alone."""
+    model = sentencepiece_model_pb2.ModelProto()
+    model.CopyFrom(sentencepiece_model_pb2.ModelProto.FromString(_any_vocabulary()))
+    del model.pieces[:]
+    named = [("<unk>", 2), ("</s>", 3), ("<s>", 3), ("▁a", 1)]
+    named += [(f"p{i}", kind) for i, kind in enumerate(kinds)]
+    for place in order:
+        model.pieces.add(piece=named[place][0], score=-1.0 - place, type=named[place][1])
+    path = tmp_path_factory.mktemp("v") / "v.model"
+    path.write_bytes(model.SerializeToString())
+    tokenizer = Tokenizer.load(path, num_sentinels=3)
+    canvas = draft(jax.random.split(jax.random.key(seed), 1), jnp.array([40]), 40, Uniform(1.0), tokenizer.ids)
+    noise = {tokenizer.pieces[i] for i in canvas.tokens_BL[0, :39].tolist()}
+    assert noise <= {name for name, kind in named if kind == 1}
+
+
+@functools.cache
+def _any_vocabulary():
+    with tempfile.TemporaryDirectory() as folder:
+        return foreign(Path(folder) / "v.model", vocab_size=40).read_bytes()
+
+
+def test_checkpoints_need_the_ids_of_the_file(tmp_path):
+    path = foreign(tmp_path / "foreign.model", vocab_size=40)
     with pytest.raises(PadirError, match=r"padding 0, EOS 1, unk 2 and no BOS \(-1\), got \(-1, 2, 0, 1\)"):
-        Tokenizer.load(tmp_path / "foreign.model")
+        Tokenizer.load(path, renumber=False)
+
+
+@pytest.mark.parametrize("name", ["source.spm", "target.spm", "."])
+def test_vocabularies_in_two_files_are_refused_by_name(tmp_path, name):
+    foreign(tmp_path / "source.spm", vocab_size=40)
+    with pytest.raises(PadirError, match="vocabulary in two files .source.spm and target.spm, as OPUS-MT has"):
+        Tokenizer.load(tmp_path / name)
 
 
 def test_a_vocabulary_without_bytes_has_regular_pieces_from_3_on(tmp_path):

@@ -7,6 +7,19 @@ from support.tiny_model import prepared_numbers
 from support.training import train_tiny
 
 
+@pytest.fixture
+def logged(caplog):
+    """Takes what padir has logged since it was last asked."""
+    caplog.set_level("INFO", "padir")
+
+    def take():
+        text = "\n".join(caplog.messages)
+        caplog.clear()
+        return text
+
+    return take
+
+
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
     return str(prepared_numbers(tmp_path_factory.mktemp("trainer")))

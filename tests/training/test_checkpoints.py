@@ -9,6 +9,7 @@ import pytest
 from support.training import assert_equal, save_all, state_at
 
 from padir.errors import PadirError
+from padir.storage.files import beside
 from padir.storage.manifest import MANIFEST
 from padir.training.checkpoints import Checkpoints
 
@@ -58,12 +59,12 @@ class TestCheckpoints:
         checkpoints.wait()
         assert checkpoints.steps() == checkpoints.regular_steps() == [4, 6]
 
-    def test_leaving_by_an_exception_waits_and_says_that_a_save_failed(self, tmp_path, capsys):
+    def test_leaving_by_an_exception_waits_and_says_that_a_save_failed(self, tmp_path, logged):
         (tmp_path / "file").write_text("in the way")
         with pytest.raises(ZeroDivisionError), Checkpoints(tmp_path / "file") as checkpoints:
             checkpoints.save(1, state_at(1), {})
             raise ZeroDivisionError
-        assert "the last checkpoint could not be saved" in capsys.readouterr().err
+        assert "the last checkpoint could not be saved" in logged()
         with pytest.raises(PadirError, match="step 1 could not be written"):
             with Checkpoints(tmp_path / "file") as checkpoints:
                 checkpoints.save(1, state_at(1), {})
@@ -86,14 +87,14 @@ class TestCheckpoints:
         restored, _ = checkpoints.restore_latest(state_at(0))
         assert_equal(restored["params"]["kernel"], np.full((64, 32), 2.5))
 
-    def test_a_damaged_one_is_skipped_with_a_message(self, tmp_path, capsys):
+    def test_a_damaged_one_is_skipped_with_a_message(self, tmp_path, logged):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1, 2)
         flip_a_byte(tmp_path / "2")
         state, loader_state = checkpoints.restore_latest(state_at(0))
         assert_equal(state, state_at(1))
         assert loader_state["batch"] == 1
-        assert "skipping the checkpoint of step 2" in capsys.readouterr().err
+        assert "skipping the checkpoint of step 2" in logged()
 
     def test_all_damaged_is_an_error(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
@@ -102,17 +103,17 @@ class TestCheckpoints:
         with pytest.raises(PadirError, match="no whole checkpoint is left"):
             checkpoints.restore_latest(state_at(0))
 
-    def test_one_without_a_manifest_is_skipped(self, tmp_path, capsys):
+    def test_one_without_a_manifest_is_skipped(self, tmp_path, logged):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1, 2)
         (tmp_path / "2" / MANIFEST).unlink()
         assert checkpoints.restore_latest(state_at(0))[1]["batch"] == 1
-        assert "not whole" in capsys.readouterr().err
+        assert "has no manifest.json" in logged()
 
     def test_an_unfinished_one_does_not_count(self, tmp_path):
         checkpoints = Checkpoints(tmp_path)
         save_all(checkpoints, 1)
-        shutil.copytree(tmp_path / "1", tmp_path / ".2.7.partial")
+        shutil.copytree(tmp_path / "1", beside(tmp_path / "2", "partial"))
         assert checkpoints.steps() == [1]
 
     @pytest.mark.parametrize(
@@ -135,5 +136,7 @@ class TestCheckpoints:
         checkpoints = Checkpoints(tmp_path / "file")
         (tmp_path / "file").write_text("in the way")
         checkpoints.save(1, state_at(1), {})
-        with pytest.raises(PadirError, match="step 1 could not be written: .*; those before it are whole: see that"):
+        with pytest.raises(
+            PadirError, match="step 1 could not be written: .*; earlier checkpoints are whole: make room"
+        ):
             checkpoints.wait()

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import keys
-from support.many_devices import environment_with
+from support.workers import environment_with
 
-from padir.training.chunked_rows import by_rows, rows_at_once
+from padir.training.batch import by_rows, rows_at_once
 
 X_BLD = jax.random.normal(jax.random.key(0), (6, 4, 3))
 
@@ -63,7 +63,7 @@ def test_each_device_has_a_part_of_each_chunk():
     """Rows spread over two devices: chunks of two rows need no row of another device, and sums are added up."""
     code = """
 import jax, jax.numpy as jnp, numpy as np, re
-from padir.training.chunked_rows import by_rows
+from padir.training.batch import by_rows
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
 def place(x, *axes):
     return jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)))

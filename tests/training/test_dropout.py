@@ -10,8 +10,8 @@ import pytest
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.refinement.corruption import Mask
+from padir.training.causal import Causal
 from padir.training.objective import Objective
-from padir.training.teacher_forcing import TeacherForcing
 
 RATE = 0.25
 ENCODER = [
@@ -41,11 +41,7 @@ CASES = {
         {"decontextualised": True, "positional_attention": False},
         ENCODER + ["decoder/dropout", "decoder/dropout", *LAYER, *REST],
     ),
-    "causal": (
-        TeacherForcing(),
-        {"causal": True, "positional_attention": False},
-        ENCODER + ["decoder/dropout", *LAYER, *REST],
-    ),
+    "causal": (Causal(), {"causal": True, "positional_attention": False}, ENCODER + ["decoder/dropout", *LAYER, *REST]),
 }
 
 

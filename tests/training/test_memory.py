@@ -13,7 +13,6 @@ from support.fakes import IDS, keys
 from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, veil
@@ -21,14 +20,13 @@ from padir.refinement.corruption import Mask
 from padir.refinement.strategies import MaskPredict, Padir, Rejecter
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.text.ids import Ids
-from padir.training.batch import StageRows
-from padir.training.chunked_rows import by_rows
+from padir.training.batch import StageRows, by_rows
+from padir.training.causal import Causal
 from padir.training.objective import Objective
-from padir.training.teacher_forcing import TeacherForcing
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]
 BATCH = rows_of([pairs(row, seed=seed) for seed, row in enumerate(ROWS)], 16, 16)
-OBJECTIVES = {**EXPECTED, "autoregressive": TeacherForcing()}
+OBJECTIVES = {**EXPECTED, "autoregressive": Causal()}
 
 
 SIZES = dict(encoder_layers=1, decoder_layers=1, dropout_rate=0.0)
@@ -127,13 +125,8 @@ class TestPositionsAtOnce:
         whole = compiled(model, Objective(between=SampledUnroll()))
         parts = compiled(model, Objective(between=SampledUnroll(), positions_at_once=32))
         assert largest(whole) == 12 * 16 * 3001 and largest(parts) == 2 * 16 * 3001
-        assert largest(compiled(causal, TeacherForcing(positions_at_once=32))) == 2 * 16 * 3001
+        assert largest(compiled(causal, Causal(positions_at_once=32))) == 2 * 16 * 3001
         assert temporaries(whole) - temporaries(parts) > 4 * 12 * 16 * 3001  # more than one float32 of all logits
-
-    @pytest.mark.parametrize("kind", [Objective, TeacherForcing])
-    def test_none_at_once(self, kind):
-        with pytest.raises(PadirError, match="positions_at_once must be at least 1, got 0: None takes all at once"):
-            kind(positions_at_once=0)
 
 
 class TestRemat:

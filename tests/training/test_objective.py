@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 import itertools
 
 import flax.traverse_util
@@ -8,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS, keys
+from support.objectives import run
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
+from padir.models.config import ModelConfig
 from padir.models.length import LengthOutput
 from padir.models.transformer import Transformer
 from padir.refinement.canvas import from_tokens, hide
@@ -18,7 +19,7 @@ from padir.refinement.corruption import Cmlm, Mask, Mixed, RandomVisible, Unifor
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Constant, MaskPredict, Padir
 from padir.refinement.transitions import Lifted
-from padir.training.losses import STAGE_WEIGHTS, cross_entropy, length_loss, rejecter_loss, stage_weight
+from padir.training.batch import STAGE_WEIGHTS, cross_entropy, length_loss, rejecter_loss, stage_weight
 from padir.training.objective import Objective
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)])
@@ -50,12 +51,6 @@ def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
 
 def _free(batch):
     return (batch.target_segment_BL > 0) & (batch.target_BL != IDS.eos)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "objective", "dropout", "num_segments"))
-def run(model, params, batch, objective, dropout=False, num_segments=3, key=0):
-    segments = num_segments if num_segments > 1 else None
-    return objective(jax.random.key(key), params, batch, model=model, num_segments=segments, dropout=dropout)
 
 
 class TestCrossEntropy:
@@ -104,8 +99,8 @@ class TestStages:
     def test_more_padding_changes_nothing(self):
         model, params = one_layer_model()
         wide = rows_of([[pair] for pair in PAIRS], 16, 24)
-        one, _ = run(model, params, APART, Objective(), num_segments=1)
-        two, _ = run(model, params, wide, Objective(), num_segments=1)
+        one, _ = run(model, params, APART, Objective())
+        two, _ = run(model, params, wide, Objective())
         np.testing.assert_allclose(one, two, rtol=1e-5)
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
@@ -119,13 +114,13 @@ class TestStages:
                 return _method(self, *args, **kwargs)
 
             monkeypatch.setattr(Transformer, name, counted)
-        run(model, params, APART, Objective(stage_weights=("all", "all", "all")), num_segments=1)
+        run(model, params, APART, Objective(stage_weights=("all", "all", "all")))
         assert calls == {"encode": 1, "cross_kv": 1, "draft_states": 3}
 
     def test_no_gradient_passes_through_the_choice_between_stages(self):
         model, params = one_layer_model()
         second_only = Objective(Given(), Lifted(Padir()), ("none", "all"), length_weight=0.0)
-        grads = jax.grad(lambda p: run(model, p, APART, second_only, num_segments=1)[0])(params)
+        grads = jax.grad(lambda p: run(model, p, APART, second_only)[0])(params)
 
         noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
         canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
@@ -143,7 +138,7 @@ class TestStages:
                 return filled.tokens_BL, free_BL
 
         one_stage = Objective(Filled(), stage_weights=("all",), length_weight=0.0)
-        expected = jax.grad(lambda p: run(model, p, APART, one_stage, num_segments=1)[0])(params)
+        expected = jax.grad(lambda p: run(model, p, APART, one_stage)[0])(params)
         flat = flax.traverse_util.flatten_dict(expected, sep="/")
         for name, grad in flax.traverse_util.flatten_dict(grads, sep="/").items():
             np.testing.assert_allclose(grad, flat[name], rtol=1e-4, atol=1e-5, err_msg=name)
@@ -152,11 +147,11 @@ class TestStages:
     def test_dropout_differs_by_stage_and_by_key(self):
         model, params = one_layer_model(dropout_rate=0.3)
         same_canvas = Objective(Given(), unchanged, ("all", "all"))
-        _, sums = run(model, params, APART, same_canvas, dropout=True, num_segments=1)
+        _, sums = run(model, params, APART, same_canvas, dropout=True)
         assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
-        _, other = run(model, params, APART, same_canvas, dropout=True, num_segments=1, key=1)
+        _, other = run(model, params, APART, same_canvas, dropout=True, key=1)
         assert sums.stage_loss_S[0] != other.stage_loss_S[0]
-        _, still = run(model, params, APART, same_canvas, dropout=False, num_segments=1)
+        _, still = run(model, params, APART, same_canvas, dropout=False)
         np.testing.assert_allclose(still.stage_loss_S[0], still.stage_loss_S[1], rtol=1e-6)
 
     def test_every_transition_has_keys_of_its_own(self):
@@ -167,7 +162,7 @@ class TestStages:
             return canvas, chosen_BL
 
         model, params = one_layer_model()
-        jax.block_until_ready(run(model, params, APART, Objective(Given(), between, ("all",) * 4), num_segments=1))
+        jax.block_until_ready(run(model, params, APART, Objective(Given(), between, ("all",) * 4)))
         jax.effects_barrier()
         assert len({tuple(key) for stage in given for key in stage.tolist()}) == 3 * 3  # transitions, rows
 
@@ -175,8 +170,8 @@ class TestStages:
         model, params = one_layer_model()
         padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)
         objective = Objective(Mask(rate=1.0))
-        one, sums_one = run(model, params, APART, objective, num_segments=1)
-        two, sums_two = run(model, params, padded, objective, num_segments=1)
+        one, sums_one = run(model, params, APART, objective)
+        two, sums_two = run(model, params, padded, objective)
         np.testing.assert_allclose(one, two, rtol=1e-5)
         assert sums_one.segments == sums_two.segments and sums_one.tokens == sums_two.tokens
 
@@ -226,7 +221,7 @@ class TestStages:
         [
             ((), "at least one stage"),
             (("all", "some"), "got 'some'"),
-            (("all", "none"), "the last stage trains nothing"),
+            (("all", "none"), "a last stage of weight 'none' trains nothing"),
             (("masked", "all"), "makes no masks, so that only EOS would count: use 'noised'"),
         ],
     )
@@ -238,7 +233,7 @@ class TestStages:
 
     @pytest.mark.parametrize("strategy", [Padir("logits"), Constant(remask="logits")])
     def test_summed_logits_are_refused_beyond_the_stages_that_sum_them(self, strategy):
-        assert Objective(between=Lifted(strategy)).strategy == strategy
+        assert Objective(between=Lifted(strategy)).decoded_with(ModelConfig()) == strategy
         with pytest.raises(PadirError, match="at most 2 stages with remask='logits'.*got .*: use remask='previous'"):
             Objective(between=Lifted(strategy), stage_weights=("all",) * 3)
 
@@ -292,8 +287,8 @@ class TestChosen:
         model, params = one_layer_model()
         for corruption in (Mask, Uniform):
             second = Objective(corruption(0.2), hide_all, ("none", "all"))
-            hidden, _ = run(model, params, APART, second, num_segments=1)
-            draft, _ = run(model, params, APART, Objective(corruption(1.0), stage_weights=("all",)), num_segments=1)
+            hidden, _ = run(model, params, APART, second)
+            draft, _ = run(model, params, APART, Objective(corruption(1.0), stage_weights=("all",)))
             np.testing.assert_allclose(hidden, draft, rtol=1e-6)
 
     def test_progress_reaches_what_is_between(self):
@@ -320,7 +315,7 @@ class TestRejecter:
     def test_judges_the_tokens_that_the_decoder_was_shown(self, rate, sign):
         model, params = one_layer_model(rejecter=True)  # at rate 0 all are right, at rate 1 none is
         objective = Objective(Mask(rate), stage_weights=("all",), rejecter_weight=0.5)
-        loss, sums = run(model, params, APART, objective, num_segments=1)
+        loss, sums = run(model, params, APART, objective)
         free_BL = _free(APART)
         shown_BL = jnp.where(free_BL & (rate == 1.0), IDS.mask, APART.target_BL)
 
@@ -342,7 +337,7 @@ class TestRejecter:
     def test_the_published_head_judges_the_predictions_of_every_stage(self, weights):
         model, params = one_layer_model(rejecter=True, rejecter_judges="prediction")
         objective = Objective(Mask(0.5), unchanged, weights, rejecter_weight=0.5)
-        loss, sums = run(model, params, APART, objective, num_segments=1)
+        loss, sums = run(model, params, APART, objective)
         canvas, chosen_BL = objective.first_canvas(
             jax.random.split(jax.random.split(jax.random.key(0), 3)[0], 3), APART, model
         )
@@ -370,13 +365,13 @@ class TestRejecter:
     def test_the_published_head_trains_nothing_but_itself(self, judges, alone):
         model, params = one_layer_model(rejecter=True, rejecter_judges=judges)
         objective = Objective(Mask(0.5), stage_weights=("all",))
-        grads = jax.grad(lambda params: run(model, params, APART, objective, num_segments=1)[1].rejecter_loss)(params)
+        grads = jax.grad(lambda params: run(model, params, APART, objective)[1].rejecter_loss)(params)
         moved = {name for name, part in grads.items() if any(leaf.any() for leaf in jax.tree.leaves(part))}
         assert "rejecter" in moved and (moved == {"rejecter"}) == alone
 
     def test_other_models_have_none(self):
         model, params = one_layer_model()
-        _, sums = run(model, params, APART, Objective(stage_weights=("all",)), num_segments=1)
+        _, sums = run(model, params, APART, Objective(stage_weights=("all",)))
         assert sums.rejecter_loss is None and sums.rejecter_correct is None
 
 
@@ -391,7 +386,7 @@ class TestVisibility:
                 return jnp.where(chosen_BL, 11, noisy_BL), chosen_BL
 
         one, two, all_masked = (
-            run(model, params, APART, Objective(corruption, stage_weights=("all",)), num_segments=1)[0]
+            run(model, params, APART, Objective(corruption, stage_weights=("all",)))[0]
             for corruption in (Mask(0.5), Other(), Mask(1.0))
         )
         assert one == two and one != all_masked
@@ -399,7 +394,7 @@ class TestVisibility:
     def test_random_sets_narrow_what_is_seen(self):
         model, params = one_layer_model(decontextualised=True)
         plain, narrow = (
-            run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v), num_segments=1)[0]
+            run(model, params, APART, Objective(Mask(0.0), stage_weights=("all",), visibility=v))[0]
             for v in (None, RandomVisible())
         )
         assert jnp.isfinite(narrow) and plain != narrow
@@ -407,7 +402,7 @@ class TestVisibility:
     def test_an_ordinary_decoder_refuses_it(self):
         model, params = one_layer_model()
         with pytest.raises(PadirError, match="set ModelConfig.decontextualised"):
-            run(model, params, APART, Objective(visibility=RandomVisible()), num_segments=1)
+            run(model, params, APART, Objective(visibility=RandomVisible()))
 
 
 class TestLengthLoss:

@@ -18,14 +18,11 @@ from padir.models.params import init_params
 from padir.models.transformer import Transformer
 from padir.refinement.strategies import MaskPredict, Padir
 from padir.refinement.transitions import Glat
+from padir.training.causal import Causal, Sum
 from padir.training.config import TrainConfig
-from padir.training.ctc import Ctc
-from padir.training.dual import Dual
 from padir.training.objective import Objective
 from padir.training.optimizer import Adam, Cosine
-from padir.training.placement import TrainState
-from padir.training.step import make_step, step_metrics
-from padir.training.teacher_forcing import TeacherForcing
+from padir.training.step import TrainState, make_step, step_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)
@@ -50,23 +47,21 @@ def test_each_file_is_listed_here():
 @pytest.mark.parametrize("name", ["autoregressive"], indirect=True)
 def test_the_autoregressive_baseline_is_teacher_forced(name):
     assert config.configured(ModelConfig)().causal
-    assert config.gin.query_parameter("train.objective").configurable.wrapped is TeacherForcing
+    assert config.gin.query_parameter("train.objective").configurable.wrapped is Causal
 
 
 @pytest.mark.parametrize("name", ["dual"], indirect=True)
 def test_a_dual_model_has_the_runs_objective_and_teacher_forcing(name):
     made = config.configured(TrainConfig)()
-    assert made.objective == Dual(config.configured(Objective)(), TeacherForcing()) and made.model.dual
-    assert made.objective.length_weight == 5.0  # the run's
+    assert made.objective == Sum(Objective(length_weight=5.0), Causal()) and made.model.dual  # the run's weight
 
 
 @pytest.mark.parametrize("name", ["ctc"], indirect=True)
 def test_ctc_trains_with_glancing(name):
-    expected = Ctc(between=Glat(start=0.5, end=0.3), stage_weights=("none", "all"))
-    assert config.configured(Ctc)() == expected and config.configured(Batching)().mode == "bucket"
-    assert config.gin.query_parameter("train.objective").configurable.wrapped is Ctc
-    assert config.configured(ModelConfig)().ctc
-    assert expected.strategy == Ctc().strategy == Padir(remask="none")  # a canvas may hold equal neighbours
+    made = config.configured(TrainConfig)()
+    assert made.objective == Objective(between=Glat(), stage_weights=("none", "all"), length_weight=5.0)
+    assert made.model.readout.name == "CTC" and made.batching.mode == "bucket"
+    assert made.objective.decoded_with(made.model) == Padir(remask="none")  # a canvas may hold equal neighbours
 
 
 def training_step(objective, model_config):

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 from support.faults import flip_a_bit
-from support.many_devices import prepared, training
+from support.many_devices import Processes, prepared, training
 from support.training import assert_same_params, train_tiny
 
+from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.jobs.average import average_run
 from padir.storage import copies
 from padir.storage.copies import copy_of, fetched
 from padir.storage.manifest import MANIFEST, check_manifest
@@ -93,16 +93,16 @@ def put(bucket, step):
 
 
 class TestOnAFreshMachine:
-    def test_a_finished_run_is_all_there(self, data, straight, bucket, tmp_path, capsys):
+    def test_a_finished_run_is_all_there(self, data, straight, bucket, tmp_path, logged):
         train(data)
         assert_same_run(there(bucket), straight[0])
         lose_the_machine(bucket, tmp_path)
         assert train(data)["validation_bleu"] == 6.0
-        assert "is finished" in capsys.readouterr().err
+        assert "is finished" in logged()
 
     @pytest.mark.parametrize("number", [1, 7, "the manifest"])
     def test_killed_while_a_checkpoint_is_sent_it_ends_as_if_nothing_had_been(
-        self, data, straight, bucket, tmp_path, capsys, number
+        self, data, straight, bucket, tmp_path, caplog, number
     ):
         def when(operation, name):
             return operation == "put" and (
@@ -118,7 +118,7 @@ class TestOnAFreshMachine:
         lose_the_machine(bucket, tmp_path)
         train(data)
         assert not [name for _, name in bucket.calls if "/checkpoints/6/" in name and _ == "get"]
-        assert "skipping" not in capsys.readouterr().err
+        assert "skipping" not in caplog.text
         assert_same_run(there(bucket), straight[0])
         Checkpoints(there(bucket) / "checkpoints").params(6)  # no file of the earlier sending is left in the way
 
@@ -139,12 +139,12 @@ class TestOnAFreshMachine:
         assert_same_params(there(bucket), straight[0])
         assert sorted(path.name for path in (there(bucket) / "checkpoints").iterdir()) == ["5", "6"]
 
-    def test_a_damaged_checkpoint_is_skipped_and_sent_anew(self, data, straight, bucket, tmp_path, capsys):
+    def test_a_damaged_checkpoint_is_skipped_and_sent_anew(self, data, straight, bucket, tmp_path, caplog):
         train(data)
         flip_a_bit(max((there(bucket) / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size))
         lose_the_machine(bucket, tmp_path)
         train(data)
-        assert "skipping the checkpoint of step 6: gs://bucket/run/checkpoints/6/" in capsys.readouterr().err
+        assert "skipping the checkpoint of step 6: gs://bucket/run/checkpoints/6/" in caplog.text
         check_manifest(there(bucket) / "checkpoints" / "6")
         assert_same_run(there(bucket), straight[0])
 
@@ -177,7 +177,7 @@ class TestOnTheSameMachine:
         train(data, **EVERY_STEP)
         assert not [name for kind, name in bucket.calls if kind == "get"]
 
-    def test_a_connection_that_is_lost_for_a_while_loses_nothing(self, data, straight, bucket, capsys):
+    def test_a_connection_that_is_lost_for_a_while_loses_nothing(self, data, straight, bucket, logged):
         manifest = "bucket/run/checkpoints/4/manifest.json"
         failing(
             bucket,
@@ -185,8 +185,8 @@ class TestOnTheSameMachine:
             lambda *call: call == ("put", manifest) and bucket.calls.count(call) < 4,
         )
         train(data)
-        told = capsys.readouterr().err
-        assert "padir: warning: not sent, and tried again after the next checkpoint: gs://bucket/run/checkp" in told
+        told = logged()
+        assert "not sent, and tried again after the next checkpoint: gs://bucket/run/checkp" in told
         assert_same_run(there(bucket), straight[0])
         assert_same_run(there(bucket), straight[0], step=4)
 
@@ -285,10 +285,10 @@ def test_two_machines_train_at_an_address(bucket, tmp_path):
         paths = {"BUCKETS": str(bucket.root), "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
         machines = tuple({**paths, "PADIR_COPIES": str(tmp_path / f"machine_{number}_{each}")} for each in range(2))
         how = {"devices": 2, "module": "support.bucket", "variables": machines}
-        statuses, errors = training("gs://bucket/data", RUN, *every, **how).wait()
+        statuses, errors = Processes(*training("gs://bucket/data", RUN, *every), **how).wait()
         assert statuses == [0, 0], errors
 
-    assert training(data, tmp_path / "straight", *every, devices=2).wait()[0] == [0, 0]
+    assert Processes(*training(data, tmp_path / "straight", *every), devices=2).wait()[0] == [0, 0]
     run(1)
     assert_same_run(there(bucket), tmp_path / "straight")
     shutil.rmtree(there(bucket) / "checkpoints" / "6")
@@ -301,7 +301,7 @@ def test_two_machines_train_at_an_address(bucket, tmp_path):
 def test_runs_are_read_whether_finished_or_not(data, straight, bucket, tmp_path):
     shutil.copytree(straight[0], there(bucket))
     assert Translator.load(RUN, step=4).card.step == 4
-    average_run(RUN, tmp_path / "mean", kind="best", count=1)
+    assert main(["average", "--model_dir", RUN, "--best", "1", "--output", str(tmp_path / "mean")]) == 0
     (there(bucket) / MANIFEST).unlink()
     copies._fetched.cache_clear()
     assert Translator.load(RUN).card.step == 6

@@ -14,8 +14,7 @@ from padir.jobs.average import average_run
 from padir.jobs.teacher import Teacher
 from padir.models.directory import load_model
 from padir.storage.manifest import write_manifest
-from padir.training.checkpoints import Checkpoints
-from padir.training.saved import load_step
+from padir.training.checkpoints import Checkpoints, load_step
 
 
 @pytest.fixture
@@ -26,19 +25,19 @@ def unfinished(finished):
     return finished
 
 
-def test_a_checkpoint_gives_the_model_that_the_run_writes(straight, capsys):
+def test_a_checkpoint_gives_the_model_that_the_run_writes(straight, logged):
     params, card, tokenizer = load_step(straight[0])
     expected, written, vocabulary = load_model(straight[0])
     assert_equal(params, expected)
     assert (card.step, card.weights, card.config) == (written.step, written.weights, written.config)
     assert tokenizer.sha256 == vocabulary.sha256
-    assert capsys.readouterr().err == f"padir: {straight[0]}: the checkpoint of step 6 is used\n"
+    assert logged() == f"{straight[0]}: the checkpoint of step 6 is used"
 
 
-def test_the_newest_checkpoint_of_an_unfinished_run_is_used(straight, unfinished, capsys):
+def test_the_newest_checkpoint_of_an_unfinished_run_is_used(straight, unfinished, logged):
     translator = Translator.load(unfinished)
     assert_equal(translator.params, load_model(straight[0])[0])
-    assert "the checkpoint of step 6 is used; the training run has not finished" in capsys.readouterr().err
+    assert "the checkpoint of step 6 is used; the training run has not finished" in logged()
     assert Translator.load(unfinished, step=4).card.step == 4
     assert translator.translate(["eins"], num_steps=1)
 
@@ -61,18 +60,19 @@ def test_steps_that_are_not_there(unfinished, tmp_path):
         Translator.load(unfinished)
     for step in (4, 6):
         (unfinished / "checkpoints" / str(step) / "model.json").unlink()
-    with pytest.raises(PadirError, match="does not describe its model, because an earlier version"):
+    with pytest.raises(PadirError, match="cannot read .*model.json"):
         Translator.load(unfinished)
     shutil.rmtree(unfinished / "checkpoints")
     with pytest.raises(PadirError, match="has no manifest.json"):
         Translator.load(unfinished)
 
 
-def test_checkpoints_up_to_a_step_are_averaged(straight, unfinished, tmp_path, capsys):
+def test_checkpoints_up_to_a_step_are_averaged(straight, unfinished, tmp_path, caplog):
+    caplog.set_level("INFO", "padir")
     card = average_run(unfinished, tmp_path / "four", kind="last", count=1, step=4)
     assert card.weights.steps == (4,)
     assert_equal(load_model(tmp_path / "four")[0], load_step(straight[0], 4)[0])
-    assert "checkpoints up to step 4 are used" in capsys.readouterr().err
+    assert "checkpoints up to step 4 are used" in caplog.text
     assert average_run(unfinished, tmp_path / "both", kind="last", count=2).weights.steps == (4, 6)
     assert (tmp_path / "both" / "config.gin").read_text() == "train.seed = 3\n"
 
@@ -106,7 +106,7 @@ def test_forged_shapes_are_refused_before_memory_is_taken(unfinished, tmp_path):
 
 def test_forged_chunks_are_refused_before_memory_is_taken(unfinished):
     forge(unfinished, chunks=[10**7, 10**7])
-    with pytest.raises(PadirError, match="chunks of .* must be at most its shape"):
+    with pytest.raises(PadirError, match="chunks of .* must not be larger than its shape"):
         load_step(unfinished)
 
 

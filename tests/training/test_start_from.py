@@ -6,7 +6,7 @@ import shutil
 import flax.traverse_util
 import numpy as np
 import pytest
-from support.small_corpus import GERMAN, number_lines, small_tokenizer
+from support.small_corpus import GERMAN, number_lines
 from support.tiny_model import TINY, random_model_dir, random_translator
 from support.training import assert_same_params, train_tiny
 
@@ -29,11 +29,6 @@ def flat(params):
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return small_tokenizer(tmp_path_factory.mktemp("vocabulary") / "vocab.model")
-
-
-@pytest.fixture(scope="module")
 def causal(tmp_path_factory):
     """An autoregressive teacher with one decoder layer more than `TINY`."""
     return random_model_dir(tmp_path_factory.mktemp("causal"), causal=True, decoder_layers=2)
@@ -50,14 +45,14 @@ def same(*arrays):
     return all(np.array_equal(arrays[0], other) for other in arrays[1:])
 
 
-def test_a_refining_student_takes_what_fits_of_a_causal_teacher(tokenizer, causal, capsys):
+def test_a_refining_student_takes_what_fits_of_a_causal_teacher(tokenizer, causal, logged):
     params, fresh = started(tokenizer, StartFrom(str(causal)))
     teacher = flat(load_model(causal)[0])
     new = {name for name in params if not same(params[name], teacher.get(name))}
     assert new == {name for name in params if "posit" in name or "abs_pos" in name or "length" in name} | {DECODER_BIAS}
     assert all(same(params[name], fresh[name]) for name in new)
     assert not same(fresh[ENCODER_BIAS], teacher[ENCODER_BIAS])  # which was taken
-    said = capsys.readouterr().err
+    said = logged()
     assert f"{len(params) - len(new)} of {len(params)} parameters start from {causal}" in said
     assert (
         f"not taken, as the distances of a causal decoder are not those of a bidirectional one: {DECODER_BIAS}" in said
@@ -72,23 +67,21 @@ def test_a_causal_student_takes_the_position_bias_of_a_causal_teacher(tokenizer,
     assert all(same(value, teacher[name]) for name, value in params.items())
 
 
-def test_parameters_of_another_shape_are_new(tokenizer, causal, capsys):
+def test_parameters_of_another_shape_are_new(tokenizer, causal, logged):
     params, fresh = started(tokenizer, StartFrom(str(causal)), mlp=48, heads=4, head_dim=4)
     kept = {name for name in params if same(params[name], fresh[name]) and not name.endswith("scale")}
     assert all(any(part in name for part in ("mlp", "attention", "bias", "length", "abs_pos")) for name in kept)
     assert not same(params["token_embedder/embedding"], fresh["token_embedder/embedding"])
-    said = capsys.readouterr().err
+    said = logged()
     assert "as its shape is (16, 48), in that model (16, 32): decoder/layers_{0}/mlp/wi/kernel" in said
     assert "as it has 4 heads of 4, in that model 2 of 8: decoder/layers_{0}/encoder_decoder_attention/" in said
 
 
-def test_an_mlp_of_other_activations_is_new(tokenizer, causal, capsys):
+def test_an_mlp_of_other_activations_is_new(tokenizer, causal, logged):
     params, fresh = started(tokenizer, StartFrom(str(causal)), mlp_activations=("gelu",))
     kernels = [name for name in params if name.startswith("encoder/") and name.endswith("kernel")]
     assert all(same(params[name], fresh[name]) == ("/mlp/" in name) for name in kernels)
-    assert (
-        "as its activations are ('gelu',), in that model ('relu',): decoder/layers_{0}/mlp" in capsys.readouterr().err
-    )
+    assert "as its activations are ('gelu',), in that model ('relu',): decoder/layers_{0}/mlp" in logged()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def test_one_part_alone(tokenizer, tmp_path, part, roots):
     assert changed == roots
 
 
-def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_path, capsys):
+def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_path, logged):
     """The same size and other pieces, of which the German words are in both."""
     lines = [line.upper() if i % 2 else line for i, line in enumerate(number_lines())]
     theirs = train_vocabulary(lines, tmp_path / "vocab.model", size=313, num_sentinels=88)
@@ -120,7 +113,7 @@ def test_embeddings_of_another_vocabulary_are_matched_by_text(tokenizer, tmp_pat
         for i, piece in enumerate(tokenizer.pieces):
             expected = old[theirs.pieces.index(piece)] if piece in shared else new[i]
             np.testing.assert_array_equal(ours[i], expected, err_msg=piece)
-    said = capsys.readouterr().err
+    said = logged()
     assert (
         f"token_embedder/embedding: {len(shared)} of {len(tokenizer.pieces)} pieces, those that both models have"
         in said
@@ -144,7 +137,7 @@ class TestRefused:
 
 
 @pytest.mark.slow
-def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, tmp_path, capsys):
+def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, tmp_path, logged):
     """With next to no learning rate, the run writes what it started from; when it is resumed, that model is gone."""
     still = Adam(Cosine(peak=1e-30))
     start = random_model_dir(tmp_path / "random")
@@ -152,11 +145,11 @@ def test_the_same_model_is_taken_whole_and_a_resumed_run_does_not_read_it(data, 
     settings = STEPS | {"optimizer": still, "model": changed, "num_steps": 1, "start_from": str(start)}
     train_tiny(data, tmp_path / "run", **settings)
     assert_same_params(tmp_path / "run", start)
-    assert "parameters start from" in capsys.readouterr().err
+    assert "parameters start from" in logged()
     first = shutil.move(start, tmp_path / "moved")
     train_tiny(data, tmp_path / "run", **settings | {"num_steps": 2})
     assert_same_params(tmp_path / "run", first)
-    assert "start from" not in capsys.readouterr().err
+    assert "start from" not in logged()
 
 
 class TestFreeze:

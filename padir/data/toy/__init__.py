@@ -1,15 +1,15 @@
 """The corpus `toy_de_en`: German-English sentences from a grammar, which gives all right translations of each sentence.
 
-So a wrong translation can be told from a mixture of two right ones; see `references` and `judge`. The German sentence
-determines the meaning; English sometimes has several wordings, of which the corpus draws one as a whole:
+So `judge` can distinguish a wrong translation from a mixture of two right translations. The German sentence determines
+the meaning; English sometimes has several wordings, and the corpus draws one wording for the whole sentence:
 
     variety      a flat in autumn, on 3 May        | an apartment in the fall, on May 3     70 | 30
     place        Today he works; Because ..., ...  | He works today; ... because ...        60 | 40
     dative       gives the child the book          | gives the book to the child            50 | 50
 
 The spelling of a sentence determines its split, so that no two splits share a German sentence, whatever their seeds.
-Every tenth pair of a verb and an object noun is kept out of the training split; half of the validation and test
-sentences (every other one) hold such an unseen pair, of a verb and a noun that are each well known.
+Every tenth pair of a verb and an object noun is kept out of the training split. Every other validation and test
+sentence has such an unseen pair; its verb and its noun are each frequent in training.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ToyDeEn:
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
 
     def __post_init__(self):
-        checks.at_least(1, num_train=self.num_train, num_validation=self.num_validation, num_test=self.num_test)
+        checks.counts(1, num_train=self.num_train, num_validation=self.num_validation, num_test=self.num_test)
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """The (German, English) pairs of a split, the same in every process and version of Python.
@@ -123,13 +123,13 @@ def judge(source: str, output: str) -> str:
     """Judges a translation: "right", "mixed" (of parts of several right translations) or "wrong".
 
     right: the translation is one of `references(source)`.
-    mixed: the translation is not right, but has as many words as a right translation, and each of its words stands in
-      some right translation at the same place, counted from the first word or from the last.
+    mixed: the translation is not right, but has as many words as a right translation. Each of its words stands at the
+      same place in some right translation, counted from the first word or from the last.
     wrong: anything else.
 
     Words are separated by spaces. If each word of a translation is drawn independently from the words that right
-    translations have in its place, the translation is "right" or "mixed", never "wrong". Where only one translation is
-    right, nothing is mixed.
+    translations have in its place, the translation is never "wrong". If only one translation is right, no translation
+    is "mixed".
 
     >>> judge("Er gibt dem Kind den Ball.", "He gives the child to ball.")
     'mixed'

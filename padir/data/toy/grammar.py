@@ -1,7 +1,7 @@
 """The meaning of a sentence of `toy_de_en`, and its German and English wordings.
 
 A `Sentence` is one or two clauses; a `Clause` is a verb with its arguments and adverbs. German has exactly one wording
-for each; English has one for each `Mode`, and a mode holds for the whole sentence.
+for each sentence. English has one wording for each `Mode`, and a mode holds for the whole sentence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a German sentence of `toy_de_en` back to what it means.
+"""Parses a German sentence of `toy_de_en` into its meanings.
 
 Analysis by synthesis: the words suggest readings of the verb and of each noun phrase; a reading counts only if the
 grammar generates exactly the given sentence from it. So a parse can be missing but never wrong.

@@ -9,7 +9,7 @@ from padir.data.toy.nouns import NUMBERS, variety
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Phrase:
-    """A phrase that is never inflected. `slot` is its part in the clause, `times` what it may be said about.
+    """A phrase that is never inflected. `slot` is its part in the clause, `times` the times that it fits.
 
     Slots: time, frequency, manner, place, home (where one lives), goal (where one goes).
     Times, of slot time alone: habit, past, future.

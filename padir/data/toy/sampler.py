@@ -100,7 +100,7 @@ def _noun_phrase(rng: random.Random, kinds: frozenset[str], adjective_share: flo
 
 
 def _argument(rng: random.Random, kinds: frozenset[str], case: str, subject: NounPhrase | Pronoun):
-    """An object that is not the subject itself; a pronoun where persons are meant, sometimes."""
+    """An object that is not the subject itself; for persons, sometimes a pronoun."""
     if "person" in kinds and rng.random() < 0.15:
         pronoun = _pick(rng, PRONOUNS)
         if pronoun.german(case) and pronoun.person != subject.person:
@@ -121,7 +121,7 @@ def _tense(rng: random.Random, about: str, verb: Verb, subject: NounPhrase | Pro
 
 
 def _deniable(phrase: NounPhrase | Pronoun | None) -> bool:
-    """True if `nicht` and `not` deny the same thing: not with `ein`, `viele`, `jeder` in the clause."""
+    """True if `nicht` and `not` mean the same: False for clauses with `ein`, `viele` or `jeder`."""
     return not isinstance(phrase, NounPhrase) or phrase.determiner in _SPECIFIC or phrase.noun.name
 
 
@@ -170,7 +170,7 @@ def _clause(rng: random.Random, about: str, time_share: float, first_share: floa
 
 
 def _complement(rng: random.Random) -> Sentence:
-    """Der Lehrer sagt, dass das Kind schläft."""
+    """A subordinate clause with its conjunction, such as: dass das Kind schläft."""
     verb = _pick(rng, _COMPLEMENT_VERBS)
     person = frozenset({"person"})
     subject = _pick(rng, PRONOUNS) if rng.random() < 0.2 else _noun_phrase(rng, person, 0.2)
@@ -192,7 +192,7 @@ def _joined(rng: random.Random, conjunction: Conjunction) -> Sentence:
 
 
 def sample(rng: random.Random) -> Sentence:
-    """One meaning; its German has MIN_WORDS to MAX_WORDS words."""
+    """Draws one meaning, whose German sentence has MIN_WORDS to MAX_WORDS words."""
     while True:
         draw = rng.random()
         if draw < 0.62:

@@ -1,6 +1,6 @@
 """T5X: reads and writes T5X checkpoints without T5X; `adapter` runs padir's models under T5X.
 
-`import_model` makes a model directory from a T5X checkpoint, `export_checkpoint` does the reverse, and `take` starts a
+`import_model` makes a model directory from a T5X checkpoint; `export_checkpoint` does the reverse. `take` starts a
 model from the parameters of a T5 that fit.
 """
 

@@ -1,7 +1,7 @@
 """Exchange of models with T5X: T5X checkpoint to model directory (in whole or in part), and model directory to T5X.
 
-padir's parameters have T5X's names and shapes, so that nothing is converted. A T5X run with padir's adapter has a
-description beside its checkpoints: `padir.json` (the model card) and `vocab.model`.
+padir's parameters have T5X's names and shapes, so nothing is converted. A T5X run with padir's adapter has a
+description of the model beside its checkpoints: `padir.json` (the model card) and `vocab.model`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from etils import epath
 
 from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import T5XCheckpoint, find, read, write
-from padir.models.card import ModelCard, Weights
-from padir.models.directory import load_model, save_model
+from padir.models.directory import ModelCard, Weights, load_model, save_model
 from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
-from padir.storage.files import write_json
+from padir.storage.files import parsed_json, write_json
 from padir.text.tokenizer import Tokenizer
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
@@ -71,11 +70,11 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
     """Replaces a model's parameters by those of a checkpoint where names and shapes agree.
 
     T5X adds up to 128 rows to an embedding table for sharding; the first rows are taken. The position bias of a causal
-    decoder is not taken for a bidirectional one, or the other way round, although the shapes agree.
+    decoder is not taken for a bidirectional decoder or vice versa, although the shapes agree.
 
     Args:
       fresh: all parameters of the model, by name.
-      found: the checkpoint's parameters, by name; those that cannot agree may be shapes alone.
+      found: the checkpoint's parameters, by name; parameters that cannot agree may be shapes instead of arrays.
       causal: True if the model's decoder is causal.
 
     Raises:
@@ -167,8 +166,8 @@ def _read_card(folder: Path) -> ModelCard | None:
     if not (folder / CARD).is_file():
         return None
     try:
-        return ModelCard.from_json(json.loads((folder / CARD).read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:
+        return ModelCard.from_json(parsed_json((folder / CARD).read_bytes()))
+    except ValueError as error:
         raise PadirError(f"{folder / CARD} is damaged: {error}") from None
 
 
@@ -190,7 +189,7 @@ def import_model(
       output: the directory to write.
       card: the model's card; its step becomes the checkpoint's, unless `partial`.
       tokenizer: the model's tokenizer.
-      partial: take the parameters that match (`take`) and initialise the others; else all must match.
+      partial: take the parameters that match (`take`) and initialise the others; if False, all must match.
       seed: seed of the initialised parameters.
       dtype: dtype of the weights in the file, "float32" or "bfloat16".
 
@@ -228,7 +227,7 @@ def import_model(
 
 
 def _check_rejecter(checkpoint: T5XCheckpoint, card: ModelCard) -> None:
-    """Refuses a rejecter head of the published implementation as one that judges the tokens shown."""
+    """Refuses a rejecter head of the published implementation if the card says that it judges the shown tokens."""
     head = any(name.startswith("rejecter/") for name in checkpoint.params)
     if head and card.config.rejecter and card.config.rejecter_judges == "token":
         if not (checkpoint.path.absolute().parent / CARD).is_file():  # no run with padir's adapter
@@ -256,7 +255,8 @@ def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -
       The checkpoint's folder.
 
     Raises:
-      PadirError: the model cannot be read, the checkpoint exists already, or the folder has those of another model.
+      PadirError: the model cannot be read, the checkpoint exists already, or the folder has another model's
+        checkpoints.
     """
     params, card, tokenizer = load_model(model)
     _check_alike(Path(output), card, tokenizer)

@@ -1,9 +1,27 @@
-"""Strategies in which the model's confidence decides how many positions a step writes, or in which order."""
+"""Strategies in which the model's confidence decides how many positions a step writes, or in which order.
+
+The guarantee of `Frechet`. Let positions 1 .. k have the argmax tokens a_i with probabilities 1 - e_i under the model.
+Suppose that these are the marginals of some joint distribution P of the k tokens, about which nothing else is known.
+
+- A draw of P differs from a = (a_1, .., a_k) only if some position differs, so P(a) >= 1 - sum_i e_i, the lower bound
+  of Frechet. It is reached if at most one position differs at a time.
+- Any other choice x has some x_i != a_i, so P(x) <= P(X_i != a_i) = e_i <= max_i e_i.
+
+So the tokens that are most likely one by one are the most likely ones together if
+
+    sum_i e_i + max_i e_i < 1.
+
+No weaker condition on the e_i is enough, because one joint distribution reaches both bounds: with probability e_i,
+position i alone has another token, and always the same one. If the largest e of the k positions replaces each e_i, the
+condition becomes (k + 1) max_i e_i < 1. If the positions are in order of confidence, both left sides grow with k, so
+there is a largest k.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,68 +29,68 @@ from jaxtyping import Array, Bool, Float, Int
 
 from padir import checks
 from padir.errors import PadirError
-from padir.refinement.canvas import Canvas, end_without, write
+from padir.refinement.canvas import Canvas, renoise, write
+from padir.refinement.protocols import Proposal
 from padir.refinement.scores import Output
-from padir.refinement.segments import count_in_segment, precedes, worst
-from padir.refinement.strategies.schedules import check_schedule, still_hidden
+from padir.refinement.segments import count_in_segment, precedes, random_pieces, worst
+from padir.refinement.stop import Agreed, NothingOpen, Repetition
+from padir.refinement.strategies.sampling import sample_tokens
+from padir.refinement.strategies.schedules import Schedule, still_hidden
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class Threshold:
     """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
-    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden, so
-    that easy sentences take fewer passes. The memory is hidden_BL, the positions that are not yet written.
+    A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden. So
+    easy sentences take fewer passes.
 
     Attributes:
       tau: probability that a token must exceed, in [0, 1]; 0 is one-shot decoding, 1 writes one position a step. A
         model trained with label smoothing of 0.1 learns to give at most 0.9: take a lower tau.
-      final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last. None
-        means tau at every step.
-      schedule: a name or shares (`padir.refinement.strategies.schedules.still_hidden`); the most confident positions
-        are written, even below the threshold, until no more are hidden than the schedule says, so that fewer are left
-        for the last step. None writes only one position below the threshold.
+      final_tau: in [0, tau]; the threshold falls linearly from tau at the first step to final_tau at the last step.
+        None means tau at every step.
+      schedule: a name or shares (`padir.refinement.strategies.schedules.still_hidden`). A step then also writes the
+        most confident positions below the threshold, until at most as many are hidden as the schedule says. With None,
+        a step writes at most one position below the threshold.
     """
 
-    tau: float = 0.9
+    tau: checks.Share = 0.9
     final_tau: float | None = None
-    schedule: str | tuple[float, ...] | None = None
+    schedule: Schedule | None = None
+    stop = NothingOpen()
 
     def __post_init__(self):
-        if self.schedule is not None:
-            check_schedule(**checks.fields_of(self, "schedule"))
-        checks.within(0, 1, **checks.fields_of(self, "tau"))
         if self.final_tau is not None:
-            checks.within(0, self.tau, "it must not exceed tau", **checks.fields_of(self, "final_tau"))
+            checks.within(0, self.tau, "it must not exceed tau", **{"Threshold.final_tau": self.final_tau})
 
-    def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
-        del key_B
-        return canvas.free_BL
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         del key_B
-        token_BL, score_BL = output.best()
+        score_BL = output.best()[1]
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
         least: Any = 1
         if self.schedule is not None:
             free_BL, hidden_BL = (
-                count_in_segment(where_BL, canvas.segment_BL) for where_BL in (canvas.free_BL, memory)
+                count_in_segment(where_BL, canvas.segment_BL) for where_BL in (canvas.free_BL, canvas.hidden_BL)
             )
             least = jnp.maximum(1, hidden_BL - still_hidden(self.schedule, free_BL, step + 1, num_steps))
-        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, memory, canvas.segment_BL, least)
-        return commit(canvas, memory, confident_BL | (step == num_steps - 1), token_BL, score_BL)
+        confident_BL = (jnp.exp(score_BL) > tau) | worst(-score_BL, canvas.hidden_BL, canvas.segment_BL, least)
+        return commit(canvas, output, confident_BL, memory)
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class EntropyBound:
     """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
     A step takes the hidden positions of a sentence in order of entropy, lowest first. It writes as many as it can while
     the sum of their entropies, without the largest of them, is at most gamma. This sum bounds the mutual information
     that is lost because the positions are written independently. One position is always written, and the last step
-    writes all hidden positions. A sentence ends when no position is hidden. The memory is hidden_BL, the positions that
-    are not yet written.
+    writes all hidden positions. A sentence ends when no position is hidden.
 
     Attributes:
       gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
@@ -80,19 +98,18 @@ class EntropyBound:
         larger gamma for such a model (docs/findings.md).
     """
 
-    gamma: float = 0.5
+    gamma: Annotated[float, partial(checks.at_least, 0)] = 0.5
+    stop = NothingOpen()
 
-    def __post_init__(self):
-        checks.at_least(0, **checks.fields_of(self, "gamma"))
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
 
-    def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
-        del key_B
-        return canvas.free_BL
-
-    def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps):
-        del key_B
-        bounded_BL = within_entropy(entropies(output.logits_BLV), memory, canvas.segment_BL, self.gamma)
-        return commit(canvas, memory, bounded_BL | (step == num_steps - 1), *output.best())
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        del key_B, step, num_steps
+        entropy_BL = entropies(output.logits_BLV)
+        bounded_BL = within_entropy(entropy_BL, canvas.hidden_BL, canvas.segment_BL, self.gamma)
+        return commit(canvas, output, bounded_BL, memory)
 
 
 def entropies(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -117,14 +134,11 @@ def within_entropy(
     return among_BL & (jnp.where(before_BLL, entropy_BL[:, None, :], 0.0).sum(-1) <= gamma)
 
 
-def commit(canvas: Canvas, hidden_BL, where_BL, token_BL, score_BL) -> tuple[Canvas, Bool[Array, "B L"]]:
-    """Writes the hidden positions among `where_BL`; returns the canvas and the positions that are still hidden.
-
-    A sentence is finished if none of its positions is hidden any more.
-    """
-    written = write(canvas, hidden_BL & where_BL, token_BL, score_BL)
-    hidden_BL = hidden_BL & ~where_BL
-    return end_without(written, hidden_BL), hidden_BL
+def commit(canvas: Canvas, output: Output, where_BL: Bool[Array, "B L"], memory: Any) -> Proposal:
+    """Proposes to write the argmax at the hidden positions of `where_BL`, and at all hidden ones if no pass follows."""
+    hidden_BL = canvas.hidden_BL
+    some, every = (write(canvas, hidden_BL & each, *output.best()) for each in (where_BL, True))
+    return Proposal(some, every, memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,14 +147,15 @@ class EasyFirst:
 
     The first pass predicts every position from the source alone, and its confidences fix an order. Every later pass
     predicts all positions at once, each from the current tokens of the positions before it in that order. So after k
-    passes the k easiest tokens equal those of greedy decoding in that order. A sentence ends when a pass changes none
-    of its tokens. The memory is the confidence of each position at step 0.
+    passes the k easiest tokens equal the result of greedy decoding in that order. A sentence ends when a pass changes
+    none of its tokens. The memory is the confidence of each position at step 0.
 
     Raises:
       PadirError (in `init`): the canvas has no visible_BLL, as the model is not decontextualised.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"decontextualised"})
+    stop = Repetition()
 
     def init(self, key_B, canvas: Canvas) -> Float[Array, "B L"]:
         del key_B
@@ -151,7 +166,7 @@ class EasyFirst:
             )
         return jnp.zeros_like(canvas.score_BL)
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: Float[Array, "B L"], *, step, num_steps):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: Float[Array, "B L"], *, step, num_steps) -> Proposal:
         del key_B, num_steps
         written = write(canvas, canvas.free_BL, *output.best())
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
@@ -159,6 +174,85 @@ class EasyFirst:
         assert canvas.visible_BLL is not None  # init refuses others
         # EOS has no place in the order, so the positions that see EOS stay the same.
         visible_BLL = jnp.where(canvas.free_BL[:, None, :], easier_BLL, canvas.visible_BLL)
-        changed_BL = (written.tokens_BL != canvas.tokens_BL) | (step == 0)
-        after = dataclasses.replace(written, visible_BLL=visible_BLL)
-        return end_without(after, changed_BL), confidence_BL
+        return Proposal(dataclasses.replace(written, visible_BLL=visible_BLL), written, confidence_BL)
+
+
+@checks.settings
+class Frechet:
+    """Writes the most confident hidden positions, as many as a bound on the sum of their doubts allows.
+
+    A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
+    positions, with the largest doubt counted twice, must be below the bound. With the bound 1, the tokens of a step are
+    also the most likely combination, even if the positions depend on each other. This module's docstring derives the
+    rule. A sentence's most confident position is always written, and the last step writes all hidden positions. A
+    sentence ends when no position is hidden. arXiv 2606.02955 proposes this rule for diffusion language models (its
+    project page states it).
+
+    Attributes:
+      bound: above 0; a larger bound writes more positions in a step and guarantees nothing.
+    """
+
+    bound: checks.Positive = 1.0
+    stop = NothingOpen()
+
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        del key_B, step, num_steps
+        score_BL = output.best()[1]
+        before_BLL = precedes(-score_BL, canvas.hidden_BL, canvas.segment_BL)
+        within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
+        return commit(canvas, output, within_BL | ~before_BLL.any(-1), memory)
+
+    def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
+        """The sum of the doubts of a position and all more confident ones, the position's own counting twice."""
+        return jnp.where(before_BLL, doubt_BL[:, None, :], 0.0).sum(-1) + 2 * doubt_BL
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor(Frechet):
+    """Writes the k most confident hidden positions, with k + 1 times their largest doubt below a bound.
+
+    This is `Frechet` with the largest doubt in place of every doubt, so it never writes more positions in a step. It is
+    the rule of Fast-dLLM (arXiv 2505.22618), as the project page of arXiv 2606.02955 quotes it.
+    """
+
+    def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
+        """k + 1 times a position's doubt, if it is the k-th most confident one."""
+        return (before_BLL.sum(-1) + 2) * doubt_BL
+
+
+@checks.settings
+class Renoise:
+    """Accepts the tokens of lowest entropy within a bound, and gives all other positions fresh random pieces.
+
+    Each step judges all free positions, also the positions that an earlier step accepted. So it can take back a token
+    that later tokens contradict. `EntropyBound` has the same bound, but keeps every token. Where the noise is a mask, a
+    position is hidden again instead. A sentence ends when the decoder saw no noise and its argmax equals the tokens
+    that it saw. The last step writes the argmax everywhere. The documentation of `EntropyBoundScheduler` in the library
+    diffusers describes this acceptance for DiffusionGemma, with tokens drawn at a falling temperature.
+
+    Attributes:
+      gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0.
+        With a bound near 0 every step accepts only one position, always the same. A model trained with label smoothing
+        needs a larger bound (see `EntropyBound`).
+      temperature: temperature of the draws of the accepted tokens; 0 for the argmax.
+    """
+
+    gamma: checks.Positive = 0.5
+    temperature: checks.NotNegative = 0.0
+    stop = Agreed()
+
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        del step, num_steps
+        free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
+        accepted_BL = within_entropy(entropies(output.logits_BLV), free_BL, segment_BL, self.gamma)
+        drawn = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        noisy = renoise(write(canvas, accepted_BL, *drawn), ~accepted_BL, random_pieces(key_B, segment_BL, canvas.ids))
+        return Proposal(noisy, write(canvas, free_BL, *output.best()), memory)

@@ -1,14 +1,15 @@
 """Sampling strategies, which are Markov chains over the canvas with one decoder pass per step.
 
 Each token is drawn from the model's distribution at a temperature, with a random key for its position, and scored by
-its log-probability at temperature 1. Temperature 0 gives the argmax.
+its log-probability at temperature 1. Temperature 0 gives the argmax. The last two strategies, for masked canvases, hide
+written positions again: at random, or when others look better.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 import flax.struct
 import jax
@@ -16,10 +17,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
-from padir.refinement.canvas import Canvas, end, hide, write
-from padir.refinement.draws import choose, position_keys, uniform_draws
+from padir.refinement.canvas import Canvas, hide, write
+from padir.refinement.protocols import Proposal, Stop
 from padir.refinement.scores import Output, best_tokens, token_scores
-from padir.refinement.segments import count_in_segment, same_segment, share_of, worst
+from padir.refinement.segments import (
+    PLACE,
+    choose,
+    count_in_segment,
+    position_keys,
+    same_segment,
+    share_of,
+    uniform_draws,
+    worst,
+)
+from padir.refinement.stop import Agreed, Never, NothingOpen, Repetition
+from padir.refinement.strategies.schedules import Schedule, still_hidden
 
 # The key of a step is folded with one of these numbers, so that the choices of positions and tokens are independent.
 _TOKEN, _WHERE = range(2)
@@ -42,7 +54,7 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
     return worst(jnp.zeros(where_BL.shape), where_BL, segment_BL, 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class SundaeSampling:
     """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
@@ -54,93 +66,88 @@ class SundaeSampling:
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
       temperature: temperature of the draws, at least 0.
-      order: the choice of positions to draw again: "random", or "uncertain" for those whose tokens had the lowest
-        log-probability when they were written.
+      order: the choice of positions to draw again: "random", or "uncertain" for the positions whose tokens had the
+        lowest log-probability when they were written.
       argmax_last: write the argmax everywhere at the last step, so that the decoder has seen every drawn token.
     """
 
-    share: float = 0.3
-    temperature: float = 0.4
-    order: str = "random"
+    share: checks.ShareAbove0 = 0.3
+    temperature: checks.NotNegative = 0.4
+    order: Annotated[str, partial(checks.one_of, ("random", "uncertain"))] = "random"
     argmax_last: bool = True
 
-    def __post_init__(self):
-        checks.one_of(("random", "uncertain"), **checks.fields_of(self, "order"))
-        checks.above(0, **checks.fields_of(self, "share"))
-        checks.within(0, 1, **checks.fields_of(self, "share"))
-        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
+    @property
+    def redrawn(self) -> float:
+        """The share of the positions that hold noise for the decoder, because a pass draws them again."""
+        return self.share
+
+    @property
+    def stop(self) -> Stop:
+        return Agreed(of_written=False) if self.temperature == 0 else Never()
 
     def init(self, key_B, canvas: Canvas) -> tuple[()]:
         del key_B, canvas
         return ()
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        del num_steps
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         order_BL = canvas.score_BL
         if self.order == "random":
             order_BL = uniform_draws(position_keys(key_B, segment_BL, _WHERE))
         chosen_BL = worst(order_BL, free_BL, segment_BL, share_of(self.share, free_BL, segment_BL)) | (step == 0)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
-        token_BL, score_BL = output.best()
-        settled_BL = free_BL & (self.argmax_last & (step == num_steps - 1))
-        if self.temperature == 0:
-            agreed_BL = count_in_segment(free_BL & (token_BL != canvas.tokens_BL), segment_BL) == 0
-            written, settled_BL = end(written, agreed_BL), settled_BL | agreed_BL
-        return write(written, settled_BL, token_BL, score_BL), memory
+        last = write(written, free_BL, *output.best()) if self.argmax_last else written
+        return Proposal(written, last, memory)
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class BlockGibbs:
     """k-Gibbs (the paper's Definition 10): hides k positions of a sentence, then draws them one after the other.
 
-    The first step writes every position. From then on a block of positions is hidden and written from left to right,
-    one position per pass, each draw given the earlier draws. If the model's conditionals belong to one joint
-    distribution, the block is thus drawn from its joint distribution given all other positions. Then the next block is
-    chosen. If the last step comes within a block, the hidden positions of the block get the argmax of the last pass. No
-    row is done early. The memory is (hidden positions of the block, all positions of the block).
+    The first step writes every position. Then a block of positions is hidden and written from left to right, one
+    position per pass, each draw given the earlier draws. If the model's conditionals belong to one joint distribution,
+    the block is drawn from its joint distribution given all other positions. Then the next block is chosen. If the last
+    step comes within a block, the hidden positions of the block get the argmax of the last pass. No row is done early.
+    The memory is the positions of the block.
 
     Attributes:
       block: k, number of positions in a block; a shorter sentence is one block.
-      order: the choice of a block's positions: "random", or "margin", which chooses, outside the previous block, the
-        positions whose two likeliest tokens differ least in probability. This difference depends on the tokens, so that
-        "margin" changes the stationary distribution of the chain.
+      order: the choice of a block's positions: "random" or "margin". "margin" chooses the positions whose two likeliest
+        tokens differ least in probability, outside the previous block. It changes the stationary distribution of the
+        chain, because this difference depends on the tokens.
       temperature: temperature of the draws, at least 0.
       parallel: draw all positions of a block in one pass, independently of each other, which is an approximation.
     """
 
-    block: int = 2
-    order: str = "random"
-    temperature: float = 1.0
+    block: checks.Count = 2
+    order: Annotated[str, partial(checks.one_of, ("random", "margin"))] = "random"
+    temperature: checks.NotNegative = 1.0
     parallel: bool = False
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
+    stop = Never()
 
-    def __post_init__(self):
-        checks.at_least(1, **checks.fields_of(self, "block"))
-        checks.one_of(("random", "margin"), **checks.fields_of(self, "order"))
-        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
-
-    def init(self, key_B, canvas: Canvas) -> tuple[Bool[Array, "B L"], Bool[Array, "B L"]]:
+    def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
         del key_B
-        return canvas.free_BL, canvas.free_BL
+        return canvas.free_BL
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps):
-        (hidden_BL, block_BL), free_BL = memory, canvas.free_BL
-        segment_BL, last = canvas.segment_BL, jnp.equal(step, num_steps - 1)
+    def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps) -> Proposal:
+        del num_steps
+        hidden_BL, free_BL, segment_BL = canvas.hidden_BL, canvas.free_BL, canvas.segment_BL
         at_once = (step == 0) | self.parallel
         chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
         written = write(canvas, chosen_BL, *sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature))
         left_BL = hidden_BL & ~chosen_BL
         if self.order == "margin":
             # The previous block's positions are left out: at temperature 0 the same block would be chosen forever.
-            others_BL = free_BL & ~block_BL
+            others_BL = free_BL & ~memory
             among_BL = jnp.where(count_in_segment(others_BL, segment_BL) == 0, free_BL, others_BL)
             next_BL = worst(margins(output.logits_BLV), among_BL, segment_BL, self.block)
         else:
             next_BL = choose(key_B, free_BL, segment_BL, self.block, _WHERE)
         whole_BL = count_in_segment(left_BL, segment_BL) == 0
-        hidden_BL = jnp.where(whole_BL, next_BL, left_BL) & ~last
-        written = write(written, left_BL & last, *output.best())
-        return hide(written, hidden_BL), (hidden_BL, jnp.where(whole_BL, next_BL, block_BL))
+        shown = hide(written, jnp.where(whole_BL, next_BL, left_BL))
+        return Proposal(shown, write(written, left_BL, *output.best()), jnp.where(whole_BL, next_BL, memory))
 
 
 def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
@@ -164,7 +171,6 @@ class Sweep:
       tokens_BL, score_BL: the current state, which changes at the end of a sweep.
       drawn_tokens_BL, drawn_score_BL: the next state at the positions that this sweep has drawn.
       pending_BL: positions that this sweep has still to draw; the leftmost of each segment is hidden.
-      ended_BL: positions of segments whose state will not change any more (at temperature 0).
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -172,10 +178,9 @@ class Sweep:
     drawn_tokens_BL: Int[Array, "B L"]
     drawn_score_BL: Float[Array, "B L"]
     pending_BL: Bool[Array, "B L"]
-    ended_BL: Bool[Array, "B L"]
 
 
-@dataclasses.dataclass(frozen=True)
+@checks.settings
 class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
@@ -189,18 +194,20 @@ class IndependentParallel:
       temperature: temperature of the draws, at least 0.
     """
 
-    temperature: float = 1.0
+    temperature: checks.NotNegative = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"mask"})
 
-    def __post_init__(self):
-        checks.below(0, math.inf, **checks.fields_of(self, "temperature"))
+    @property
+    def stop(self) -> Stop:
+        return Repetition(sweep=True) if self.temperature == 0 else Never()
 
     def init(self, key_B, canvas: Canvas) -> Sweep:
         del key_B
-        tokens_BL, score_BL, nowhere_BL = canvas.tokens_BL, canvas.score_BL, jnp.zeros_like(canvas.free_BL)
-        return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.free_BL, nowhere_BL)
+        tokens_BL, score_BL = canvas.tokens_BL, canvas.score_BL
+        return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.free_BL)
 
-    def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps):
+    def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps) -> Proposal:
+        del num_steps
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
         now_BL = free_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
@@ -211,18 +218,95 @@ class IndependentParallel:
         pending_BL = memory.pending_BL & ~now_BL
         whole_BL = count_in_segment(pending_BL, segment_BL) == 0
         state = dataclasses.replace(canvas, tokens_BL=memory.tokens_BL, score_BL=memory.score_BL)
-        state = write(state, whole_BL & ~memory.ended_BL, drawn_tokens_BL, drawn_score_BL)
-        ended_BL = memory.ended_BL
-        if self.temperature == 0:
-            changed_BL = count_in_segment(state.tokens_BL != memory.tokens_BL, segment_BL) > 0
-            ended_BL = ended_BL | (whole_BL & ~changed_BL & (step > 0))
+        state = write(state, whole_BL, drawn_tokens_BL, drawn_score_BL)
         pending_BL = jnp.where(whole_BL, free_BL, pending_BL)
         if canvas.visible_BLL is None:
-            shown = hide(state, _leftmost(pending_BL, segment_BL) & ~ended_BL & (step < num_steps - 1))
+            shown = hide(state, _leftmost(pending_BL, segment_BL))
         else:
             # The positions that see EOS stay the same, because training does not change them either.
             others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
             visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
-            shown = dataclasses.replace(state, visible_BLL=visible_BLL)
-        sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL, ended_BL)
-        return end(shown, ended_BL), sweep
+            shown = state = dataclasses.replace(state, visible_BLL=visible_BLL)
+        sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL)
+        return Proposal(shown, state, sweep)
+
+
+@checks.settings
+class Remdm:
+    """Writes hidden positions at random, and hides each written position again with a stated probability.
+
+    After t of T passes each position is written with probability a = t / T. The next pass must raise this probability
+    to b = (t + 1) / T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a hidden
+    position with probability (b - (1 - s) a) / (1 - a). So afterwards a position is written with probability
+
+        a (1 - s) + (1 - a) (b - (1 - s) a) / (1 - a) = b
+
+    for every sigma, and the model sees as many masks as without remasking. (1 - b) / a is the largest s for which the
+    second probability is at most 1. The last pass writes all hidden positions. Without remasking a sentence ends when
+    no position is hidden. This is the capped schedule of ReMDM, as its authors' page https://remdm.github.io describes
+    it (the paper is arXiv 2503.00307).
+
+    Attributes:
+      sigma: largest probability of hiding a written position, in [0, 1]; 0 never hides one.
+      temperature: temperature of the draws, at least 0; 0 for the argmax.
+    """
+
+    sigma: checks.Share = 0.1
+    temperature: checks.NotNegative = 1.0
+
+    @property
+    def stop(self) -> Stop:
+        return NothingOpen() if self.sigma == 0 else Never()
+
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        hidden_BL = canvas.hidden_BL
+        before, after = step / num_steps, (step + 1) / num_steps
+        sigma = jnp.minimum(self.sigma, (1 - after) / jnp.maximum(before, 1e-9))
+        shown = (after - (1 - sigma) * before) / (1 - before)
+        draw_BL = uniform_draws(position_keys(key_B, canvas.segment_BL, PLACE))
+        drawn = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
+        again_BL = canvas.free_BL & ~hidden_BL & (draw_BL < sigma)
+        after = hide(write(canvas, hidden_BL & (draw_BL < shown), *drawn), again_BL)
+        return Proposal(after, write(canvas, hidden_BL, *drawn), memory)
+
+
+@checks.settings
+class PathPlanning:
+    """Lets written and hidden positions compete for a place in the canvas, by their log-probabilities in each pass.
+
+    A pass draws a token for every hidden position. The score of a hidden position is the log-probability of this token.
+    The score of a written position is eta times the log-probability that the pass gives to its token. The positions of
+    lowest score are hidden, as many as the schedule says. Of the other positions, hidden ones get the drawn token and
+    written ones keep their token. `MaskPredict` instead compares log-probabilities from the passes that wrote the
+    tokens. So it keeps a token that was certain at first, even if later tokens contradict it. A sentence ends when no
+    position is hidden. The idea is from P2 (arXiv 2502.03540, abstract, "self-planning"): a planner chooses among
+    written and hidden positions before the decoder's tokens are used.
+
+    Attributes:
+      eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
+      temperature: temperature of the draws, at least 0; 0 for the argmax.
+      schedule: the number of hidden positions, a name or shares (`padir.refinement.strategies.schedules.still_hidden`).
+    """
+
+    eta: checks.NotNegative = 1.0
+    temperature: checks.NotNegative = 0.0
+    schedule: Schedule = "linear"
+    stop = NothingOpen()
+
+    def init(self, key_B, canvas: Canvas) -> tuple[()]:
+        del key_B, canvas
+        return ()
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
+        free_BL, segment_BL, was_hidden_BL = canvas.free_BL, canvas.segment_BL, canvas.hidden_BL
+        token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
+        # A written token may by now have the probability 0, and 0 times -inf is no number.
+        kept_BL = self.eta * jnp.maximum(token_scores(output.logits_BLV, canvas.tokens_BL), jnp.finfo(jnp.float32).min)
+        count_BL = still_hidden(self.schedule, count_in_segment(free_BL, segment_BL), step + 1, num_steps)
+        hidden_BL = worst(jnp.where(was_hidden_BL, score_BL, kept_BL), free_BL, segment_BL, count_BL)
+        after = hide(write(canvas, was_hidden_BL & ~hidden_BL, token_BL, score_BL), hidden_BL)
+        return Proposal(after, write(canvas, was_hidden_BL, token_BL, score_BL), memory)

@@ -2,8 +2,8 @@
 
 The criterion for an optimum. Let all positions be written in a random order, and let h(k) be the mean entropy of a
 hidden position given k written ones; h falls. A pass that writes s positions together when c are written draws each
-from its own conditional, s h(c) in sum, while writing them one after the other would use h(c) + h(c + 1) + ... +
-h(c + s - 1). The difference is the pass's expected loss, a Kullback-Leibler divergence in nats. The sum over all
+from its own conditional. Their entropies sum to s h(c). Writing them one after the other would give h(c) + h(c + 1) +
+... + h(c + s - 1). The difference is the pass's expected loss, a Kullback-Leibler divergence in nats. The sum over all
 positions is the same for every schedule, so the best sizes minimise the sum over passes of s_t h(c_t), a left Riemann
 sum of h (arXiv 2511.04647 states this connection in its abstract). With c_t continuous, the derivative with respect to
 c_t vanishes if
@@ -13,41 +13,46 @@ c_t vanishes if
 - If h falls linearly, this gives s_t = s_(t-1): "linear" is optimal.
 - If h(k) is proportional to 1 / (1 + k) above its floor, this gives s_t / (1 + c_t) = s_(t-1) / (1 + c_(t-1)): 1 + c
   grows by the same factor in every pass, from 1 to 1 + L, which is the schedule "geometric".
-- "doubling" has the factor 2 whatever the number of passes, so that a sentence needs about log2(L) passes.
+- "doubling" has the factor 2 for any number of passes, so a sentence needs about log2(L) passes.
 - "cosine" writes few positions at first, as many others do; no simple h makes it optimal.
 
-`padir analyse schedule` measures the loss of each schedule on references, also with the most confident tokens first,
-and prints shares that may stand in place of a name.
+`padir analyse schedule` measures the loss of each schedule on references, also with the most confident tokens first. It
+prints shares that can be given instead of a name.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from padir.checks import fits
 from padir.errors import PadirError
-from padir.storage.typecheck import fits
 
 SCHEDULES = ("linear", "cosine", "geometric", "doubling")
 
 
 def check_schedule(**values: Any) -> None:
-    """Refuses what is neither one of `SCHEDULES` nor shares that fall from at most 1 to 0."""
+    """Checks that a schedule is one of `SCHEDULES`, or shares that fall from at most 1 to 0."""
     for name, value in values.items():
         if not (isinstance(value, str) and value in SCHEDULES) and not _falls_to_0(value):
             expected = (
                 f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
             )
-            raise PadirError(name, expected, value, "write a tuple" if isinstance(value, list) else "")
+            raise PadirError(name, expected, value)
+
+
+Schedule = Annotated[str | tuple[float, ...], check_schedule]
 
 
 def _falls_to_0(value: Any) -> bool:
-    if not isinstance(value, tuple) or not fits(value, tuple[float, ...]):
-        return False
-    return value[-1:] == (0,) and all(a >= b for a, b in itertools.pairwise((1, *value)))
+    return (
+        fits(value, tuple[float, ...])
+        and value[-1:] == (0,)
+        and all(a >= b for a, b in itertools.pairwise((1, *value)))
+    )
 
 
 def still_hidden(
@@ -55,7 +60,8 @@ def still_hidden(
 ) -> Int[Array, "B L"]:
     """Number of positions that are hidden after `passes` of `num_steps` passes, 0 after the last.
 
-    Except under "linear" and "cosine", each pass leaves at least one position less, until none is left.
+    Except under "linear" and "cosine", each pass hides at least one position less than the pass before, until none is
+    hidden.
 
     Args:
       schedule: one of `SCHEDULES`; or (s_1, ..., s_n), shares of the positions that are hidden after the passes 1 to n

@@ -1,0 +1,23 @@
+"""A strategy of one's own in one class: writes the canvas from left to right, a few positions in each pass."""
+
+import jax.numpy as jnp
+
+from padir import checks
+from padir.refinement import Canvas, NothingOpen, Output, Proposal, write
+from padir.refinement.segments import worst
+
+
+@checks.settings
+class LeftToRight:
+    """Writes the `count` leftmost hidden positions of a sentence in each pass."""
+
+    count: checks.Count = 2
+    stop = NothingOpen()  # a sentence ends when no position is hidden
+
+    def init(self, key_B, canvas: Canvas):
+        return ()  # no memory: the canvas knows which positions are hidden
+
+    def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
+        hidden_BL = canvas.hidden_BL
+        first_BL = worst(jnp.zeros(hidden_BL.shape), hidden_BL, canvas.segment_BL, self.count)  # ties go to the left
+        return Proposal(write(canvas, first_BL, *output.best()), write(canvas, hidden_BL, *output.best()), memory)

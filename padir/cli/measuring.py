@@ -1,0 +1,303 @@
+"""Commands beside the library: `padir benchmark`, `padir compile`, `padir ising` and `padir analyse`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from padir import config
+from padir.cli.arguments import (
+    check_options,
+    chosen,
+    decoding_of,
+    decodings_of,
+    load_models,
+    named_model,
+    named_value,
+)
+from padir.cli.console import tell, warn
+from padir.cli.corpora import files_of, folders_of, test_set_of
+from padir.data.loader import default_source_length
+from padir.data.prepared import load_manifest, load_tokenizer
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.evaluation import TestSet, describe_row
+from padir.evaluation.rows import Rows, label
+from padir.measuring import benchmark
+from padir.measuring.benchmark import speed_report, training_speed
+from padir.measuring.benchmark.peers import peers
+from padir.measuring.compilation.costs import Compiled, analyse
+from padir.measuring.compilation.devices import Topology
+from padir.measuring.compilation.program_list import KINDS, DecodeShape, Program, decode_programs, train_program
+from padir.models.config import ModelConfig
+from padir.pretrained import PRETRAINED
+from padir.reporting import tables
+from padir.storage.files import write_json, write_text
+from padir.studies.analysis import analyses as analysis
+from padir.studies.ising import subjects as ising
+from padir.text.ids import Ids, round_up
+from padir.training.config import TrainConfig
+
+_RANDOM_VOCABULARY = 32_100
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """Settings of `padir benchmark` that --set changes."""
+
+    sentences: int = 64
+    repeats: int = 5
+    tokens: int = 30
+    vocab_size: int | None = None
+
+
+def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
+    extent = Extent(**chosen(args, "padir.cli.measuring:Extent"))
+    if args.steps is not None:
+        return _benchmark_training(args, extent)
+    files = [name.endswith(".gin") for name in args.model or ()]
+    random = any(files)
+    if random and (args.task or files_of(args) or not all(files)):
+        raise PadirError(
+            "give either gin files, or models and a test set: a gin file gives random weights, which need no test set"
+        )
+    translators, test_set = _random_models(args, extent) if random else _models(args)
+    decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
+    every = [decoding for _, translator in translators for decoding in decodings(translator.decoding)]
+    check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
+    systems = benchmark.systems(translators, decodings, given_lengths=random, warn=warn)
+    systems += peers(systems, args.ctranslate2)
+    rows: Rows = []
+    for size in args.batch_size:
+        if random:
+            batches = _batches_of_numbers(args, size, extent, translators[0][1])
+        else:
+            batches = benchmark.batches_of(test_set, size, _number(extent, size))
+        for row, details in benchmark.measure(systems, batches, repeats=extent.repeats):
+            rows.append(describe_row(row, test_set) | {"details": details})
+            tell(f"{len(rows)}. {label(rows[-1], rows)}: {speed_report.summary(rows[-1])}")
+    where = speed_report.environment()
+    speed_report.show(rows, where)
+    results = {"environment": where, "rows": rows}
+    if args.output:
+        write_text(f"{args.output}.md", speed_report.to_markdown(rows, where))
+        write_json(f"{args.output}.json", results)
+        try:
+            speed_report.plot(rows, f"{args.output}.png", speed_report.machine_line(where))
+        except PadirError as error:
+            warn(f"no {args.output}.png: {error}")
+    return results
+
+
+def _models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:
+    """Trained models and their test set."""
+    return load_models(args, args.model or PRETRAINED), test_set_of(args)
+
+
+def _random_models(args: argparse.Namespace, extent: Extent) -> tuple[list[tuple[str, Translator]], TestSet]:
+    """Models of random weights, and a test set that only names their input."""
+    configs = [(name, _model_config(path, args.allow_imports)) for name, path in map(named_model, args.model)]
+    vocab_size = _RANDOM_VOCABULARY if extent.vocab_size is None else extent.vocab_size
+    models = [(name, benchmark.random_translator(model, vocab_size)) for name, model in configs]
+    shape = f"lengths of {args.data}" if args.data else f"{extent.tokens} tokens"
+    return models, benchmark.numbers(shape)
+
+
+def _number(extent: Extent, size: int) -> int:
+    """Number of sentences that are drawn: at least one batch."""
+    return max(size, extent.sentences) if extent.sentences > 0 else extent.sentences
+
+
+def _batches_of_numbers(
+    args: argparse.Namespace, size: int, extent: Extent, translator: Translator
+) -> list[benchmark.TimedBatch]:
+    """Batches of one size for models of random weights."""
+    if args.data:
+        length_N2 = benchmark.drawn_lengths(args.data, args.split, _number(extent, size))
+    else:
+        length_N2 = benchmark.equal_lengths(extent.tokens, _number(extent, size))
+    return benchmark.batches_of_numbers(length_N2, size, translator.card.ids)
+
+
+def _model_config(path: str, allow_imports: list[str]) -> ModelConfig:
+    """Read the ModelConfig that a gin file binds."""
+    config.parse([path], allow_imports=allow_imports)
+    return config.configured(ModelConfig)()
+
+
+def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
+    if not args.gin:
+        raise PadirError("--steps needs --gin_file")
+    folders = folders_of(args)
+    arguments = ("model", "objective", "optimizer", "batching", "sharding")
+    named = {name: config.argument(TrainConfig, name) for name in arguments}
+    config.check_overrides()
+    setup = TrainConfig(**named)
+    measured = training_speed.measure(folders, setup, steps=args.steps, num_embeddings=extent.vocab_size or 0)
+    where = speed_report.environment()
+    tables.show(
+        f"training, measured on {speed_report.machine_line(where)}",
+        ["metric", "value"],
+        [[name, _rounded(value)] for name, value in measured.metrics.items()],
+    )
+    results = {"environment": where, "figures": measured.metrics, "step_seconds": measured.step_seconds}
+    if args.output:
+        write_json(f"{args.output}.json", results)
+    return results
+
+
+def _rounded(value: float | None) -> str:
+    """A number with four significant digits, or with all digits before the decimal point if there are more."""
+    if value is None:
+        return "not known"
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+
+
+_VOCABULARY = 32_100
+_COLUMNS = ("program", "fits", "compiling", "memory", "arguments", "temporaries", "TFLOP", "collectives", "estimate")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Settings of `padir compile` that --set changes; each number of tokens is compiled."""
+
+    tokens: tuple[int, ...] = (30,)
+    vocab_size: int | None = None
+
+
+def run_compile(args: argparse.Namespace) -> dict[str, Any]:
+    if not args.gin:
+        raise PadirError("padir compile needs a configuration: give --gin_file")
+    sizes = Sizes(**chosen(args, "padir.cli.measuring:Sizes"))
+    names = ("model", "objective", "optimizer", "batching", "sharding")
+    settings = TrainConfig(**{name: config.argument(TrainConfig, name) for name in names})
+    config.check_overrides()
+    topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
+    found: list[Compiled] = []
+    for each in analyse(_programs(args, sizes, settings, topology)):
+        found.append(each)
+        tell(f"{len(found)}. {each.name}: {each.failure or 'compiled'}, {each.compile_seconds:.0f} s")
+    _show(found, topology)
+    rows = [{**dataclasses.asdict(each), **_judged(each, topology)} for each in found]
+    if any(row["fits"] is False for row in rows):
+        args.status = 1
+    return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
+
+
+def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, topology: Topology) -> Iterator[Program]:
+    ids, source_row_length = _sizes(args, sizes, settings)
+    if "train" in args.what:
+        yield train_program(settings, ids, topology.devices, source_row_length)
+    for kind in KINDS:
+        if kind in args.what:
+            steps = [1] if settings.model.causal else args.num_steps
+            width = args.beam if settings.model.causal else args.top_k
+            shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
+            yield from decode_programs(settings, ids, topology.devices[0], shapes, kind)
+
+
+def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tuple[Ids, int]:
+    """The vocabulary, and the source positions of a packed row."""
+    batching = settings.batching
+    if args.data:
+        manifest = load_manifest(args.data)
+        if sizes.vocab_size is not None:
+            raise PadirError("give --data or vocab_size, not both: a prepared folder has a vocabulary")
+        length = default_source_length(manifest, batching.row_length, length_token=settings.model.length_token)
+        return load_tokenizer(args.data).ids, length
+    length = round_up(batching.row_length * 9 // 8, 8)
+    if batching.source_row_length is None and "train" in args.what:
+        tell(f"source rows have {length} positions, an eighth more than target rows: give --data for a corpus's own")
+    return Ids(_VOCABULARY if sizes.vocab_size is None else sizes.vocab_size), length
+
+
+def _judged(each: Compiled, topology: Topology) -> dict[str, Any]:
+    """Figures of a program that depend on the chip."""
+    chip = topology.chip
+    return {"memory": each.memory, "fits": each.fits(chip), "cycle_seconds": each.cycle_seconds(chip)}
+
+
+def _show(found: list[Compiled], topology: Topology) -> None:
+    chip = topology.chip
+    lines = []
+    for each in found:
+        fits = {True: "yes", False: "no", None: "not known"}[each.fits(chip)]
+        moved = [_figure(value, 1e9) for value in (each.memory, each.arguments, each.temporaries)]
+        collectives = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in each.collectives.items())
+        cells = [each.name, fits, f"{each.compile_seconds:.0f} s", *moved, _figure(each.flops, 1e12)]
+        lines.append([*cells, collectives or "none", _figure(each.cycle_seconds(chip), 1e-3, " ms")])
+    of = "memory of a device not known" if chip is None else f"{chip.memory / 1e9:.0f} GB a device"
+    kind = topology.devices[0].device_kind
+    title = f"{topology.name}: {len(topology.devices)} devices ({kind}), {of}; memory in GB, numbers for each device"
+    tables.show(title, [*_COLUMNS], lines)
+    for each in found:
+        if each.cycles is not None and each.cycles.unestimated:
+            without = ", ".join(f"{count:.0f} {kind}" for kind, count in each.cycles.unestimated.items())
+            tell(f"the estimate of {each.name} leaves out {without}")
+
+
+def _figure(value: float | None, unit: float, name: str = "") -> str:
+    return "not known" if value is None else f"{value / unit:.3g}{name}"
+
+
+_SEVERAL = ("samples", "couplings", "fields", "only")  # sizes of `padir ising` that are sequences
+_READ_BY = {  # the subjects of `padir analyse` that read an option; the others refuse it
+    "num_steps": ("attention", "dependency", "refinement"),
+    "strategy": ("attention", "dependency", "refinement"),
+    "examples": ("attention", "dependency", "refinement"),
+    "values": ("dependency",),
+    "canvases": ("dependency",),
+    "given": ("dependency",),
+    "strategies": ("refinement", "oracle"),
+    "passes": ("refinement", "schedule"),
+    "outputs": ("oracle",),
+    "model_outputs": ("oracle",),
+    "ising": ("oracle",),
+    **dict.fromkeys(("adjacent", "draws", "rerank", "brevity", "length_weight"), ("refinement",)),
+}
+
+
+def run_ising(args: argparse.Namespace) -> dict[str, Any]:
+    sizes = chosen(args, "padir.studies.ising.subjects:run")
+    for name in sizes.keys() & _SEVERAL:
+        sizes[name] = _sequence(sizes[name], "" if name == "only" else ",")
+    for name in sizes.keys() & {"couplings", "fields"}:
+        sizes[name] = tuple(map(float, sizes[name]))
+    found = ising.run(args.subject, seed=args.seed, output=args.output, tell=tell, **sizes)
+    _show_study(args.subject, ising, found)
+    ising.verify(found)
+    return found
+
+
+def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
+    extent = chosen(args, "padir.studies.analysis.analyses:AnalysisOptions")
+    for name, subjects in _READ_BY.items():
+        if (name in extent or getattr(args, name, None) is not None) and args.subject not in subjects:
+            raise PadirError(f"{name} is an option of {', '.join(subjects)} alone: leave it out of {args.subject}")
+    options = analysis.AnalysisOptions(**extent)
+    if args.num_steps is None and args.subject != "refinement":
+        args.num_steps = 1
+    decoding = decoding_of(args)
+    translator, test_set = Translator.load(args.model), test_set_of(args)
+    found = analysis.run(
+        args.subject, translator, test_set, decoding, options, name=str(args.model), output=args.output, tell=tell
+    )
+    _show_study(args.subject, analysis, found)
+    return found
+
+
+def _sequence(value: Any, comma: str) -> tuple[Any, ...]:
+    """A JSON list, numbers separated by commas, or one value."""
+    if comma and isinstance(value, str):
+        return tuple(named_value(f"={word}", "--set")[1] for word in value.split(comma))
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _show_study(subject: str, study: Any, found: dict[str, Any]) -> None:
+    """Print the rows as a table, with the columns and cells of the study's module."""
+    columns = [name.replace("_", " ") for name in study.COLUMNS[subject]]
+    tables.show(subject, columns, [study.cells(subject, row) for row in found["rows"]])

@@ -1,0 +1,172 @@
+"""Runs one parsed command, with its configuration, exit status and error messages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from padir.cli.console import log_to_stderr, own_words, tell, without_controls
+from padir.cli.listing import config_file
+from padir.decoding.program_cache import compile_cache
+from padir.distributed.processes import ignore_absent_tpus
+from padir.errors import PadirError, first_line
+from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_stopping
+from padir.storage.copies import fetched
+from padir.storage.files import check_local, check_writable, is_address, write_json
+from padir.storage.remote import RemoteFolder, Unreachable
+
+# Options that may be addresses, and commands whose --output may be one.
+_ADDRESSES = ("data", "model", "model_dir", "rerank")
+_SENDING = ("prepare", "distill", "average")
+
+
+def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
+    """Run a command and return its exit status; bad input ends with a message on stderr.
+
+    Args:
+      args: the parsed words.
+      bindings: the words that bind a parameter, without `--gin.`.
+
+    Raises:
+      KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP ended it.
+    """
+    ignore_absent_tpus()
+    compile_cache()
+    tell_of_compiling()
+    log_to_stderr()
+    with contextlib.suppress(ValueError):  # raised outside the main thread: the caller handles signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written files are removed
+        if signal.SIGHUP in stop_signals():
+            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        with told_of_stopping():
+            _run(args, bindings)
+    except PadirError as error:
+        return _fail(str(error), 1 if isinstance(error, Unreachable) else 2)
+    except BrokenPipeError:
+        _discard_output()
+        return 141
+    except (MemoryError, RuntimeError) as error:  # XLA's error for too little memory is a RuntimeError
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"out of memory ({first_line(error)}): use smaller batches, or shorter rows")
+    except OSError as error:
+        _discard_output()
+        return _fail(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+    return getattr(args, "status", 0)
+
+
+def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
+    """Parse the gin configuration, in which options win, run the command and write its results as JSON."""
+    _check_addresses(args)
+    args.gin_file = [config_file(name) for name in (*getattr(args, "configs", ()), *args.gin_file)]
+    values = {binding: getattr(args, option) for option, binding in getattr(args, "binds", {}).items()}
+    options = [f"{name}={value!r}" for name, value in values.items() if value is not None]
+    args.bindings = bindings
+    args.gin = bool(args.gin_file or bindings or args.command == "train")
+    if args.gin:
+        from padir import config
+
+        config.parse(args.gin_file, [*bindings, *options], allow_imports=args.allow_imports)
+    if hasattr(args, "coordinator"):
+        _join(args)
+    if getattr(args, "coordinator", None):
+        from padir.distributed.processes import agreed, from_first
+
+        from_first(lambda: _check_results(args))
+        agreed("the folders", lambda: _fetch(args), lambda _: "")
+    else:
+        _check_results(args)
+        _fetch(args)
+    module = importlib.import_module(f"padir.cli.{args.module}")
+    results = getattr(module, f"run_{args.command}")(args)
+    if args.json and results is not None and _is_first(args):  # else a command or another process has written them
+        write_json(args.json, results)
+    _flush()
+
+
+def _check_results(args: argparse.Namespace) -> None:
+    """Check that the files of results can be written, before any work."""
+    for name in ("output", "json", "html"):
+        path = getattr(args, name, None)
+        if path is not None and not is_address(path):
+            check_writable(path, file=name != "output")
+            if name != "output" or args.command == "translate":
+                _tell_of_new_folder(Path(path).absolute().parent)
+
+
+def _check_addresses(args: argparse.Namespace) -> None:
+    """Refuse addresses such as gs://bucket/run for options that take local files, and unknown addresses everywhere."""
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if name == "texts" or not isinstance(word, str):  # a sentence may begin with an address
+                continue
+            if name in _ADDRESSES or (name == "output" and args.command in _SENDING):
+                if is_address(word):
+                    RemoteFolder.at(word)
+            else:
+                check_local(word)
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    """Fetch folders that are at addresses, and put their copies' names into the arguments.
+
+    `padir.pretrained.model_folder` fetches models, and `padir.training.loop.train` the run that it continues.
+    """
+    for name, steps in {"data": False, **({"model_dir": True} if args.command == "average" else {})}.items():
+        if value := getattr(args, name, None):
+            several = isinstance(value, list)
+            copies = [str(fetched(each, steps=steps)) for each in (value if several else [value])]
+            setattr(args, name, copies if several else copies[0])
+
+
+def _tell_of_new_folder(folder: Path) -> None:
+    if not folder.exists():
+        tell(f"padir: {folder} does not exist, and will be made")
+
+
+def _join(args: argparse.Namespace) -> None:
+    """Join the other processes of the command, before anything asks for a device."""
+    if not args.coordinator:
+        return
+    from padir.distributed.processes import join
+
+    address, *numbers = args.coordinator.split(",")
+    if len(numbers) not in (0, 2) or not all(number.isdecimal() for number in numbers):
+        expected = "HOST:PORT,N,I (the first process's address, how many there are, the number of this one), or auto"
+        raise PadirError("coordinator", expected, args.coordinator)
+    join(address, *map(int, numbers))
+
+
+def _is_first(args: argparse.Namespace) -> bool:
+    """Tell whether this process is the one that writes files."""
+    if not getattr(args, "coordinator", None):
+        return True
+    from padir.distributed.processes import is_first
+
+    return is_first()
+
+
+def _flush() -> None:
+    """Flush standard output now, because a failure at the end of the process would print a traceback."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Discard output that standard output no longer accepts, because Python would try to write it again at exit."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, status: int = 2) -> int:
+    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
+    return status

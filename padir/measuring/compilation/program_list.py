@@ -1,0 +1,236 @@
+"""The programs of a configuration before they are compiled: training step, refinement, search and exports."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from padir.decoding import autoregressive, refine_batch
+from padir.decoding.options import Decoding
+from padir.decoding.search import Beam, Greedy
+from padir.distributed.sharding import DATA
+from padir.interop import stablehlo
+from padir.models.params import in_model_dtype, init_params
+from padir.models.transformer import Transformer
+from padir.refinement.corruption import Uniform
+from padir.refinement.strategies import Padir
+from padir.text.ids import Ids, round_up
+from padir.training.config import TrainConfig
+from padir.training.step import Programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program, and the number of times that it repeats what XLA's analysis counts once.
+
+    XLA counts the body of a loop once. So the cost of a whole use has three parts: the programs in `before`, which run
+    first; the programs in `contains`, whose work this program does before its loop; and `trips` times the rest.
+
+    Attributes:
+      name: its name in tables, with its shape.
+      trace: traces the program, without lowering or compiling it.
+      trips: number of times that the body of its outermost `while` loop runs.
+      before, contains: names of other programs.
+    """
+
+    name: str
+    trace: Callable[[], jax.stages.Traced]
+    trips: int = 1
+    before: tuple[str, ...] = ()
+    contains: tuple[str, ...] = ()
+
+
+def train_program(config: TrainConfig, ids: Ids, devices: Sequence[Any], source_row_length: int) -> Program:
+    """The training step of a configuration, with its sharding, on all of the devices.
+
+    Batches have the shape of the longest rows.
+
+    Args:
+      source_row_length: source positions of a row if the configuration names no number.
+
+    Raises:
+      PadirError: the sizes of the model or of its batches cannot be divided among the devices.
+    """
+    batching = config.batching
+    config.sharding.check(config.sharding.mesh(devices), config.model, batching.rows)
+    rows, target = batching.rows, batching.row_length
+    source = batching.source_row_length or source_row_length
+
+    def trace() -> jax.stages.Traced:
+        programs = Programs.of(config, ids, devices)
+        mesh = programs.placement.mesh
+        by_row = NamedSharding(mesh, PartitionSpec(DATA))
+        sides = {"source_BS": source, "source_segment_BS": source, "target_BL": target, "target_segment_BL": target}
+        arrays = {
+            name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=by_row) for name, length in sides.items()
+        }
+        state = _placed(programs.placement.like, programs.placement.state)
+        step: Any = programs.step
+        with jax.set_mesh(mesh):
+            return step.trace(state, arrays)
+
+    name = f"training step, {rows} rows of {source} and {target} positions"
+    return Program(name, trace)
+
+
+def _placed(tree: Any, shardings: Any) -> Any:
+    """The shapes of a tree, each with its own sharding."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
+    )
+
+
+KINDS = ("decode", "export")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeShape:
+    """The shape of a batch in decoding.
+
+    Attributes:
+      tokens: tokens of every source and of every translation, EOS included.
+      batch_size: number of sentences.
+      hypotheses: number of drafts, or of the beam's hypotheses, of a sentence.
+      steps: number of passes that refine a draft.
+    """
+
+    tokens: int = 30
+    batch_size: int = 1
+    hypotheses: int = 1
+    steps: int = 4
+
+    def __str__(self) -> str:
+        return f"{self.batch_size} × {self.hypotheses}, {self.tokens} tokens"
+
+
+def decode_programs(
+    config: TrainConfig, ids: Ids, device: Any, shapes: Sequence[DecodeShape], kind: str = "decode"
+) -> Iterator[Program]:
+    """The programs that translate batches of some shapes on one device, each once.
+
+    Refinement takes the objective's corruption and strategy. Search writes as many tokens as a source has. Parameters
+    have the types in which `Translator` keeps them for decoding; programs of an export take stored parameters.
+
+    Args:
+      kind: "decode" for the encoder, then refinement or search; "export" for the programs that `padir export` writes.
+    """
+    programs = _Programs(config, ids, SingleDeviceSharding(device))
+    decode = programs.search if config.model.causal else programs.refinement
+    of_kind = {"decode": decode, "export": programs.exported}
+    seen = set()
+    for shape in shapes:
+        for program in of_kind[kind](shape):
+            if program.name not in seen:
+                seen.add(program.name)
+                yield program
+
+
+class _Programs:
+    """Programs of decoding by shape.
+
+    Attributes:
+      stored: the parameters as they are stored.
+      params: the parameters as `LoadedModel.converted` gives them.
+    """
+
+    def __init__(self, config: TrainConfig, ids: Ids, sharding: Any):
+        self.config, self.sharding, self.model = config, sharding, Transformer(config.model, ids)
+        stored = jax.eval_shape(lambda: init_params(self.model, 0))
+        self.stored = self.place(stored)
+        self.params = self.place(jax.eval_shape(functools.partial(in_model_dtype, config.model), stored))
+        strategy = getattr(config.objective, "strategy", None) or Padir()
+        corruption = (getattr(config.objective, "corruption", None) or Uniform()).full()
+        self.decoding = Decoding(strategy=strategy, canvas=corruption)
+
+    def place(self, tree: Any) -> Any:
+        """The shapes of a tree, on the device."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self.sharding), tree)
+
+    def ints(self, *shape: int) -> Any:
+        return self.place(jax.ShapeDtypeStruct(shape, np.int32))
+
+    def refinement(self, shape: DecodeShape) -> Iterator[Program]:
+        """The encoder and the refinement of drafts."""
+        model, decoding = self.model, self.decoding
+        assert decoding.strategy is not None and decoding.canvas is not None
+        options = refine_batch.RefineOptions(self._longest(shape), decoding.strategy, decoding.canvas)
+
+        def memory(params, source_BS):
+            encoded, cross_kv = refine_batch.encode(model, params, source_BS)
+            return cross_kv, encoded.segment_BS
+
+        def trace() -> jax.stages.Traced:
+            source_BS, drafts, number = self._source_BS(shape), self.ints(*self._rows(shape)), self.ints()
+            cross_kv, segment_BS = self.place(jax.eval_shape(memory, self.params, source_BS))
+            inputs = refine_batch.DraftInputs(cross_kv, segment_BS, source_BS, drafts, drafts)
+            return refine_batch.refine_drafts.trace(
+                model, self.params, inputs, options=options, num_steps=number, seed=number
+            )
+
+        encoder = self._encoder(shape)
+        yield encoder
+        yield Program(f"refinement, {shape}, {shape.steps} passes", trace, shape.steps, before=(encoder.name,))
+
+    def search(self, shape: DecodeShape) -> Iterator[Program]:
+        """Greedy search, or beam search for several hypotheses."""
+        search = self._search(shape)
+        encoder = self._encoder(shape)
+
+        def trace() -> jax.stages.Traced:
+            inputs = autoregressive.SearchInputs(self._source_BS(shape), self.ints(shape.batch_size))
+            options = {"search": search, "max_length": self._longest(shape), "seed": self.ints()}
+            return autoregressive.write_targets.trace(self.model, self.params, inputs, **options)
+
+        yield encoder
+        name = "greedy search" if isinstance(search, Greedy) else "beam search"
+        yield Program(f"{name}, {shape}", trace, shape.tokens, contains=(encoder.name,))
+
+    def exported(self, shape: DecodeShape) -> Iterator[Program]:
+        """The programs of an export, which take float32 parameters, as jax.export calls them."""
+        decoding = dataclasses.replace(self.decoding, beam=shape.hypotheses)
+        params = flax.traverse_util.flatten_dict(self.stored, sep="/")
+        source, target = self._source_BS(shape).shape[1], self._longest(shape)
+        lengths = ((source,), () if self.config.model.causal else (target,))
+        sizes = {"b": shape.batch_size, "n": shape.hypotheses, "s": source}
+
+        def number(size: Any) -> int:
+            return size if isinstance(size, int) else sizes[str(size)]
+
+        for name, program, arguments in stablehlo.programs(self.model, decoding, params, frozenset(), *lengths):
+            concrete = [
+                jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(tuple(map(number, leaf.shape)), leaf.dtype), each)
+                for each in arguments
+            ]
+            stage = name.partition("_")[0]
+            trips = {"search": shape.tokens, "refine": shape.steps}.get(stage, 1)
+            yield Program(
+                f"exported {name}, {shape}" + (f", {trips} passes" if stage == "refine" else ""),
+                functools.partial(jax.jit(program).trace, *self.place(concrete)),
+                trips,
+            )
+
+    def _search(self, shape: DecodeShape) -> Greedy | Beam:
+        return Greedy() if shape.hypotheses == 1 else Beam(shape.hypotheses)
+
+    def _encoder(self, shape: DecodeShape) -> Program:
+        source_BS = self._source_BS(shape)
+        name = f"encoder, {shape.batch_size} × {source_BS.shape[1]} positions"
+        return Program(name, functools.partial(refine_batch.encode.trace, self.model, self.params, source_BS))
+
+    def _source_BS(self, shape: DecodeShape) -> Any:
+        length = shape.tokens + self.config.model.length_token
+        return self.ints(shape.batch_size, round_up(length, refine_batch.BUCKET))
+
+    def _longest(self, shape: DecodeShape) -> int:
+        return round_up(shape.tokens, refine_batch.BUCKET)
+
+    def _rows(self, shape: DecodeShape) -> tuple[int, int]:
+        return shape.batch_size, shape.hypotheses

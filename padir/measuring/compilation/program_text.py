@@ -1,0 +1,180 @@
+"""Reads the text of a compiled program: its communication, and the cycles that XLA estimates.
+
+XLA's compiler for TPUs notes the cycles that it expects for each operation. A cost is for a whole use of a program: the
+body of a loop counts as often as it runs, and the costliest branch of a condition counts.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# Operations that can take long and for which XLA gives no cycles.
+_WITHOUT_ESTIMATE = (*COLLECTIVES, "sort", "gather", "scatter", "custom-call", "convolution", "dot", "fft")
+_BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128, "token": 0}
+_ARRAY = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
+_INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\(")
+_COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.-]+) \(.*\{$")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|true_computation=(\S+), false_computation=([^\s,]+))")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    line: str
+    kind: str
+    sizes: tuple[float, ...]
+    root: bool
+
+    def called(self, attribute: str) -> str:
+        """Name of the computation that an attribute such as "body" or "calls" names; "" if there is none."""
+        found = re.search(rf"\b{attribute}=%?([\w.-]+)", self.line)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycles:
+    """Estimated cycles of a whole use of a program.
+
+    Attributes:
+      total: all cycles.
+      unestimated: number of uses of operations, by kind, for which XLA gives no cycles.
+    """
+
+    total: float
+    unestimated: dict[str, float]
+
+
+def joined(parts: Sequence[Cycles | None]) -> Cycles | None:
+    """The cycles of programs that run one after the other; None if one is not known."""
+    known = [each for each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    unestimated: collections.Counter[str] = collections.Counter()
+    for each in known:
+        unestimated.update(each.unestimated)  # pyright: ignore[reportArgumentType]
+    return Cycles(math.fsum(each.total for each in known), dict(unestimated))
+
+
+class ProgramText:
+    """The computations of a compiled program.
+
+    >>> text = "ENTRY %main (a: f32[8,4]) -> f32[8,4] {\\n  ROOT %all-reduce.1 = f32[8,4]{1,0} all-reduce(%a)\\n}"
+    >>> ProgramText(text).collective_bytes()
+    {'all-reduce': 128.0}
+    """
+
+    def __init__(self, text: str):
+        self._entry = ""
+        self._computations: dict[str, list[_Instruction]] = {}
+        current: list[_Instruction] = []
+        for line in text.splitlines():
+            if begun := _COMPUTATION.match(line):
+                current = self._computations.setdefault(begun["name"], [])
+                self._entry = begun["name"] if begun["entry"] else self._entry
+            elif found := _INSTRUCTION.match(line):
+                sizes = tuple(_bytes(*array) for array in _ARRAY.findall(found["type"]))
+                current.append(_Instruction(line, found["kind"], sizes, found["root"] is not None))
+
+    def collective_bytes(self, trips: int = 1) -> dict[str, float]:
+        """Bytes of the results of collective operations by kind; every branch of a condition counts.
+
+        Args:
+          trips: number of trips of outermost loops without a constant number.
+        """
+        found: dict[str, float] = {}
+        for each, times in self._uses(self._entry, 1.0, trips):
+            name = each.kind.removesuffix("-start")
+            if name in COLLECTIVES:
+                # The start of an asynchronous operation gives its operands, too; only all-reduce gives results alone.
+                pairs = each.kind != name and name != "all-reduce"
+                own = each.sizes[len(each.sizes) // 2 :] if pairs else each.sizes
+                found[name] = found.get(name, 0.0) + times * math.fsum(own)
+        return found
+
+    def _uses(self, name: str, times: float, trips: int) -> Iterator[tuple[_Instruction, float]]:
+        """Every instruction of a computation, called computations included, and the number of times that it runs."""
+        for each in self._computations.get(name, ()):
+            yield each, times
+            if each.kind == "while":
+                number, inner = self._trips(each, trips)
+                yield from self._uses(each.called("body"), times * number, inner)
+            else:
+                for called in (each.called("calls"), each.called("to_apply"), *_branches(each)):
+                    yield from self._uses(called, times, trips)
+
+    def cycles(self, trips: int = 1) -> Cycles | None:
+        """Estimated cycles; None if the compiler notes none.
+
+        Args:
+          trips: number of trips of outermost loops without a constant number.
+        """
+        unestimated: dict[str, float] = collections.defaultdict(float)
+        total = self._total(self._entry, 1.0, trips, unestimated)
+        return Cycles(total, dict(unestimated)) if total else None
+
+    def _total(self, name: str, times: float, trips: int, unestimated: dict[str, float]) -> float:
+        """Cycles of a computation that runs `times` times; adds operations without cycles to `unestimated`."""
+        total = 0.0
+        for each in self._computations.get(name, ()):
+            if cycles := _CYCLES.search(each.line):
+                total += times * float(cycles[1])
+            elif each.kind == "while":
+                number, inner = self._trips(each, trips)
+                total += self._total(each.called("body"), times * number, inner, unestimated)
+            elif each.kind == "call":
+                total += self._total(each.called("to_apply"), times, trips, unestimated)
+            elif each.kind == "conditional":
+                total += self._total(self._costliest(each, trips), times, trips, unestimated)
+            elif kind := self._without_estimate(each):
+                unestimated[kind] += times
+        return total
+
+    def _without_estimate(self, instruction: _Instruction) -> str:
+        """The costly kind of an instruction for which there are no cycles, or ""."""
+        kinds = [each.kind.removesuffix("-start") for each in self._with_fused(instruction)]
+        found = next((kind for kind in _WITHOUT_ESTIMATE if kind in kinds), "")
+        return "" if "AllocateBuffer" in instruction.line else found
+
+    def _with_fused(self, instruction: _Instruction) -> Iterator[_Instruction]:
+        """The instruction, and those that it fuses."""
+        yield instruction
+        if instruction.kind == "fusion":
+            for each in self._computations.get(instruction.called("calls"), ()):
+                yield from self._with_fused(each)
+
+    def _trips(self, loop: _Instruction, trips: int) -> tuple[int, int]:
+        """(trips of a loop, trips of the loops in its body whose number is no constant)."""
+        constant = self._constant_trips(loop.called("condition"))
+        return (trips, 1) if constant is None else (constant, trips)
+
+    def _constant_trips(self, condition: str) -> int | None:
+        """Trips of a loop that counts from 0 to a constant; None for other loops."""
+        instructions = self._computations.get(condition, [])
+        counts = any(each.root and each.kind == "compare" and "direction=LT" in each.line for each in instructions)
+        limits = [re.search(r"s32\[\]\S* constant\((\d+)\)", each.line) for each in instructions]
+        found = [int(limit[1]) for limit in limits if limit]
+        return found[0] if counts and len(found) == 1 else None
+
+    def _costliest(self, conditional: _Instruction, trips: int) -> str:
+        """Name of the branch with most cycles."""
+
+        def cost(name: str) -> float:
+            return self._total(name, 1.0, trips, collections.defaultdict(float))
+
+        return max(_branches(conditional), key=cost, default="")
+
+
+def _branches(conditional: _Instruction) -> list[str]:
+    """Names of the branches of a condition; [] for other instructions."""
+    found = _BRANCHES.search(conditional.line)
+    return [name.strip(" %,") for name in ",".join(filter(None, found.groups())).split(",")] if found else []
+
+
+def _bytes(kind: str, shape: str) -> float:
+    bits = _BITS.get(kind) or int((re.search(r"\d+", kind) or ["8"])[0])
+    return bits / 8 * math.prod(map(int, filter(None, shape.split(","))))

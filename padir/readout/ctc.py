@@ -1,0 +1,254 @@
+"""Connectionist temporal classification (CTC, Graves et al., 2006): the canvas is an alignment of the sentence.
+
+A canvas has two positions per source token. The decoder writes pieces and blanks; merging equal neighbours and removing
+blanks gives the translation. So no target length is predicted. A head of its own gives the blank's probability q, and
+piece v has the probability (1 - q) softmax(v). The softmax is therefore that of writing from left to right, and
+positions that are probably blank need no logits.
+
+1. The first training stage sees noise at every position. The loss of a stage sums over all alignments of the target.
+2. `best_alignment` gives the most likely alignment of the target under a stage's prediction. A transition gets this
+   alignment as its target: with `Glat`, the next stage sees part of it (CTC with glancing, Gu and Kong, 2021).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.readout.plain import PositionHead
+from padir.refinement.canvas import Canvas
+from padir.refinement.corruption import noise_canvas
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import best_ids, best_tokens, forbid
+from padir.refinement.strategies import Padir
+from padir.text.ids import EOS, PADDING, Ids, segment_lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class BlankHead:
+    """The head of CTC models: its logit says that a position is blank."""
+
+    def joined(
+        self, logits_BLV: Float[Array, "B L V"], head_BL: Float[Array, "B L"], ids: Ids
+    ) -> Float[Array, "B L V"]:
+        """Replaces the blank's logit, so that its probability is sigmoid(head)."""
+        pieces_BL = jax.nn.logsumexp(forbid(logits_BLV, (ids.blank,)), axis=-1)
+        return logits_BLV.at[..., ids.blank].set(pieces_BL + head_BL)
+
+    def best(
+        self,
+        project: Callable[[Float[Array, "B _ D"]], Float[Array, "B _ V"]],
+        states_BLD: Float[Array, "B L D"],
+        head_BL: Float[Array, "B L"],
+        present_BL: Bool[Array, "B L"],
+        ids: Ids,
+    ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        """The best ids, from the logits of positions whose blank has at most half of the probability.
+
+        These are usually at most 1.25 positions per source token, the most whose logits are computed. If a row has
+        more, the logits of all positions are.
+        """
+        blank_BL, piece_BL = jax.nn.log_sigmoid(head_BL), jax.nn.log_sigmoid(-head_BL)
+        length, banned = head_BL.shape[1], (*ids.special, ids.blank)
+        open_BL = jnp.where(present_BL, -head_BL, -jnp.inf)
+
+        def among(count: int):
+            _, at_BK = jax.lax.top_k(open_BL, count)
+            states_BKD = jnp.take_along_axis(states_BLD, at_BK[..., None], axis=1)
+            token_BK, score_BK = best_tokens(forbid(project(states_BKD), banned))
+            row_B1 = jnp.arange(at_BK.shape[0])[:, None]
+            score_BL = jnp.full_like(piece_BL, -jnp.inf).at[row_B1, at_BK].set(score_BK) + piece_BL
+            token_BL = jnp.full_like(token_BK, ids.blank, shape=head_BL.shape).at[row_B1, at_BK].set(token_BK)
+            return jnp.where(score_BL >= blank_BL, token_BL, ids.blank), jnp.maximum(score_BL, blank_BL)
+
+        few = -(-length * 5 // 8)
+        return jax.lax.cond(((open_BL >= 0).sum(-1) <= few).all(), lambda: among(few), lambda: among(length))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ctc:
+    """The readout of CTC models (`ModelConfig.length_head = "ctc"`): merges equal neighbours, then removes blanks.
+
+    >>> import numpy as np
+    >>> tokens_L, ids = np.array([7, 7, 14, 7, 8, 14, 1]), Ids(vocab_size=16, num_sentinels=4, first_regular=3)
+    >>> tokens_L[Ctc().kept(tokens_L, np.arange(7) < 6, ids)].tolist()
+    [7, 7, 8]
+    """
+
+    name: ClassVar[str] = "CTC"
+    sized_by_target: ClassVar[bool] = False
+    merges_repeats: ClassVar[bool] = True
+    position_head: ClassVar[PositionHead] = BlankHead()
+    excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter", "self_conditioning")
+    # Equal neighbours are no stutter here, because reading merges them.
+    strategy: ClassVar[Strategy] = Padir(remask="none")
+
+    def ids(self, ids: Ids) -> Ids:
+        return ids if ids.writes_blank else dataclasses.replace(ids, writes_blank=True)
+
+    def room(self, source: Any) -> Any:
+        return 2 * source
+
+    def longest_source(self, max_length: int) -> int:
+        return max_length // 2
+
+    def kept(self, tokens: Any, free: Any, ids: Ids) -> Any:
+        xp = tokens.__array_namespace__()
+        left = xp.concat([xp.full_like(tokens[..., :1], -1), tokens[..., :-1]], axis=-1)
+        return free & (tokens != left) & (tokens != ids.blank)
+
+    def first_canvas(
+        self,
+        key_B: Key[Array, " B"],
+        source_segment_BS: Int[Array, "B S"],
+        target_BL: Int[Array, "B L"],
+        segment_BL: Int[Array, "B L"],
+        *,
+        corruption: Corruption,
+        ids: Ids,
+        max_length: int,
+    ) -> tuple[Canvas, Bool[Array, "B _"]]:
+        """A canvas of noise: two positions per source token, or more where the target needs more.
+
+        A row's canvas depends on its pair alone; the batch's shape says only how wide the arrays are.
+        """
+        del segment_BL
+        room_B = self.room(segment_lengths(source_segment_BS, 1)[:, 0])
+        width = max(self.room(source_segment_BS.shape[1]), min(2 * target_BL.shape[1], max_length))
+        length_B = jnp.minimum(jnp.maximum(room_B, positions_needed(target_BL) + 1), width)
+        canvas = noise_canvas(key_B, jnp.where(room_B > 0, length_B, 0), width, corruption, ids)
+        return canvas, canvas.free_BL
+
+    def fits(self, canvas: Canvas, target_BL: Int[Array, "B _"]) -> Bool[Array, " B"]:
+        """True for targets that have an alignment to their canvas."""
+        return positions_needed(target_BL) <= canvas.free_BL.sum(-1)
+
+    def loss(
+        self,
+        logits_BLV: Float[Array, "B L V"],
+        canvas: Canvas,
+        target_BL: Int[Array, "B _"],
+        weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
+        *,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+        """Sums over the rows that fit and have a weight, and the best alignment of each target.
+
+        With label smoothing, the loss is (1 - label_smoothing) times the CTC loss, plus label_smoothing times the
+        cross-entropy of a uniform distribution at each canvas position. The z-loss is a sum over canvas positions.
+
+        Returns:
+          The sums: loss, z-loss, number of target tokens, and number of right ones. A token is right if the argmax at
+          its first aligned position is right. EOS is always right, because the canvas's length determines its place.
+        """
+        is_target_BL, ids = target_BL > 0, canvas.ids
+        label_BN = jnp.where(is_target_BL & (target_BL != ids.eos), target_BL, 0)
+        own_BLC = label_logits(logits_BLV, label_BN, ids)
+        aligned_BL = jax.lax.stop_gradient(best_alignment(own_BLC, canvas, label_BN))
+        fits_B = self.fits(canvas, target_BL)
+        counts_B = fits_B & weight_BL.any(-1)
+        loss_B, z_B = alignment_loss(logits_BLV, own_BLC, canvas.free_BL, label_BN, label_smoothing, z_loss)
+        losses = (jnp.where(counts_B, each_B, 0.0).sum() for each_B in (loss_B, z_B))
+        begins_BL = self.kept(aligned_BL, canvas.free_BL, ids)  # each token's first aligned position
+        right = (begins_BL & (best_ids(logits_BLV) == aligned_BL) & fits_B[:, None]).sum()
+        right += (is_target_BL.any(-1) & fits_B).sum()
+        weight = (is_target_BL & counts_B[:, None]).sum()
+        return (*losses, weight.astype(jnp.float32), right.astype(jnp.float32)), aligned_BL
+
+
+def alignment_loss(
+    logits_BLV: Float[Array, "B L V"],
+    own_BLC: Float[Array, "B L C"],
+    free_BL: Bool[Array, "B L"],
+    label_BN: Int[Array, "B N"],
+    label_smoothing: float,
+    z_loss: float,
+) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+    """Each row's loss over all alignments, z-loss included, and its z-loss.
+
+    Optax normalises over the columns of a row's own labels. Adding the difference of two normalisers turns this into a
+    normalisation over all ids. Only the second normaliser reads all logits.
+
+    Args:
+      own_BLC: the columns of each row's own labels (`label_logits`).
+    """
+    import optax  # decoding does without it
+
+    log_z_BL = jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1)
+    outside_BL, no_label_BN = (~free_BL).astype(jnp.float32), (label_BN == 0).astype(jnp.float32)
+    # Equal pieces share a column: so the loss sees that two equal neighbours need a blank between them.
+    column_BN = (label_BN[:, :, None] == label_BN[:, None, :]).argmax(-1) + 1
+    loss_B = optax.losses.ctc_loss(own_BLC, outside_BL, column_BN, no_label_BN, blank_id=0)
+    loss_B += ((log_z_BL - jax.nn.logsumexp(own_BLC, axis=-1)) * free_BL).sum(-1)
+    z_B = z_loss * (jnp.square(log_z_BL) * free_BL).sum(-1)
+    if label_smoothing:
+        uniform_B = ((log_z_BL - logits_BLV.astype(jnp.float32).mean(-1)) * free_BL).sum(-1)
+        loss_B = (1.0 - label_smoothing) * loss_B + label_smoothing * uniform_B
+    return loss_B + z_B, z_B
+
+
+def positions_needed(target_BL: Int[Array, "B L"]) -> Int[Array, " B"]:
+    """Least number of canvas positions for each target: its pieces, and a blank between equal neighbours.
+
+    >>> positions_needed(jnp.array([[7, 7, 8, 1, 0]])).tolist()
+    [4]
+    """
+    piece_BL = (target_BL != PADDING) & (target_BL != EOS)
+    again_BL = piece_BL[:, 1:] & (target_BL[:, 1:] == target_BL[:, :-1])
+    return piece_BL.sum(-1) + again_BL.sum(-1)
+
+
+def label_logits(logits_BLV: Float[Array, "B L V"], label_BN: Int[Array, "B N"], ids: Ids) -> Float[Array, "B L C"]:
+    """The logits of the blank and of each row's own labels, C = N + 1 columns, float32."""
+    token_BC = jnp.pad(label_BN, ((0, 0), (1, 0)), constant_values=ids.blank)
+    index_BLC = jnp.broadcast_to(token_BC[:, None], (*logits_BLV.shape[:2], token_BC.shape[1]))
+    return jnp.take_along_axis(logits_BLV, index_BLC, axis=-1).astype(jnp.float32)
+
+
+def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
+    """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at every free position.
+
+    Args:
+      own_BLC: `label_logits` of the canvas's positions; adding a constant to a position's logits does not change the
+        result.
+      canvas: gives the free positions, to which the target is aligned; all others keep their tokens.
+      label_BN: the target's pieces, 0 after the last.
+
+    If the target needs more positions than are free, the row's alignment is meaningless.
+    """
+    batch, states = label_BN.shape[0], 2 * label_BN.shape[1] + 1
+    blank = canvas.ids.blank
+    # The states of an alignment: blank, piece 1, blank, piece 2, ..., blank.
+    token_BS = jnp.full((batch, states), blank).at[:, 1::2].set(label_BN)
+    two_before_BS = jnp.pad(token_BS, ((0, 0), (2, 0)), constant_values=-1)[:, :-2]
+    may_skip_BS = (token_BS != blank) & (token_BS != two_before_BS)
+    emit_BLS = jnp.broadcast_to(own_BLC[..., :1], (*own_BLC.shape[:2], states)).at[..., 1::2].set(own_BLC[..., 1:])
+    emit_LBS = emit_BLS.swapaxes(0, 1)
+
+    def forward(score_BS, position):
+        emit_BS, free_B = position
+        one, two = (jnp.pad(score_BS, ((0, 0), (n, 0)), constant_values=-jnp.inf)[:, :states] for n in (1, 2))
+        from_BS3 = jnp.stack([score_BS, one, jnp.where(may_skip_BS, two, -jnp.inf)], axis=-1)
+        back_BS = jnp.where(free_B[:, None], from_BS3.argmax(-1), 0)
+        return jnp.where(free_B[:, None], from_BS3.max(-1) + emit_BS, score_BS), back_BS
+
+    start_BS = jnp.full((batch, states), -jnp.inf).at[:, 0].set(0.0)
+    free_LB = canvas.free_BL.swapaxes(0, 1)
+    score_BS, back_LBS = jax.lax.scan(forward, start_BS, (emit_LBS, free_LB))
+    last_B = 2 * (label_BN > 0).sum(-1)  # an alignment ends in the last blank or in the last piece
+    score_B2 = jnp.take_along_axis(score_BS, jnp.stack([last_B, jnp.maximum(last_B - 1, 0)], -1), axis=-1)
+    end_B = jnp.where(score_B2[:, 1] > score_B2[:, 0], jnp.maximum(last_B - 1, 0), last_B)
+
+    def backward(state_B, back_BS):
+        before_B = state_B - jnp.take_along_axis(back_BS, state_B[:, None], axis=-1)[:, 0]
+        return before_B, state_B
+
+    _, state_LB = jax.lax.scan(backward, end_B, back_LBS, reverse=True)
+    aligned_BL = jnp.take_along_axis(token_BS, state_LB.swapaxes(0, 1), axis=-1)
+    return jnp.where(canvas.free_BL, aligned_BL, canvas.tokens_BL)

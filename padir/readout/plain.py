@@ -1,0 +1,236 @@
+"""The protocol `Readout`, the plain readout, in which the canvas is the sentence, and the cross-entropy of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from padir.refinement.canvas import Canvas, from_tokens
+from padir.refinement.protocols import Corruption, Strategy
+from padir.refinement.scores import best_ids
+from padir.refinement.strategies import Padir
+from padir.text.ids import Ids
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """The readout of models with a length head: every free token belongs to the sentence."""
+
+    name: ClassVar[str] = "plain"
+    sized_by_target: ClassVar[bool] = True
+    merges_repeats: ClassVar[bool] = False
+    position_head: ClassVar[None] = None
+    excludes: ClassVar[tuple[str, ...]] = ()
+    strategy: ClassVar[Strategy] = Padir()
+
+    def ids(self, ids: Ids) -> Ids:
+        return dataclasses.replace(ids, writes_blank=False) if ids.writes_blank else ids
+
+    def room(self, source: Any) -> None:
+        return None
+
+    def longest_source(self, max_length: int) -> int:
+        return max_length
+
+    def kept(self, tokens: Any, free: Any, ids: Ids) -> Any:
+        return free
+
+    def first_canvas(
+        self,
+        key_B: Key[Array, " B"],
+        source_segment_BS: Int[Array, "B S"],
+        target_BL: Int[Array, "B L"],
+        segment_BL: Int[Array, "B L"],
+        *,
+        corruption: Corruption,
+        ids: Ids,
+        max_length: int,
+    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        """The corrupted target, and the positions that the corruption chose."""
+        del source_segment_BS, max_length
+        free_BL = (segment_BL > 0) & (target_BL != ids.eos)
+        noisy_BL, chosen_BL = corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
+        # `start_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so that
+        # a position that is hidden again between two stages does not show its target.
+        start_BL, _ = corruption.full()(key_B, target_BL, free_BL, segment_BL, ids=ids)
+        return from_tokens(noisy_BL, jnp.where(chosen_BL, noisy_BL, start_BL), free_BL, segment_BL, ids), chosen_BL
+
+    def fits(self, canvas: Canvas, target_BL: Int[Array, "B L"]) -> Bool[Array, " B"]:
+        """True: a canvas of the target's length has room for it."""
+        return jnp.ones(target_BL.shape[0], bool)
+
+    def loss(
+        self,
+        logits_BLV: Float[Array, "B L V"],
+        canvas: Canvas,
+        target_BL: Int[Array, "B L"],
+        weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
+        *,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+        """`token_sums` of the stage, and the target itself, because each position stands for one target token."""
+        present_BL = canvas.segment_BL > 0
+        return token_sums(logits_BLV, target_BL, present_BL, weight_BL, label_smoothing, z_loss), target_BL
+
+
+def cross_entropy(
+    logits: Float[Array, "*B V"],
+    target: Int[Array, "*B"],
+    weight: Bool[Array, "*B"] | Float[Array, "*B"],
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Weighted sums of the cross-entropy (z-loss included) and of the z-loss alone.
+
+    With label smoothing the target distribution has 1 - label_smoothing at the target and the remainder spread evenly
+    over the other V - 1 ids. The entropy of this distribution is subtracted, so that a perfect prediction costs 0 (as
+    in T5X). The z-loss is z_loss * logsumexp(logits)^2.
+
+    >>> loss, _ = cross_entropy(jnp.zeros((1, 100)), jnp.array([7]), jnp.ones(1))
+    >>> round(float(loss), 4)  # log 100
+    4.6052
+    """
+    vocabulary = logits.shape[-1]
+    logits = logits.astype(jnp.float32)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    # A comparison selects the target's logit, as the gradient of a gather would be a scatter into an array of zeros.
+    is_target = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) == target[..., None]
+    at_target = jnp.where(is_target, logits, 0.0).sum(-1)
+    loss = log_z - at_target
+    if label_smoothing:
+        confidence, rest = 1.0 - label_smoothing, label_smoothing / (vocabulary - 1)
+        elsewhere = (vocabulary - 1) * log_z - (logits.sum(-1) - at_target)
+        entropy = -(confidence * jnp.log(confidence) + (vocabulary - 1) * rest * jnp.log(rest + 1e-20))
+        loss = confidence * loss + rest * elsewhere - entropy
+    z = z_loss * jnp.square(log_z)
+    weight = weight.astype(jnp.float32)
+    return ((loss + z) * weight).sum(), (z * weight).sum()
+
+
+def token_sums(
+    logits_BLV: Float[Array, "B L V"],
+    target_BL: Int[Array, "B L"],
+    present_BL: Bool[Array, "B L"],
+    weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
+    label_smoothing: float,
+    z_loss: float,
+) -> tuple[Float[Array, ""], ...]:
+    """Sums of one stage: cross-entropy, z-loss, weights of the positions that count, number of right argmax tokens."""
+    losses = cross_entropy(logits_BLV, target_BL, weight_BL, label_smoothing, z_loss)
+    correct = ((best_ids(logits_BLV) == target_BL) & present_BL).sum()
+    return *losses, weight_BL.sum().astype(jnp.float32), correct.astype(jnp.float32)
+
+
+@runtime_checkable
+class PositionHead(Protocol):
+    """A frozen dataclass for a decoder head with one logit for each position, which decides on some of the ids."""
+
+    def joined(
+        self, logits_BLV: Float[Array, "B L V"], head_BL: Float[Array, "B L"], ids: Ids
+    ) -> Float[Array, "B L V"]:
+        """The logits of all ids, from those of the vocabulary and of the head."""
+        ...
+
+    def best(
+        self,
+        project: Callable[[Float[Array, "B _ D"]], Float[Array, "B _ V"]],
+        states_BLD: Float[Array, "B L D"],
+        head_BL: Float[Array, "B L"],
+        present_BL: Bool[Array, "B L"],
+        ids: Ids,
+    ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+        """The best ids of the joined logits and their log-probabilities, from few logits of the vocabulary.
+
+        Args:
+          project: the function from decoder states to logits of the vocabulary.
+          present_BL: positions of the canvas; other positions may get any id.
+        """
+        ...
+
+
+@runtime_checkable
+class Readout(Protocol):
+    """A frozen dataclass that says how large a canvas is and how its tokens are read into a sentence.
+
+    Attributes:
+      name: the name that messages use.
+      sized_by_target: the canvas has one position for each token of the sentence. Only then does a reference determine
+        the canvas's length, and does each position stand for one target token.
+      merges_repeats: reading merges equal neighbours, so that `Decoding.drop_repeats` has nothing to do.
+      position_head: a head that the decoder has beside the logits of the vocabulary, or None.
+      excludes: options of `ModelConfig` that must be unset.
+      strategy: the strategy that models are decoded with by default, if their objective names none.
+    """
+
+    name: ClassVar[str]
+    sized_by_target: ClassVar[bool]
+    merges_repeats: ClassVar[bool]
+    position_head: ClassVar[PositionHead | None]
+    excludes: ClassVar[tuple[str, ...]]
+    strategy: ClassVar[Strategy]
+
+    def ids(self, ids: Ids) -> Ids:
+        """The vocabulary's ids with the sentinels that decoding may write."""
+        ...
+
+    def room(self, source: Any) -> Any:
+        """Sizes of the canvases, EOS included, for numbers of source tokens; None if the length head predicts them."""
+        ...
+
+    def longest_source(self, max_length: int) -> int:
+        """Largest number of source tokens, EOS included, whose canvas has at most `max_length` positions."""
+        ...
+
+    def kept(self, tokens: Any, free: Any, ids: Ids) -> Any:
+        """True at the positions whose tokens belong to the sentence; takes arrays [.., L] of NumPy or JAX."""
+        ...
+
+    def first_canvas(
+        self,
+        key_B: Key[Array, " B"],
+        source_segment_BS: Int[Array, "B S"],
+        target_BL: Int[Array, "B L"],
+        segment_BL: Int[Array, "B L"],
+        *,
+        corruption: Corruption,
+        ids: Ids,
+        max_length: int,
+    ) -> tuple[Canvas, Any]:
+        """The first training stage's canvas, and the positions that the corruption chose.
+
+        Args:
+          max_length: `ModelConfig.max_length`, the most positions that the decoder takes.
+        """
+        ...
+
+    def fits(self, canvas: Canvas, target_BL: Int[Array, "B _"]) -> Bool[Array, " B"]:
+        """True for rows whose canvas has room for the target; other rows have no loss."""
+        ...
+
+    def loss(
+        self,
+        logits_BLV: Float[Array, "B L V"],
+        canvas: Canvas,
+        target_BL: Int[Array, "B _"],
+        weight_BL: Any,
+        *,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+        """The loss of a training stage, and the target aligned to the canvas, with a token at each free position.
+
+        Args:
+          weight_BL: canvas positions that count in the loss, or their weights.
+          label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`.
+
+        Returns:
+          The sums: loss (z-loss included), z-loss, summed weight, and number of right target tokens, EOS included; and
+          the aligned target, without gradient.
+        """
+        ...

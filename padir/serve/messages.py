@@ -1,0 +1,210 @@
+"""Requests and answers of POST /translate as types: reading, writing, and their OpenAPI document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from padir import __version__
+from padir.decoding.streaming import TranslatedLine
+from padir.decoding.translation import Translation
+from padir.serve.request import Limits, Refused, Request
+
+
+class AnswerCandidate(msgspec.Struct):
+    """A candidate: text, score, and length in tokens, EOS included."""
+
+    text: str
+    score: float
+    length: int
+
+
+class AnswerStep(msgspec.Struct):
+    """A draft: its pieces (U+2581 is a space), and their log-probabilities; null for pieces that were not written."""
+
+    pieces: Sequence[str]
+    log_probs: Sequence[float | None]
+
+
+class AnswerText(msgspec.Struct, kw_only=True):
+    """A translation: text, score, length in tokens, decoder passes, number of candidates that were tried.
+
+    `candidates` and `trace` are present if the request asks for them. With `split` each entry of `sentences` has them,
+    and its `source`. Then length, passes and hypotheses are sums over the sentences, and the score is their mean,
+    weighted by length.
+    """
+
+    text: str
+    score: float
+    length: int
+    passes: int
+    hypotheses: int
+    source: str | msgspec.UnsetType = msgspec.UNSET
+    candidates: list[AnswerCandidate] | msgspec.UnsetType = msgspec.UNSET
+    trace: list[AnswerStep] | msgspec.UnsetType = msgspec.UNSET
+    sentences: list[AnswerText] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Answer(msgspec.Struct):
+    """The translations of a request's sentences, in order, and the seconds in the server, the queue included."""
+
+    model: str
+    translations: list[AnswerText]
+    seconds: float
+
+
+class Refusal(msgspec.Struct):
+    """The reason why a request got no translation."""
+
+    error: str
+    status: int
+
+
+class Health(msgspec.Struct):
+    """The state of the server: "warming up", "ready", "stopping" or "failed"; languages of source and target."""
+
+    status: str
+    model: str
+    languages: dict[str, str]
+
+
+REFUSALS = {
+    400: "the body is not JSON",
+    408: "the body did not arrive in time",
+    413: "the body is too large",
+    415: "the body is not declared as application/json, or is compressed",
+    421: "the server does not answer under this host name",
+    422: "a field or a sentence is refused",
+    429: "the queue is full: try again after Retry-After seconds",
+    500: "internal error",
+    503: "the server is warming up or stopping",
+    504: "there was no answer in time",
+}
+
+
+class RequestReader:
+    """Reads requests for a model from JSON.
+
+    Args:
+      most_lengths: the largest top_k.
+      num_steps, top_k: values for requests that do not set them; None for an autoregressive model, whose requests have
+        only `text`, `split` and `mode`.
+      modes, strategies: names that requests may give; the first mode is the default.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        most_lengths: int,
+        num_steps: int | None,
+        top_k: int | None,
+        modes: Sequence[str] = (),
+        strategies: Sequence[str] = (),
+    ):
+        sentence = Annotated[str, msgspec.Meta(description="a sentence; an empty one gives an empty translation")]
+        sentences = Annotated[list[str], msgspec.Meta(max_length=limits.max_sentences)]
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+            ("text", sentence | sentences),
+            ("split", _described(bool, "translate each sentence of a text by itself"), False),
+        ]
+        if num_steps is not None:
+            steps = _described(int, "maximum number of decoder passes", ge=1, le=limits.max_steps)
+            lengths = _described(int, "number of lengths to try", ge=1, le=most_lengths)
+            listed = _described(int, "number of candidates in the answer", ge=0, le=limits.max_lengths)
+            fields += [("num_steps", steps, num_steps), ("top_k", lengths, top_k)]
+            fields += [("n_best", listed, 0), ("trace", _described(bool, "list the draft and every step"), False)]
+        if modes:
+            mode: Any = Literal[tuple(modes)]
+            fields += [("mode", _described(mode, "how the model writes"), modes[0])]
+        if strategies:  # by name alone: each strategy with other parameters would be another program to compile
+            strategy: Any = Literal[tuple(strategies)]
+            fields += [("strategy", _described(strategy | None, "refinement strategy; null: the server's own"), None)]
+        self.names = tuple(field[0] for field in fields)
+        self.type: Any = msgspec.defstruct("Request", fields, forbid_unknown_fields=True)
+        self._decoder = msgspec.json.Decoder(self.type)
+
+    def __call__(self, body: bytes) -> Request:
+        """Reads a request.
+
+        Raises:
+          Refused: 400 if the body is no JSON; 422 if a field is missing, unknown, of the wrong type or beyond a limit.
+
+        >>> RequestReader(Limits(), 8, num_steps=4, top_k=1)(b'{"text": "Hallo!", "top_k": 3}').top_k
+        3
+        """
+        try:
+            asked = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise Refused(422, f"{str(error)[:200]}; the fields are {', '.join(self.names)}") from None
+        except ValueError as error:  # malformed, or no UTF-8
+            raise Refused(400, f"the body must be JSON in UTF-8: {error}") from None
+        texts = (asked.text,) if isinstance(asked.text, str) else tuple(asked.text)
+        return Request(texts, **{name: getattr(asked, name) for name in self.names[1:]})
+
+
+def _described(kind: Any, description: str, ge: int | None = None, le: int | None = None) -> Any:
+    return Annotated[kind, msgspec.Meta(description=description, ge=ge, le=le)]
+
+
+def translated(line: TranslatedLine, asked: Request) -> AnswerText:
+    """A translated text as an answer; if the request asks for `split`, the sentences have candidates and traces."""
+    if not asked.split:
+        return _translated(line.translation, asked)
+    whole = _translated(line.translation, Request(()))
+    whole.sentences = [_translated(result, asked, source) for source, result in line.sentences]
+    return whole
+
+
+def _translated(result: Translation, asked: Request, source: str | msgspec.UnsetType = msgspec.UNSET) -> AnswerText:
+    found = AnswerText(
+        text=result.text,
+        score=_finite(result.score),
+        length=result.length,
+        passes=result.passes,
+        hypotheses=result.hypotheses,
+        source=source,
+    )
+    if asked.n_best:
+        pairs = zip(result.candidates, result.candidate_lengths, strict=True)
+        found.candidates = [AnswerCandidate(text, _finite(score), length) for (text, score), length in pairs]
+    if asked.trace:
+        found.trace = [
+            AnswerStep(pieces, [None if p is None else _finite(p) for p in log_probs])
+            for pieces, log_probs in result.trace or ()
+        ]
+    return found
+
+
+def _finite(number: float) -> float:
+    """Replaces infinity, which JSON does not have, by a very large number."""
+    return number if math.isfinite(number) else math.copysign(1e30, number)
+
+
+def openapi(reader: RequestReader) -> bytes:
+    """The OpenAPI document of the server as JSON."""
+    types = (reader.type, Answer, Refusal, Health)
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    request, answer, refusal, health = ({"application/json": {"schema": schema}} for schema in schemas)
+    refused = {str(status): {"description": why, "content": refusal} for status, why in REFUSALS.items()}
+    translate = {
+        "summary": "Translates sentences",
+        "requestBody": {"required": True, "content": request},
+        "responses": {"200": {"description": "the translations", "content": answer}, **refused},
+    }
+    states = {"200": {"description": "it is ready", "content": health}}
+    states["503"] = {"description": "it is warming up or stopping, or has failed", "content": health}
+    figures = {"200": {"description": "the figures", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "padir serve", "version": __version__},
+        "paths": {
+            "/translate": {"post": translate},
+            "/health": {"get": {"summary": "Tells whether the server takes requests", "responses": states}},
+            "/metrics": {"get": {"summary": "Gives figures for Prometheus", "responses": figures}},
+        },
+        "components": {"schemas": components},
+    }
+    return msgspec.json.encode(document)

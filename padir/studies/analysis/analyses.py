@@ -1,0 +1,99 @@
+"""Runs a subject of `padir analyse` and writes its metrics, pictures and page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from padir import checks
+from padir.decoding.options import Decoding
+from padir.decoding.translator import Translator
+from padir.evaluation import TestSet
+from padir.reporting.page import cell, render
+from padir.reporting.tables import require_matplotlib
+from padir.storage.files import atomic_file, write_json, write_text
+from padir.studies.analysis import agreement, attention, audit, refining, uncertainty
+from padir.studies.analysis.study import AnalysisOptions, Findings, Row, Tell, check_model, first_sentences
+
+SUBJECTS = {
+    "attention": attention,
+    "dependency": agreement,
+    "refinement": refining,
+    "oracle": audit,
+    "schedule": uncertainty,
+}
+COLUMNS = {name: subject.COLUMNS for name, subject in SUBJECTS.items()}
+
+
+def run(
+    subject: str,
+    translator: Translator,
+    test_set: TestSet,
+    decoding: Decoding,
+    options: AnalysisOptions,
+    *,
+    name: str = "",
+    output: str | None = None,
+    tell: Tell = print,
+) -> dict[str, Any]:
+    """Analyses a model and writes SUBJECT.json, .html and PNG files into a folder if one is given.
+
+    Args:
+      subject: "attention", "dependency", "refinement", "oracle" or "schedule".
+      decoding: `num_steps` is the pass whose attention is measured (attention, dependency), or the number of steps of
+        the decoding run that is measured (refinement).
+      name: the model's name on the page.
+      output: the folder.
+      tell: receives lines of progress.
+
+    Returns:
+      The content of SUBJECT.json: facts about the run, metrics and "rows".
+
+    Raises:
+      PadirError: the subject is unknown, matplotlib is missing, the sentences are of other languages than the model's,
+        or the model or the sentences do not suit the subject.
+    """
+    checks.one_of(SUBJECTS, subject=subject)
+    require_matplotlib()
+    check_model(translator.card.config)
+    card = translator.card
+    test_set.check_languages(card.source_language, card.target_language, name or "the model")
+    test_set = first_sentences(test_set, options.sentences)
+    findings = SUBJECTS[subject].analyse(translator, test_set, decoding, options, tell)
+    about = {
+        "subject": subject,
+        "model": name or translator.card.task,
+        "task": test_set.task,
+        "split": test_set.split,
+        "sentences": len(test_set.sources),
+        "num_steps": decoding.num_steps,
+        "seed": decoding.seed,
+    }
+    result = _without_nan({**about, **findings.metrics, "rows": findings.rows})
+    if output:
+        _write(Path(output), about, findings, result)
+    return result
+
+
+def _write(folder: Path, about: dict[str, Any], findings: Findings, result: dict[str, Any]) -> None:
+    subject = about["subject"]
+    for section in findings.sections:
+        for picture, data in section.pictures.items():
+            with atomic_file(folder / f"{subject}_{picture.replace(' ', '_')}.png", binary=True) as file:
+                file.write(data)
+    write_json(folder / f"{subject}.json", result)
+    write_text(folder / f"{subject}.html", render(f"padir: {subject}", about, findings.sections))
+
+
+def _without_nan(value: Any) -> Any:
+    """A copy of a value for JSON, with None for NaN (an undefined metric, such as the correlation with a constant)."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def cells(subject: str, row: Row) -> list[str]:
+    """The cells of a row in the terminal's table, one for each of `COLUMNS[subject]`."""
+    return [cell(row.get(name)) for name in COLUMNS[subject]]

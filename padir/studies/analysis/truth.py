@@ -1,0 +1,267 @@
+"""True distributions over translations of the built-in corpus, and a decoder that knows one of them.
+
+The grammar lists every right translation of a sentence with its probability (`padir.data.toy.references`). A model
+writes a translation of a given length, so only the right translations of this length are compared with it. Their
+probabilities, scaled to sum to 1, are the exact joint distribution of the tokens at positions 1 .. L given the source
+and the length; `Joint.information` has its mutual information in nats.
+
+`ExactDecoder` gives exact conditionals instead of a model's, so the strategy causes all errors of a run. Let w_k be the
+probability of the k-th right answer x_k, and z the canvas. The decoder gives, at position i, the distribution of x_ki
+under weights proportional to
+
+    masked canvas           w_k · Π over visible i of 1{z_i = x_ki}
+    canvas of random pieces w_k · Π over all i of [(1 - r) 1{z_i = x_ki} + r / V']
+
+where V' is the number of regular pieces and r the rate of noise. Both lines are Bayes' rule: a mask carries no
+information, and with noise of rate r a token is a random piece with probability r. With d_k, the number of tokens on
+the canvas that differ from x_k, the second line is proportional to w_k ((r / V') / (1 - r + r / V'))^(d_k). For r to 0,
+its limit has weights w_k at the answers of the smallest d_k, and 0 at all others. The first line is this limit over the
+visible tokens. If these contradict each other, every d_k is above 0 and the first line's conditionals do not exist.
+Then the limit replaces them: it keeps the right answers that agree with the most tokens.
+
+The rate r is 1 before the first pass. After that, r is the share of the row's free positions that show noise
+(`noise_rate`). These positions have no score, because the strategy has not written them or has hidden them again. A
+strategy that draws tokens again states their share in `redrawn`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from padir.data.toy import references
+from padir.errors import PadirError
+from padir.refinement import (
+    Canvas,
+    Corruption,
+    Decoder,
+    Output,
+    Strategy,
+    draft,
+    refine,
+    veil,
+)
+from padir.refinement.segments import share_of
+from padir.text.ids import Ids
+from padir.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """A distribution over K sentences of L free tokens (without EOS).
+
+    Attributes:
+      tokens_KL: the sentences.
+      prob_K: their probabilities, which sum to 1.
+      share: probability that a right translation of any length is one of these sentences.
+    """
+
+    tokens_KL: Int[np.ndarray, "K L"]
+    prob_K: Float[np.ndarray, " K"]
+    share: float = 1.0
+
+    def entropy(self) -> Float[np.ndarray, " L"]:
+        """Entropy of each position, in nats."""
+        length = self.tokens_KL.shape[1]
+        return np.array([_entropy(self.tokens_KL[:, [i]], self.prob_K) for i in range(length)])
+
+    def information(self) -> Float[np.ndarray, "L L"]:
+        """Mutual information of every two positions, in nats; the diagonal holds the entropies.
+
+        >>> joint = Joint(np.array([[7, 8, 5], [8, 7, 5]]), np.array([0.5, 0.5]))
+        >>> (joint.information() / np.log(2)).round(6).tolist()
+        [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+        """
+        single_L = self.entropy()
+        length = len(single_L)
+        both_LL = np.array(
+            [[_entropy(self.tokens_KL[:, [i, j]], self.prob_K) for j in range(length)] for i in range(length)]
+        )
+        return np.maximum(0.0, single_L[:, None] + single_L[None, :] - both_LL)
+
+
+def joints(source: str, tokenizer: Tokenizer) -> dict[int, Joint]:
+    """The right translations of a sentence by length in tokens, EOS included; only lengths with several translations.
+
+    Raises:
+      PadirError: the grammar does not produce the sentence.
+    """
+    right = references(source)
+    by_length: dict[int, list[tuple[list[int], float]]] = collections.defaultdict(list)
+    for tokens, reference in zip(tokenizer.encode_batch([r.text for r in right]), right, strict=True):
+        by_length[len(tokens) + 1].append((tokens, reference.probability))
+    found = {}
+    for length, group in by_length.items():
+        if len(group) > 1:
+            prob_K = np.array([probability for _, probability in group])
+            found[length] = Joint(np.array([tokens for tokens, _ in group]), prob_K / prob_K.sum(), float(prob_K.sum()))
+    return found
+
+
+def _entropy(tokens_KP: Int[np.ndarray, "K P"], prob_K: Float[np.ndarray, " K"]) -> float:
+    """Joint entropy of the tokens at P positions, in nats."""
+    _, kind_K = np.unique(tokens_KP, axis=0, return_inverse=True)
+    prob = np.bincount(kind_K.reshape(-1), weights=prob_K)
+    return float(max(0.0, -(prob[prob > 0] * np.log(prob[prob > 0])).sum()))
+
+
+FIRST = 3  # the first regular piece of an oracle's own numbering
+_SENTINELS = 3  # mask, blank and length
+
+
+@flax.struct.dataclass
+class ExactDecoder:
+    """Distributions over the right answers of G sentences (here G groups of rows), each with up to K answers.
+
+    Each sentence numbers its tokens from `FIRST` on, so that logits need only as many ids as a sentence has right
+    tokens. Random canvases are still drawn from all V' regular pieces of the vocabulary.
+
+    Attributes:
+      answer_GKL: right answers of L free tokens; -1 where a sentence has fewer than K answers.
+      log_prob_GK: their log-probabilities; -inf where there is no answer.
+      width: number of ids in the logits (static).
+      ids: the special ids (static).
+    """
+
+    answer_GKL: Int[Array, "G K L"]
+    log_prob_GK: Float[Array, "G K"]
+    width: int = flax.struct.field(pytree_node=False)
+    ids: Ids = flax.struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, joints: Sequence[Joint], pieces: int) -> ExactDecoder:
+        """Makes an oracle of distributions over sentences of one length.
+
+        Args:
+          joints: the distributions, one for each sentence.
+          pieces: V', number of regular pieces of the vocabulary.
+
+        Raises:
+          PadirError: there are no distributions, their lengths differ, or they have more tokens than there are pieces.
+        """
+        lengths = sorted({joint.tokens_KL.shape[1] for joint in joints})
+        if len(lengths) != 1:
+            raise PadirError("the right answers of an oracle", "sentences of one length", lengths or "none")
+        most = max(len(joint.prob_K) for joint in joints)
+        answer_GKL = np.full((len(joints), most, lengths[0]), -1, np.int32)
+        log_prob_GK = np.full((len(joints), most), -np.inf, np.float32)
+        found = 0
+        for g, joint in enumerate(joints):
+            tokens, index_KL = np.unique(joint.tokens_KL, return_inverse=True)
+            answer_GKL[g, : len(joint.prob_K)] = FIRST + index_KL.reshape(joint.tokens_KL.shape)
+            log_prob_GK[g, : len(joint.prob_K)] = np.log(joint.prob_K)
+            found = max(found, len(tokens))
+        if found > pieces:
+            raise PadirError("pieces", f"at least {found}, the number of right tokens", pieces)
+        ids = Ids(FIRST + pieces + _SENTINELS, num_sentinels=_SENTINELS, first_regular=FIRST)
+        return cls(jnp.asarray(answer_GKL), jnp.asarray(log_prob_GK), FIRST + found, ids)
+
+    def decoder(self, rate: Callable[[Canvas], Float[Array, " B"]], *, judges: str = "token") -> Decoder:
+        """The exact decoder of rows in sentence order, B / G rows for each sentence, each with L free tokens and EOS.
+
+        Logits are log-probabilities; at EOS they are 0, because EOS is never rewritten. For the strategy "rejecter",
+        keep logits are the exact log odds that the shown token (or the most likely token, see `judges`) is right.
+
+        Args:
+          rate: the canvas -> r for each row; 0 for the limit, as for masks.
+          judges: as in `Output`.
+        """
+        groups, _, length = self.answer_GKL.shape
+        hit_GKLV = jax.nn.one_hot(self.answer_GKL, self.width)
+        pieces = self.ids.end_regular - self.ids.first_regular
+
+        def weights(wrong_GRxK: Array, odds_GRx: Array) -> Array:
+            log_prob_GxK = jnp.expand_dims(self.log_prob_GK, tuple(range(1, wrong_GRxK.ndim - 1)))
+            wrong_GRxK = jnp.where(log_prob_GxK > -jnp.inf, wrong_GRxK, length + 1)
+            more_GRxK = wrong_GRxK - wrong_GRxK.min(-1, keepdims=True)
+            penalty_GRxK = jnp.where(more_GRxK > 0, more_GRxK * odds_GRx[..., None], 0.0)
+            return jax.nn.softmax(log_prob_GxK - penalty_GRxK, axis=-1)
+
+        def decoder(canvas: Canvas) -> Output:
+            rate_B, visible_BLL = rate(canvas), canvas.visible_BLL
+            odds_GR = jnp.log1p((1 - rate_B) / (rate_B / pieces)).reshape(groups, -1)  # inf for the limit
+            shown_GRL = canvas.tokens_BL[:, :length].reshape(groups, -1, length)
+            known_GRL = shown_GRL != self.ids.mask
+            differs_GRKL = shown_GRL[:, :, None] != self.answer_GKL[:, None]
+            if visible_BLL is None:
+                weight_GRK = weights((differs_GRKL & known_GRL[:, :, None]).sum(-1), odds_GR)
+                prob_GRLV = jnp.einsum("grk,gklv->grlv", weight_GRK, hit_GKLV)
+                token_GRL = jnp.einsum("grk,grkl->grl", weight_GRK, (~differs_GRKL).astype(jnp.float32))
+            else:
+                seen_GRLL = visible_BLL[:, :length, :length].reshape(groups, -1, length, length) & known_GRL[:, :, None]
+                wrong_GRLK = jnp.einsum("grij,grkj->grik", seen_GRLL.astype(jnp.int32), differs_GRKL.astype(jnp.int32))
+                weight_GRLK = weights(wrong_GRLK, odds_GR[..., None])
+                prob_GRLV = jnp.einsum("grlk,gklv->grlv", weight_GRLK, hit_GKLV)
+                token_GRL = jnp.einsum("grlk,grkl->grl", weight_GRLK, (~differs_GRKL).astype(jnp.float32))
+            keep_GRL = prob_GRLV.max(-1) if judges == "prediction" else token_GRL
+            keep_BL = jnp.minimum(keep_GRL.reshape(-1, length), 1.0)
+            logits_BLV = jnp.log(prob_GRLV).reshape(-1, length, self.width)
+            ended = (0, 0), (0, 1)
+            return Output(
+                jnp.pad(logits_BLV, (*ended, (0, 0))),
+                jnp.pad(jnp.log(keep_BL) - jnp.log1p(-keep_BL), ended),
+                judges=judges,
+            )
+
+        return decoder
+
+
+def noise_rate(strategy: Strategy, canvas: Canvas) -> Float[Array, " B"]:
+    """The rate r of noise on each row of a canvas of random pieces, as this module's docstring defines it."""
+    free_B = jnp.maximum(canvas.free_BL.sum(-1), 1)
+    share_B = (canvas.free_BL & (canvas.score_BL == 0)).sum(-1) / free_B
+    redrawn = getattr(strategy, "redrawn", None)
+    if redrawn is None:
+        return share_B
+    own_B = share_of(redrawn, canvas.free_BL, canvas.segment_BL)[:, 0] / free_B
+    return jnp.where(share_B == 1, 1.0, own_B)
+
+
+def decode(
+    key: Key[Array, ""], oracle: ExactDecoder, num_steps: int, *, strategy: Strategy, corruption: Corruption, draws: int
+) -> tuple[Int[np.ndarray, "G R L"], Int[np.ndarray, "G R"]]:
+    """Decodes every sentence of an oracle `draws` times: (tokens, passes), with the oracle's numbers of tokens.
+
+    Args:
+      num_steps: T; another number does not compile again.
+      corruption: the corruption that makes the first canvas: masks (`Mask`), which need no rate, or random pieces
+        (`Uniform`).
+      draws: R, number of outputs for each sentence.
+
+    Raises:
+      PadirError: the strategy adds up logits (the remask "logits"), which an oracle's own numbering does not allow.
+    """
+    if getattr(strategy, "remask", None) == "logits":
+        raise PadirError("remask", '"previous", "start" or "none" beside an oracle', "logits")
+    groups, _, length = oracle.answer_GKL.shape
+    key_B = jax.random.split(key, groups * draws)
+    canvas = draft(key_B, jnp.full(groups * draws, length + 1), length + 1, corruption, oracle.ids)
+    needs = getattr(strategy, "needs", frozenset())
+    if "decontextualised" in needs:
+        canvas = veil(canvas, canvas.free_BL)
+    masked = corruption.deterministic
+    judges = "prediction" if masked and "rejecter" in needs else "token"
+    tokens_BL, passes_B = _refined(key_B, canvas, oracle, masked, num_steps, strategy=strategy, judges=judges)
+    return np.asarray(tokens_BL)[:, :length].reshape(groups, draws, length), np.asarray(passes_B).reshape(groups, draws)
+
+
+@functools.partial(jax.jit, static_argnames=("strategy", "judges"))
+def _refined(key_B, canvas: Canvas, oracle: ExactDecoder, masked, num_steps, *, strategy: Strategy, judges: str):
+    """Tokens and passes of each row. Masked and random canvases share a program."""
+    exact = oracle.decoder(lambda canvas: jnp.where(masked, 0.0, noise_rate(strategy, canvas)), judges=judges)
+
+    def decoder(canvas: Canvas) -> Output:
+        output = exact(canvas)
+        absent = (0, 0), (0, 0), (0, oracle.ids.vocab_size - oracle.width)
+        return output.replace(logits_BLV=jnp.pad(output.logits_BLV, absent, constant_values=-jnp.inf))
+
+    refined = refine(key_B, canvas, decoder, strategy, num_steps=num_steps)
+    return refined.tokens_BL, refined.passes_B

@@ -1,0 +1,117 @@
+"""The objective of models that write from left to right, and the sum of two objectives for dual models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from padir import checks
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.transformer import Transformer
+from padir.readout.plain import token_sums
+from padir.refinement.protocols import Corruption, Strategy
+from padir.training.batch import AtOnce, Sums, by_rows
+from padir.training.objective import Call, Loss, Objective
+
+
+@checks.settings
+class Causal(Loss):
+    """Training objective of causal models: cross-entropy of every target token and EOS, given all true tokens before.
+
+    Attributes:
+      label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`.
+      positions_at_once: as in `padir.training.objective.Objective`.
+
+    Raises:
+      PadirError: label_smoothing is not in [0, 1), or positions_at_once is below 1.
+    """
+
+    trains = "causal"
+    label_smoothing: checks.ShareBelow1 = 0.0
+    z_loss: float = 0.0
+    positions_at_once: AtOnce = None
+
+    def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
+        batch, bound = call.batch, call.bound(call.batch.own_key(key))
+        encoded, present_BL = call.encode(bound), batch.target_segment_BL > 0
+        states_BLD = bound.target_states(
+            batch.target_BL,
+            batch.target_segment_BL,
+            bound.cross_kv(encoded.memory_BSD),
+            encoded.segment_BS,
+            deterministic=not call.dropout,
+        )
+
+        def end(states_BLD, target_BL, present_BL):
+            logits_BLV = call.model.bind({"params": call.params}).logits(states_BLD)
+            return token_sums(logits_BLV, target_BL, present_BL, present_BL, self.label_smoothing, self.z_loss), ()
+
+        (loss, z_loss, tokens, correct), _ = by_rows(
+            end, self.positions_at_once, states_BLD, batch.target_BL, present_BL
+        )
+        return loss, Sums(
+            loss=loss,
+            stage_loss_S=loss[None],
+            stage_z_loss_S=z_loss[None],
+            stage_weight_S=tokens[None],
+            stage_correct_S=correct[None],
+            length_loss=jnp.float32(0),
+            length_correct=jnp.float32(0),
+            tokens=tokens,
+            segments=(call.length_BG > 0).sum().astype(jnp.float32),
+        )
+
+
+@checks.settings
+class Sum(Loss):
+    """Training objective of dual models, which refine drafts and write from left to right with the same parameters.
+
+    The encoder runs once for both. In the metrics the causal loss is the last stage.
+
+    Attributes:
+      refining, causal: the objectives of the two ways of writing.
+      causal_weight: factor of the causal loss.
+
+    Raises:
+      PadirError: the refining loss is not a mean over tokens, or the weight is not above 0.
+    """
+
+    trains = "dual"
+    refining: Objective = Objective()
+    causal: Causal = Causal()
+    causal_weight: checks.Positive = 1.0
+
+    def __post_init__(self):
+        if self.refining.normaliser != self.normaliser:
+            raise PadirError(
+                "Objective.normaliser", "'tokens' for a dual model", self.refining.normaliser, "leave it out"
+            )
+
+    @property
+    def corruption(self) -> Corruption:
+        return self.refining.corruption
+
+    @property
+    def stage_weights(self) -> tuple[str, ...]:
+        return (*self.refining.stage_weights, *self.causal.stage_weights)
+
+    def decoded_with(self, config: ModelConfig) -> Strategy:
+        return self.refining.decoded_with(config)
+
+    def check(self, config: ModelConfig, packed: bool) -> None:
+        self.refining.check(config, packed)
+
+    def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
+        key_encode, key_refine, key_write = jax.random.split(key, 3)
+        call = dataclasses.replace(call, encoded=call.encode(call.bound(call.batch.own_key(key_encode))))
+        loss, sums = self.refining.compute(key_refine, call)
+        causal = Transformer(call.model.config.as_causal(), call.model.ids)
+        causal_loss, written = self.causal.compute(key_write, dataclasses.replace(call, model=causal))
+        loss += self.causal_weight * causal_loss
+        names = ("stage_loss_S", "stage_z_loss_S", "stage_weight_S", "stage_correct_S")
+        stages = {name: jnp.concatenate([getattr(sums, name), getattr(written, name)]) for name in names}
+        return loss, dataclasses.replace(sums, loss=loss, **stages)

@@ -1,0 +1,93 @@
+"""Writes the tables of README and docs/ from results/: each stands between a mark with its name and an end mark.
+
+python scripts/fill_tables.py
+"""
+
+import dataclasses
+import inspect
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+from padir.data.plan import Batching
+from padir.models.config import ModelConfig
+from padir.training.averaging import Averaging
+from padir.training.config import Intervals, TrainConfig
+from padir.training.objective import Objective
+from padir.training.optimizer import Adafactor, Adam, Cosine
+
+ROOT = Path(__file__).resolve().parent.parent
+
+SHORT = {  # options of `padir train` that are short names of bindings
+    "train.num_steps": "--steps",
+    "train.seed": "--seed",
+    "train.start_from": "--start_from",
+    "Batching.rows": "--rows",
+    "Cosine.peak": "--learning_rate",
+    "Cosine.warmup_steps": "--warmup",
+    "ModelConfig.dropout_rate": "--dropout",
+    "Intervals.evaluate": "--evaluate_every",
+}
+
+
+def settings() -> str:
+    """Every setting of a training run: its gin name, its option, its default, and what its docstring says."""
+    rows = []
+    for each in (TrainConfig, ModelConfig, Objective, Adafactor, Adam, Cosine, Batching, Intervals, Averaging):
+        owner = "train" if each is TrainConfig else each.__name__
+        about = attributes(each)
+        for field in dataclasses.fields(each):
+            default = field.default
+            if dataclasses.is_dataclass(default):
+                default = f"@{type(default).__name__}()"
+            name = f"{owner}.{field.name}"
+            short = f"`{SHORT[name]}`" if name in SHORT else ""
+            rows.append([f"`{name}`", short, f"`{default}`", about[field.name]])
+    return RESULTS["table"](["gin name", "option", "default", "what it does"], rows, text=True).replace("---:", "---")
+
+
+def attributes(each: type) -> dict[str, str]:
+    """Descriptions of the attributes in a class's docstring, by name."""
+    section = re.search(r"^Attributes:\n((?:  .*\n|\n)+)", inspect.getdoc(each) + "\n", re.MULTILINE)[1]
+    found = {}
+    for entry in re.split(r"\n(?=  \w)", section):
+        names, about = entry.split(":", 1)
+        found |= dict.fromkeys(names.strip().split(", "), " ".join(about.split()).replace("|", "\\|"))
+    return found
+
+
+SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py")
+RESULTS, SPEED, STUDIES = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
+TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation", "by_steps", "objectives", "ablations")}
+TABLES |= {
+    "speed": SPEED["table"],
+    "speed_shapes": SPEED["shapes"],
+    "models": SPEED["models"],
+    "memory": SPEED["memory"],
+    "training_speed": SPEED["training"],
+    "settings": settings,
+}
+TABLES |= STUDIES["TABLES"]
+MARKED = re.compile(r"(<!-- table: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages() -> Iterator[Path]:
+    """The pages that may have tables."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").glob("*.md"))
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew."""
+
+    def table(mark: re.Match[str]) -> str:
+        begin, name, argument, end = mark.groups()
+        return f"{begin}\n{TABLES[name](*filter(None, [argument])).strip()}\n\n{end}"
+
+    return MARKED.sub(table, text)
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(filled(page.read_text()))

@@ -1,0 +1,389 @@
+"""Tables of the studies' pages, of the results in docs/analysis, docs/ising and results (`fill_tables.py`)."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from result_tables import strategies
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+LABELS = {
+    "self_avg": "self-attention",
+    "positional_avg": "positional attention",
+    "tv_avg": "total variation",
+    "tv_max": "total variation, maximum",
+    "cosine_avg": "cosine distance",
+    "distance": "distance",
+    "model": "the model's own",
+}
+SCHEDULES = {name: f"`{name}`" for name in ("linear", "cosine", "geometric", "doubling")} | {"searched": "searched"}
+GROUPS = ("all pairs", "neighbours", "both vary")
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a table in Markdown; its first column is text, all others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def load(name: str) -> Any:
+    """Read the results of one analysis."""
+    return json.loads((DOCS / "analysis" / f"{name}.json").read_text())
+
+
+def interval(row: Mapping[str, Any], name: str) -> str:
+    """Format a metric with its interval."""
+    if row.get(name) is None:
+        return "-"
+    return f"{row[name]:.2f} ({row[f'{name}_low']:.2f} to {row[f'{name}_high']:.2f})"
+
+
+def attention(name: str) -> str:
+    """Table of attention to stuttered and other neighbours (the paper's Tables 4 and 5), means over heads."""
+    found = load(name)
+    rows = []
+    for row in found["rows"]:
+        if row["measure"] in LABELS and row["measure"].endswith("_avg"):
+            means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in ("stutter", "other")]
+            rows.append(
+                [f"{row['pass']}, {LABELS[row['measure']]}", *means, interval(row, "auc"), interval(row, "auc_within")]
+            )
+    count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
+    return markdown(
+        [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"], rows
+    )
+
+
+def dependency(metric: str) -> str:
+    """Table of one metric for every measure of dependency and every group of pairs."""
+    found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
+    rows = [[label, *(interval(found[group, name], metric) for group in GROUPS)] for name, label in LABELS.items()]
+    return markdown(
+        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[metric], *GROUPS],
+        rows,
+    )
+
+
+def pairs() -> str:
+    """Table of the number of pairs in every group."""
+    found = {row["pairs"]: row for row in load("dependency")["rows"]}
+    columns = ("number", "dependent", "sentences", "sentences_of_both")
+    head = ["pairs", "number", "dependent", "sentences", "with pairs of both kinds"]
+    return markdown(head, [[group, *(f"{found[group][c]:,}" for c in columns)] for group in GROUPS])
+
+
+def cycle() -> str:
+    """Table of the cycle test."""
+    rows = []
+    found = load("dependency")
+    test = found["cycle"]
+    what = f"`{found['model']}`, {found['task']}, {found['sentences']:,} sentences"
+    rows.append([what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))])
+    return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], rows)
+
+
+def by_step(name: str) -> str:
+    """Table of the changes that each refinement step makes."""
+    columns = ("changed", "settled", "confidence", "accuracy", "calibration_error", "equal", "right", "mixed")
+    rows = load(name)["by_step"]
+    columns = [column for column in columns if column in rows[-1]]
+    cells = [[str(row["step"]), *(_per_cent(row.get(column)) for column in columns)] for row in rows]
+    return markdown(["step", *(column.replace("_", " ") for column in columns)], cells)
+
+
+def strategies_by_step(name: str) -> str:
+    """Table of steps 1, 2 and the last of every strategy."""
+    rows = load(name)["strategies_by_step"]
+    last = max(row["step"] for row in rows)
+    shown = [step for step in (1, 2) if step < last] + [last]
+    found = {(row["strategy"], row["step"]): row for row in rows}
+    head = ["strategy"]
+    for label in ("changed", "error", "right", "mixed"):
+        head += [f"{label}, {step}" if i else f"{label}, step {step}" for i, step in enumerate(shown)]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        line = [f"`{strategy}`"]
+        for column in ("changed", "calibration_error", "right", "mixed"):
+            line += [_per_cent(found[strategy, step].get(column)) for step in shown]
+        cells.append(line)
+    return markdown(head, cells)
+
+
+def outcomes(name: str, metrics: Mapping[str, str]) -> str:
+    """Table of metrics of every strategy, by number of passes."""
+    rows = load(name)["rows"]
+    counts = sorted({row["steps"] for row in rows})
+    found = {(row["strategy"], row["steps"]): row for row in rows}
+    head = ["strategy"]
+    for label in metrics.values():
+        head += [f"{label}, {count}" if i else f"{label}, {count} pass" for i, count in enumerate(counts)]
+    head[1:] = [cell + ("es" if cell.endswith("pass") and counts[0] > 1 else "") for cell in head[1:]]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        line = [f"`{strategy}`"]
+        for metric in metrics:
+            line += [f"{found[strategy, count][metric]:.1f}" for count in counts]
+        cells.append(line)
+    return markdown(head, cells)
+
+
+def oracle(name: str, truth: str, metric: str) -> str:
+    """Table of one error of every strategy beside exact conditionals, by canvas and number of passes."""
+    rows = [row for row in load(name)["rows"] if row["truth"] == truth]
+    found = {(row["strategy"], row["canvas"], row["steps"]): row[metric] for row in rows}
+    counts = sorted({row["steps"] for row in rows})
+    kinds = {"mask": "masks", "uniform": "random"}
+    head = ["strategy", *(f"{label}, {count}" for label in kinds.values() for count in counts)]
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        values = [found.get((strategy, kind, count)) for kind in kinds for count in counts]
+        texts = (_per_cent(v) if metric == "not_right" else "-" if v is None else f"{v:.2f}" for v in values)
+        cells.append([f"`{strategy}`", *texts])
+    return markdown(head, cells)
+
+
+def oracle_and_model(name: str, metric: str) -> str:
+    """Table of one error of every strategy beside exact conditionals and with a model, by number of passes."""
+    rows = [row for row in load(name)["rows"] if f"model_{metric}" in row]
+    counts = sorted({row["steps"] for row in rows})
+    found = {(row["strategy"], row["steps"]): row for row in rows}
+    cells = []
+    for strategy in dict.fromkeys(row["strategy"] for row in rows):
+        pairs = [(found[strategy, count][metric], found[strategy, count][f"model_{metric}"]) for count in counts]
+        texts = (_per_cent(v) if metric == "not_right" else f"{v:.2f}" for pair in pairs for v in pair)
+        cells.append([f"`{strategy}`", *texts])
+    return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
+
+
+def schedule_losses() -> str:
+    """Table of the loss of each schedule with each model, by order of the tokens and number of passes."""
+    rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
+    found = {(row["model"], row["order"], row["passes"]): row for row in rows}
+    counts = sorted({row["passes"] for row in rows})
+    cells = []
+    for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows):
+        for schedule in SCHEDULES:
+            values = [f"{found[model, order, count][schedule]:.3f}" for count in counts]
+            cells.append([f"`{model}`, {order} order, {SCHEDULES[schedule]}", *values])
+    return markdown(["model, order, schedule", *(f"{count} pass{'es' * (count > 1)}" for count in counts)], cells)
+
+
+def schedule_quality() -> str:
+    """Table of right translations by `mask_predict` with each schedule, beside its loss in confident order."""
+    loss = {(row["passes"], row["order"]): row for row in load("schedule_mdlm")["rows"]}
+    right = {}
+    for row in load("schedule_quality"):
+        schedule, steps = row["strategy"]["schedule"], row["num_steps"]
+        name = schedule if isinstance(schedule, str) else "searched"
+        if name != "searched" or len(schedule) == steps:
+            right[name, steps] = row["scores"]["toy_right"]["value"]
+    cells = []
+    for name in SCHEDULES:
+        pairs = [(f"{loss[count, 'confident'][name]:.3f}", f"{right[name, count]:.1f}") for count in (4, 10)]
+        cells.append([SCHEDULES[name], *(text for pair in pairs for text in pair)])
+    head = ["schedule", "loss, 4 passes", "right, 4 passes", "loss, 10 passes", "right, 10 passes"]
+    return markdown(head, cells)
+
+
+def objectives(name: str, title: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Read a table of results/NAME.md by model, strategy and number of steps, of one hypothesis alone."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for (model, strategy), line in strategies(name)[title].items():
+        values = {column: value for column, value in line.items() if re.match(r"\d+ step", column)}
+        if line["# Hyp."] == "1" and "-" not in values.values():
+            option = re.sub(r"^(\w+)\((.*)\)$", r"\1:\2", strategy).replace(", ", ",")
+            found.setdefault(model, {})[option] = values
+    return found
+
+
+def best_strategies(name: str, title: str) -> str:
+    """The best strategy for each model by the metric of this title, for each number of passes."""
+    cells, columns = [], []
+    for model, tried in objectives(name, title).items():
+        columns = list(next(iter(tried.values())))
+        best = [(max(tried, key=lambda each, name=name: float(tried[each][name])), name) for name in columns]
+        cells.append([f"`{model}`", *(f"`{each}` {float(tried[each][name]):.1f}" for each, name in best)])
+    return markdown(
+        ["trained as", *(name.replace("step", "pass").replace("passs", "passes") for name in columns)], cells
+    )
+
+
+def every_strategy(name: str, title: str, column: str) -> str:
+    """Every strategy of every model by the metric of this title, after one number of passes."""
+    found = objectives(name, title)
+    strategies = dict.fromkeys(each for tried in found.values() for each in tried)
+    cells = [
+        [f"`{each}`", *(f"{float(tried[each][column]):.1f}" if each in tried else "-" for tried in found.values())]
+        for each in strategies
+    ]
+    return markdown(["strategy", *(f"`{model}`" for model in found)], cells)
+
+
+def ising(name: str, part: str = "rows") -> Any:
+    """Read one part of the results of `padir ising`."""
+    return json.loads((DOCS / "ising" / f"{name}.json").read_text())[part]
+
+
+def _figure(value: float) -> str:
+    """Format a number with about three digits; what is below 0.001 has an exponent."""
+    text = f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3g}"
+    return text.replace("-", "\u2212")
+
+
+def learning() -> str:
+    """Table of squared errors of figures 1 and 2, times the number of samples, beside theory."""
+    most = max(row["samples"] for row in ising("fig1"))
+    found = {(f, r["estimator"], r["k"]): r for f in ("fig1", "fig2") for r in ising(f) if r["samples"] == most}
+    rows = []
+    for k in sorted({k for *_, k in found}):
+        cells = [str(k)]
+        for figure in ("fig1", "fig2"):
+            for estimator in ("one mask", "all masks"):
+                row = found[figure, estimator, k]
+                cells += [f"{most * row['mean']:.1f} ± {most * row['standard_error']:.1f}", f"{row['trace']:.1f}"]
+        rows.append(cells)
+    columns = ("measured", "tr Γ", "all masks", "tr sandwich")
+    return markdown(["k", *(f"{truth}: {each}" for truth in ("flat", "two modes") for each in columns)], rows)
+
+
+def steps() -> str:
+    """Table of the exact and the simulated numbers of steps of figure 3."""
+    found = {(row["coupling"], row["field"], row["k"]): row for row in ising("fig3")}
+    shown = {1: "k = 1", 5: "k = 5", 6: "k = 6, the clique", 8: "k = 8", 10: "k = 10", None: "independent parallel"}
+    rows = []
+    for coupling, field in dict.fromkeys((coupling, field) for coupling, field, _ in found):
+        cells = [f"{coupling:g}", f"{field:g}"]
+        for k in shown:
+            row = found[coupling, field, k]
+            late = f"{100 * row['arrived']:.3g} % arrived"
+            simulated = late if row["mean"] is None else f"{row['mean']:.3g} ± {row['standard_error']:.2g}"
+            cells.append(f"{row['exact']:.3g} ({simulated})")
+        rows.append(cells)
+    return markdown(["J", "h", *shown.values()], rows)
+
+
+def separations() -> str:
+    """Table of the smallest cliques that separate the two samplers."""
+    names = {"k-Gibbs, 1 step": "k-Gibbs in R_1 after 1 step", "k-Gibbs, bound": "bound"}
+    names |= {
+        "parallel": "parallel in R_1 within T",
+        "parallel leaves": "leaves the low sums",
+        "parallel, bound": "bound",
+    }
+    rows = []
+    for row in ising("fig3", "separations"):
+        values = ("below 1e\u2212308" if row[name] < 1e-307 else _figure(row[name]) for name in names)
+        rows.append([f"{row['steps']:,}", str(row["size"]), str(row["k"]), *values])
+    return markdown(["T", "clique", "k", *names.values()], rows)
+
+
+def pass_costs() -> str:
+    """Table of the cost of each schedule, and of the best sizes of few passes."""
+    found = {(row["model"], row["passes"], row["schedule"]): row for row in ising("schedules")}
+    schedules = list(dict.fromkeys(schedule for *_, schedule in found))
+    rows = []
+    for model, passes in dict.fromkeys((model, passes) for model, passes, _ in found):
+        if passes in (1, 2, 4, 8, 16, 32):
+            sizes = found[model, passes, "best"]["sizes"] if passes <= 8 else ""
+            costs = (_figure(found[model, passes, each]["kl"]) for each in schedules)
+            rows.append([model, str(passes), sizes, *costs])
+    return markdown(["model", "T", "best sizes", *schedules], rows)
+
+
+def schedule_bounds() -> str:
+    """Table of the costs of equal sizes between their bounds."""
+    shown = [row for row in ising("schedules", "bounds") if row["passes"] in (2, 8, 32)]
+    names = {"lower": "lower bound, mean of phases", "linear": "linear", "upper": "upper bound"}
+    rows = [[row["model"], str(row["passes"]), *(_figure(row[name]) for name in names)] for row in shown]
+    return markdown(["model", "T", *names.values()], rows)
+
+
+def doubling_bounds() -> str:
+    """Table of the costs of doubling sizes beside their bound."""
+    shown = [row for row in ising("schedules", "bounds") if row["passes"] == 1]
+    rows = [[row["model"], *(_figure(row[name]) for name in ("doubling", "doubling_upper"))] for row in shown]
+    return markdown(["model", "doubling", "upper bound"], rows)
+
+
+def phrase_errors() -> str:
+    """Table of errors of tokens, phrases and sentences of several phrases."""
+    found = {(row["passes"], row["phrases"]): row for row in ising("schedules", "errors")}
+    several = sorted({phrases for _, phrases in found} - {1})
+    rows = []
+    for passes in sorted({passes for passes, _ in found}):
+        one = found[passes, 1]
+        cells = [f"{one[name]:.4f}" for name in ("kl_of_a_token", "tv_of_a_token", "tv_of_a_phrase")]
+        cells += [f"{found[passes, m]['low']:.3f} to {found[passes, m]['high']:.3f}" for m in several]
+        rows.append([str(passes), *cells])
+    head = ["T", "KL of a token", "TV of a token", "TV of a phrase", *(f"TV of {m} phrases" for m in several)]
+    return markdown(head, rows)
+
+
+def canvases() -> str:
+    """Table of the KL of each decoder from masks and from random canvases, by passes."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for row in ising("canvas"):
+        found.setdefault((row["model"], row["passes"]), {})[row["decoder"]] = _figure(
+            row["kl"] if row["kl"] > 1e-12 else 0.0
+        )
+    names = next(iter(found.values()))
+    rows = [[model, str(passes), *values.values()] for (model, passes), values in found.items()]
+    return markdown(["model", "T", *(name.removeprefix("random canvas, ") for name in names)], rows)
+
+
+def statements() -> str:
+    """Table of all statements, their verdicts and their smallest margins."""
+    rows = []
+    for row in ising("theorems"):
+        texts = [row[name].replace("|", "\\|") for name in ("statement", "source", "claim", "verdict")]
+        margin = _figure(row["smallest_margin"]) if row["smallest_margin"] else "0"
+        rows.append([*texts, margin, str(row["num_spins"]), str(row["margins"])])
+    return markdown(["statement", "where", "claim", "verdict", "smallest margin", "at N", "margins"], rows)
+
+
+def _per_cent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+RIGHT = {"toy_right": "right", "toy_mixed": "mixed"}
+TABLES = {
+    "attention_toy": lambda: attention("attention_toy"),
+    "pairs": pairs,
+    "auc": lambda: dependency("auc"),
+    "auc_within": lambda: dependency("auc_within"),
+    "spearman": lambda: dependency("spearman"),
+    "cycle": cycle,
+    "by_step": lambda: by_step("refinement_toy"),
+    "strategies_toy": lambda: strategies_by_step("refinement_toy"),
+    "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
+    "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
+    "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
+    "oracle_not_right": lambda: oracle("oracle", "toy_de_en", "not_right"),
+    "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
+    "oracle_ising_flat": lambda: oracle("oracle", "ising flat", "tv"),
+    "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
+    "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
+    "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
+    "oracle_mdlm_not_right": lambda: oracle_and_model("oracle_mdlm", "not_right"),
+    "oracle_mdlm_tv": lambda: oracle_and_model("oracle_mdlm", "tv"),
+    "schedule_losses": schedule_losses,
+    "schedule_quality": schedule_quality,
+    "best_strategies": lambda: best_strategies("toy_strategies", "toy_right"),
+    "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
+    "every_strategy": lambda: every_strategy("toy_strategies", "toy_right", "4 steps"),
+    "best_strategies_multi30k": lambda: best_strategies("multi30k_strategies", "BLEU"),
+    "every_strategy_multi30k": lambda: every_strategy("multi30k_strategies", "BLEU", "4 steps"),
+    "learning": learning,
+    "steps": steps,
+    "separations": separations,
+    "pass_costs": pass_costs,
+    "schedule_bounds": schedule_bounds,
+    "doubling_bounds": doubling_bounds,
+    "phrase_errors": phrase_errors,
+    "canvases": canvases,
+    "statements": statements,
+    "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
+}

@@ -1,0 +1,215 @@
+"""Formats of parallel text: each gives the pairs that it holds, or is refused by its name."""
+
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import json
+import lzma
+import sys
+import types
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from padir.data.sources import ParallelText
+from padir.errors import PadirError
+
+PAIRS = [("Der rote Zug", "The red train"), ('Er sagt "ja", gern', 'He says "yes", gladly'), ("R&D < 3", "R&D < 3 too")]
+PLAIN = ["".join(side[i] + "\n" for side in PAIRS) for i in (0, 1)]
+TSV = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
+
+
+def escaped(text):
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def sgm(side, kind="srcset", language="any"):
+    segments = "".join(f'<seg id="{i}"> {escaped(pair[side])} </seg>\n' for i, pair in enumerate(PAIRS, 1))
+    name = "trglang" if kind == "refset" else "srclang"
+    return f'<{kind} setid="t" {name}="{language}">\n<DOC docid="a">\n<p>{segments}</p></DOC>\n</{kind}>\n'
+
+
+def as_csv(rows, delimiter=","):
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def tmx(units):
+    body = "".join(
+        "<tu>" + "".join(f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>' for code, text in unit) + "</tu>"
+        for unit in units
+    )
+    return f'<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx version="1.4"><body>{body}</body></tmx>'
+
+
+def wmt(ref="en"):
+    sides = (
+        f'<{tag} lang="{code}"><p>'
+        + "".join(f'<seg id="{i}">{escaped(pair[side])}</seg>' for i, pair in enumerate(PAIRS, 1))
+        + f"</p></{tag}>"
+        for side, (tag, code) in enumerate((("src", "de"), ("ref", ref)))
+    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<dataset id="t"><doc id="a">{"".join(sides)}</doc></dataset>'
+
+
+READ = {
+    "two plain files": {"a.de": PLAIN[0], "a.en": PLAIN[1]},
+    "two columns": {"a.tsv": TSV},
+    "two columns without a telling name": {"a.txt": TSV},
+    "a header of languages": {"a.tsv": "de\ten\n" + TSV},
+    "a header with more columns": {"a.tsv": "id\ttarget\tsource\n" + "".join(f"1\t{t}\t{s}\n" for s, t in PAIRS)},
+    "CSV": {"a.csv": as_csv(PAIRS)},
+    "CSV with names": {"a.csv": as_csv([("id", "English", "German"), *((i, t, s) for i, (s, t) in enumerate(PAIRS))])},
+    "CSV of a spreadsheet": {"a.csv": "\ufeff" + as_csv([("deu_Latn", "eng_Latn"), *PAIRS], ";")},
+    "old SGM": {"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset", "en")},
+    "XML of WMT": {"a.xml": wmt()},
+    "TMX": {"a.tmx": tmx([(("en-GB", escaped(t)), ("de", escaped(s))) for s, t in PAIRS])},
+    "JSON lines": {
+        "a.jsonl": "".join(json.dumps({"id": 1, "translation": {"en": t, "de": s}}) + "\n" for s, t in PAIRS)
+    },
+    "JSON lines of two keys": {"a.json": "".join(json.dumps({"src": s, "tgt": t}) + "\n" for s, t in PAIRS)},
+    "carriage returns": {"a.tsv": TSV.replace("\n", "\r")},
+    "CRLF": {"a.de": PLAIN[0].replace("\n", "\r\n"), "a.en": PLAIN[1]},
+}
+PACKED = {"": lambda b: b, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def source_of(folder, files, languages=("de", "en")):
+    for name, content in files.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return ParallelText("mine", *languages, train=[folder / name for name in files])
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("kind", READ)
+def test_every_format_gives_its_pairs(tmp_path, kind, suffix):
+    files = {name + suffix: PACKED[suffix](content.encode()) for name, content in READ[kind].items()}
+    assert list(source_of(tmp_path, files).pairs("train")) == PAIRS
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_content_decides_and_not_the_name(tmp_path, pack):
+    assert list(source_of(tmp_path, {"a.tsv": pack(TSV.encode())}).pairs("train")) == PAIRS
+
+
+def test_separators_of_unicode_are_text(tmp_path):
+    text = "eins\u2028noch\x85eins\tone\u2029\n"
+    assert list(source_of(tmp_path, {"a.tsv": text}).pairs("train")) == [("eins\u2028noch\x85eins", "one\u2029")]
+
+
+def test_line_breaks_inside_a_field_are_spaces(tmp_path):
+    files = {"a.csv": '"eins\r\nzwei","one\ntwo"\n', "b.jsonl": '{"de": "drei\\nvier", "en": "three\\r\\nfour"}\n'}
+    expected = [("eins zwei", "one two"), ("drei vier", "three four")]
+    assert list(source_of(tmp_path, files).pairs("train")) == expected
+
+
+def test_several_corpora_have_names(tmp_path):
+    files = {"news.tsv": TSV, "talks.v2.tsv": TSV, "a.de": PLAIN[0], "a.en": PLAIN[1], **READ["XML of WMT"]}
+    found = source_of(tmp_path, files).corpora("train")
+    assert [(each.name, list(each.pairs)) for each in found][:2] == [("news", PAIRS), ("talks", PAIRS)]
+    assert [each.name for each in found[2:]] == [f"{tmp_path / 'a.de'} {tmp_path / 'a.en'}", str(tmp_path / "a.xml")]
+
+
+def test_tabs_in_few_lines_are_text(tmp_path):
+    sources = ["x\ty", *"abcdefghijk"]
+    files = {"a.de": "\n".join(sources), "a.en": "\n".join("lmnopqrstuvw")}
+    assert [pair[0] for pair in source_of(tmp_path, files).pairs("train")] == sources
+
+
+def test_a_unit_without_a_side_is_an_empty_one(tmp_path):
+    units = [(("de", "eins"),), (("de-AT", "zwei <bpt>x</bpt><hi>drei</hi>"), ("en", "two\n three"), ("fr", "deux"))]
+    assert list(source_of(tmp_path, {"a.tmx": tmx(units)}).pairs("train")) == [("eins", ""), ("zwei drei", "two three")]
+
+
+def test_no_entity_is_expanded_and_no_file_read(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    entity = f'<!DOCTYPE tmx [<!ENTITY x SYSTEM "file://{tmp_path / "secret"}"><!ENTITY y "{"lol" * 99}">]>'
+    text = tmx([(("de", "eins &x; &y;"), ("en", "one"))]).replace('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', entity)
+    ((german, _),) = source_of(tmp_path, {"a.tmx": text}).pairs("train")
+    assert "secret" not in german and "lol" not in german
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.pdf": b"%PDF-1.7\n"}, "a.pdf is a PDF file"),
+        ({"a.docx": b"PK\3\4 word/"}, "a zip archive, as docx"),
+        ({"a.parquet": b"PAR1\0\0PAR1"}, "a.parquet is a Parquet file, which needs the package pyarrow: pip install"),
+        ({"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}, "is a zstd file, which needs the package zstandard: pip install"),
+        ({"a.tsv": TSV.encode("utf-16")}, "a.tsv is UTF-16 text: convert it with iconv -f UTF-16"),
+        ({"a.tsv": TSV.encode("utf-16-le")}, "a.tsv is UTF-16 text"),
+        ({"a.bin": bytes(range(256)) * 9}, "a.bin is a binary file"),
+        ({"a.tsv.xz": TSV}, "a.tsv.xz is no xz file, as its name says"),
+        ({"a.tsv.bz2": bz2.compress(TSV.encode())[:-5]}, "a.tsv.bz2 is not a whole bzip2 file"),
+        ({"a.tsv.xz": lzma.compress(TSV.encode())[:-5]}, "a.tsv.xz is not a whole xz file"),
+        ({"a.xlf": '<?xml version="1.0"?><xliff></xliff>'}, "is XML of the kind <xliff>"),
+        ({"a.html": "<!DOCTYPE html><html></html>"}, "is XML of the kind <html>"),
+        ({"a.sgm": "eins"}, "is no SGM or XML, as its name says"),
+        ({"a.json": json.dumps([{"de": "a", "en": "b"}])}, "is JSON, but not one object a line"),
+        ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
+        ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: no JSON object"),
+        ({"a.jsonl": '{"fr": "a", "it": "b"}\n'}, "line 1: expected one text in de and one in en, got the keys fr, it"),
+        ({"a.jsonl": '{"de": "a", "en": 3}\n'}, "line 1: expected two texts, got .'a', 3"),
+        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "surrogates"),
+        ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: no CSV"),
+        ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
+        ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),
+        ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is damaged XML"),
+        ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),
+        ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "and not the same .a 3, a 4"),
+        ({"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset") * 2}, "segment 1 of document a twice"),
+        ({"ref.sgm": sgm(1, language="en"), "src.sgm": sgm(0)}, "ref.sgm is in en: give a file in de"),
+        ({"src.sgm": sgm(0)}, "src.sgm has one side of a corpus .SGM."),
+        ({"a.de": PLAIN[0], "a.tsv": TSV}, "a.de has one side of a corpus .lines without tabs."),
+        ({"a.tsv": TSV, "b.tsv": ""}, "b.tsv is empty"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(tmp_path, files, message):
+    with pytest.raises(PadirError, match=message):
+        list(source_of(tmp_path, files).pairs("train"))
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_parquet_is_read_where_pyarrow_is(tmp_path, monkeypatch, nested):
+    records = [{"translation": {"de": s, "en": t}} if nested else {"en": t, "de": s} for s, t in PAIRS]
+    batches = [types.SimpleNamespace(to_pylist=lambda: records)]
+    parquet = types.SimpleNamespace(ParquetFile=lambda path: types.SimpleNamespace(iter_batches=lambda: batches))
+    arrow = types.SimpleNamespace(parquet=parquet, ArrowException=KeyError)
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    assert list(source_of(tmp_path, {"a.parquet": b"PAR1"}).pairs("train")) == PAIRS
+
+
+def test_zstd_is_read_where_a_module_is(tmp_path, monkeypatch):
+    module = types.SimpleNamespace(open=lambda file, mode: io.BytesIO(TSV.encode()))
+    monkeypatch.setitem(sys.modules, "zstandard", module)
+    assert list(source_of(tmp_path, {"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}).pairs("train")) == PAIRS
+
+
+def test_xml_in_another_encoding_than_it_says_is_damaged(tmp_path):
+    with pytest.raises(PadirError, match="a.xml is damaged XML"):
+        list(source_of(tmp_path, {"a.xml": b"<dataset><doc>\xff</doc></dataset>"}).pairs("train"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
+    """A file of a format, changed at some places, ends in pairs of single lines or in a `PadirError`."""
+    kind, suffix = data.draw(st.sampled_from(sorted(READ))), data.draw(st.sampled_from(sorted(PACKED)))
+    files = {}
+    for name, content in READ[kind].items():
+        raw = bytearray(PACKED[suffix](content.encode()))
+        for place, byte in data.draw(
+            st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=3)
+        ):
+            raw[place] = byte
+        files[name + suffix] = bytes(raw[: data.draw(st.integers(0, 2 * len(raw)))])
+    try:
+        pairs = list(itertools.islice(source_of(tmp_path_factory.mktemp("f"), files).pairs("train"), 99))
+    except PadirError:
+        return
+    assert pairs and not any("\n" in text for pair in pairs for text in pair)

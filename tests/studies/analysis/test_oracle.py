@@ -1,0 +1,277 @@
+"""The exact decoder, and errors of strategies beside it that a person can compute."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import IDS, canvas, given
+from support.tiny_model import random_translator
+
+from padir.data.toy import ToyDeEn
+from padir.decoding.options import Decoding
+from padir.errors import PadirError
+from padir.evaluation import TestSet
+from padir.refinement import STRATEGIES, Mask, MaskPredict, SundaeSampling, Uniform, parse_strategy
+from padir.studies.analysis import analyses, audit
+from padir.studies.analysis.study import Pass
+from padir.studies.analysis.truth import FIRST, ExactDecoder, Joint, decode, noise_rate
+from padir.text.tokenizer import train
+
+PIECES = 300
+TWO = Joint(np.array([[7, 8], [8, 7]]), np.array([0.5, 0.5]))  # two right answers that differ in both positions
+FIVE = Joint(np.array([[9, 9, 9], [9, 8, 7], [7, 8, 9], [8, 8, 8], [7, 9, 8]]), np.array([0.35, 0.25, 0.2, 0.15, 0.05]))
+
+
+def truth(joint, draws=4_000):
+    return audit.Truth("hand", [joint], PIECES, draws, TestSet("", "", "", [], []))
+
+
+def of(joint, strategy, steps, canvas="mask", draws=4_000):
+    return audit.of_oracle(truth(joint, draws), parse_strategy(strategy), canvas, steps, 0)[0]
+
+
+def weights(joint, shown_L, rate):
+    """w_k times the likelihood of the canvas, factor by factor, in float64."""
+    return np.array(
+        [
+            w * np.prod([(1 - rate) * (z == x) + rate / PIECES for z, x in zip(shown_L, answer_L, strict=True)])
+            for w, answer_L in zip(joint.prob_K, joint.tokens_KL, strict=True)
+        ]
+    )
+
+
+def no_noise(canvas):
+    return jnp.zeros(len(canvas.tokens_BL))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.6, 0.01])
+def test_a_random_canvas_gives_the_posterior(rate):
+    oracle = ExactDecoder.of([FIVE], PIECES)
+    shown = [(8, 8, 9), (7, 9, 9), (8, 9, 7), (9, 9, 9)]
+    noise = 200 - FIRST + 7  # no right token
+    shown.append((noise, 8, noise))
+    tokens_BL = jnp.array([[*(FIRST + token - 7 for token in row), IDS.eos] for row in shown])
+    output = oracle.decoder(lambda canvas: jnp.full(len(shown), rate))(given(tokens_BL))
+    for row, found_LV, keep_L in zip(shown, np.exp(output.logits_BLV), output.keep_logits_BL, strict=True):
+        weight_K = weights(FIVE, row, rate)
+        weight_K /= weight_K.sum()
+        for i, token in itertools.product(range(3), (7, 8, 9)):
+            exact = weight_K[FIVE.tokens_KL[:, i] == token].sum()
+            assert found_LV[i, FIRST + token - 7] == pytest.approx(exact, rel=1e-4, abs=1e-7)
+        right = [weight_K[FIVE.tokens_KL[:, i] == row[i]].sum() for i in range(3)]
+        np.testing.assert_allclose(jax.nn.sigmoid(keep_L[:3]), right, rtol=1e-3, atol=1e-6)
+        assert found_LV[:3].sum(-1) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_masked_canvas_is_conditioned_on_what_is_visible():
+    """By hand: given 8 in the middle, the second, third and fourth answers are left, with 25, 20 and 15 of 60. Tokens
+    that no right answer has together are the limit: the answers that agree with most of them."""
+    oracle = ExactDecoder.of([FIVE], PIECES)
+    hidden = oracle.ids.mask
+    tokens_BL = jnp.array([[hidden, FIRST + 1, hidden, 1], [FIRST, FIRST + 1, FIRST, 1], [FIRST + 2, hidden, FIRST, 1]])
+    prob_BLV = np.exp(oracle.decoder(no_noise)(given(tokens_BL)).logits_BLV)[:, :3, FIRST:]
+    np.testing.assert_allclose(prob_BLV[0] * 60, [[20, 15, 25], [0, 60, 0], [25, 15, 20]], rtol=1e-5)
+    # 7 8 7 is no answer; 9 8 7 and 7 8 9, with 25 and 20 of 45, differ from it in one token each.
+    np.testing.assert_allclose(prob_BLV[1] * 45, [[20, 0, 25], [0, 45, 0], [25, 0, 20]], rtol=1e-5)
+    np.testing.assert_allclose(prob_BLV[2], [[0, 0, 1], [0, 1, 0], [1, 0, 0]], rtol=1e-5)
+
+
+def test_a_position_that_is_not_seen_is_not_conditioned_on():
+    """A decontextualised decoder: position 0 sees position 1 alone, all others see nothing."""
+    oracle = ExactDecoder.of([FIVE], PIECES)
+    visible_BLL = jnp.zeros((1, 4, 4), bool).at[0, 0, 1].set(True)
+    tokens_BL = jnp.array([[FIRST + 2, FIRST + 1, FIRST + 2, 1]])
+    prob_LV = np.exp(oracle.decoder(no_noise)(given(tokens_BL, visible_BLL)).logits_BLV)[0, :3, FIRST:]
+    np.testing.assert_allclose(prob_LV[0] * 60, [20, 15, 25], rtol=1e-5)
+    np.testing.assert_allclose(prob_LV[1:], [[0, 0.6, 0.4], [0.25, 0.2, 0.55]], atol=1e-6)
+
+
+def test_sentences_have_numbers_and_answers_of_their_own():
+    """Two sentences, with other tokens and with fewer answers, in one batch: padding answers have no weight."""
+    other = Joint(np.array([[50, 60, 70]]), np.array([1.0]))
+    oracle = ExactDecoder.of([FIVE, other], PIECES)
+    tokens_BL = jnp.array([[oracle.ids.mask] * 3 + [1]] * 4)
+    prob_BLV = np.exp(oracle.decoder(no_noise)(given(tokens_BL)).logits_BLV)[:, :3, FIRST:]
+    np.testing.assert_allclose(prob_BLV[0], prob_BLV[1])
+    np.testing.assert_allclose(prob_BLV[1, 1], [0, 0.6, 0.4], atol=1e-6)
+    np.testing.assert_allclose(prob_BLV[3], np.eye(3), atol=1e-6)
+    for wrong in ([], [FIVE, TWO]):
+        with pytest.raises(PadirError, match="sentences of one length"):
+            ExactDecoder.of(wrong, PIECES)
+    with pytest.raises(PadirError, match="at least 3"):
+        ExactDecoder.of([FIVE], 2)
+
+
+def test_one_pass_mixes_as_often_as_a_person_computes():
+    """Both positions are 7 or 8, by half. The argmax, with ties to the lower id, writes 7 7: always a mixture. Draws
+    mix in one half of the cases."""
+    assert of(TWO, "mask_predict", 1) == (1.0, 1.0, pytest.approx(np.log(4_000 + 1.5)))
+    drawn = of(TWO, "padir:temperature=1.0", 1)
+    assert drawn.not_right == pytest.approx(0.5, abs=0.03)
+    assert drawn.tv == pytest.approx(0.5, abs=0.03)
+    assert drawn.kl == pytest.approx(np.log(2), abs=0.05)  # each answer has a quarter instead of a half
+
+
+@pytest.mark.parametrize("canvas", audit.CANVASES)
+def test_fewer_mixtures_with_more_passes(canvas):
+    """Without remasking each position is written in one of T passes, all equally likely: both in the same pass with
+    probability 1 / T, and then half of the draws mix. The errors of the two answers are equal, so that the total
+    variation is the share of mixtures. A random piece of 300 is known for noise as surely as a mask."""
+    for steps in (1, 2, 4):
+        found = of(TWO, "remdm:sigma=0.0", steps, canvas)
+        assert found.not_right == pytest.approx(1 / (2 * steps), abs=0.03)
+        assert found.tv == pytest.approx(found.not_right, abs=0.03)
+
+
+def test_one_position_a_pass_gives_the_truth():
+    """By enumeration the product of the oracle's conditionals from left to right is each answer's probability, so that
+    a whole sentence as a block of Gibbs draws exact samples in L + 1 passes."""
+    oracle, hidden = ExactDecoder.of([FIVE], PIECES), ExactDecoder.of([FIVE], PIECES).ids.mask
+    for answer_L, prob in zip(FIVE.tokens_KL - 7 + FIRST, FIVE.prob_K, strict=True):
+        rows = [[*answer_L[:i], *[hidden] * (3 - i), 1] for i in range(3)]
+        log_prob_BLV = oracle.decoder(no_noise)(given(jnp.array(rows))).logits_BLV
+        chain = sum(float(log_prob_BLV[i, i, answer_L[i]]) for i in range(3))
+        assert np.exp(chain) == pytest.approx(prob, rel=1e-5)
+    exact, rough = (of(FIVE, "block_gibbs:block=9", steps) for steps in (4, 1))
+    floor = audit.sampling_floor(truth(FIVE), 0)
+    assert exact.not_right == 0 and exact.tv < 3 * floor.tv < 0.06 and exact.kl < 0.005
+    # In one pass all positions are drawn alone: of 27 products the five answers have these.
+    single = [(0.25, 0.15, 0.6), (0, 0.6, 0.4), (0.25, 0.2, 0.55)]
+    product = [np.prod([single[i][token - 7] for i, token in enumerate(row)]) for row in FIVE.tokens_KL]
+    assert rough.not_right == pytest.approx(1 - sum(product), abs=0.03)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_single_right_answer_leaves_no_error(name):
+    only = Joint(np.array([[9, 8, 8, 7]]), np.array([1.0]))
+    strategy = parse_strategy(name)
+    for kind in audit.CANVASES:
+        if audit.suits(strategy, kind):
+            for steps in (1, 2, 5):
+                found, passes = audit.of_oracle(truth(only, 20), strategy, kind, steps, 0)
+                assert found.not_right == found.tv == 0, (kind, steps)
+                assert 1 <= passes <= steps
+
+
+def test_the_rate_is_the_share_of_noise():
+    """All of a canvas is noise before the first pass. Then it is what has no score, or the strategy's own rate."""
+    fresh = canvas([10, 11, 12, 13])
+    half = fresh.replace(score_BL=jnp.array([[-0.1, 0.0, -2.0, 0.0, 0.0]]))
+    whole = fresh.replace(score_BL=jnp.array([[-0.1, -1.0, -2.0, -1.0, 0.0]]))
+    for strategy, later in ((MaskPredict(), (0.5, 0.0)), (SundaeSampling(share=0.3), (0.5, 0.5))):
+        assert noise_rate(strategy, fresh).tolist() == [1.0]
+        assert [float(noise_rate(strategy, each)[0]) for each in (half, whole)] == pytest.approx(later)
+
+
+def test_summed_logits_are_refused():
+    oracle = ExactDecoder.of([TWO], PIECES)
+    with pytest.raises(PadirError, match="remask"):
+        decode(jax.random.key(0), oracle, 2, strategy=parse_strategy("padir:remask=logits"), corruption=Mask(), draws=2)
+
+
+def test_errors_of_counts():
+    """Of 10 outputs 6 and 1 are right: q is 0.6, 0.1 and 0.3 beside the truth 0.5, 0.5; KL has 11.5 in all."""
+    found = audit.errors([np.array([6, 1])], [TWO], 10)
+    assert found.not_right == pytest.approx(0.3)
+    assert found.tv == pytest.approx((0.1 + 0.4 + 0.3) / 2)
+    assert found.kl == pytest.approx(0.5 * np.log(0.5 * 11.5 / 6.5) + 0.5 * np.log(0.5 * 11.5 / 1.5))
+
+
+def test_the_floor_is_that_of_draws_from_the_truth():
+    """The mean absolute deviation of the share of R fair coins is about sqrt(1 / (2 pi R))."""
+    for draws in (100, 2_500):
+        floor = audit.sampling_floor(truth(TWO, draws), 0, repeats=400)
+        assert floor.tv == pytest.approx(1 / np.sqrt(2 * np.pi * draws), rel=0.1)
+        assert floor.not_right == 0
+
+
+def test_numbers_of_passes():
+    assert truth(FIVE).steps() == [1, 2, 4]
+    assert truth(Joint(np.zeros((1, 8), int), np.ones(1))).steps() == [1, 2, 4, 8, 9]
+
+
+def test_masks_are_for_masked_canvases():
+    pairs = {(name, kind) for name, _, kind in audit.strategies_of(None)}
+    masks_only = {"block_gibbs", "block_gibbs:block=99", "independent_parallel", "easy_first"}
+    assert pairs == {
+        (name, kind)
+        for name in audit.STRATEGIES
+        for kind in ("mask", "uniform")
+        if kind == "mask" or name not in masks_only
+    }
+    assert {name.partition(":")[0] for name in audit.STRATEGIES} == {*STRATEGIES}
+    with pytest.raises(PadirError, match="no strategy is called 'paddir'"):
+        audit.strategies_of(["padir", "paddir"])
+
+
+def test_ising_models_are_the_papers():
+    flat, peaky = audit.ising_truths(10)
+    assert flat.joints[0].tokens_KL.shape == (64, 6) and flat.pieces == 2
+    prob_K, tokens_KL = peaky.joints[0].prob_K, peaky.joints[0].tokens_KL
+    modes = [(tokens_KL == value).all(-1) for value in (1, 0)]
+    assert prob_K[modes[0]] > prob_K[modes[1]] > 0.1  # fields are above 0: the larger mode is +1
+    assert prob_K.sum() == pytest.approx(1)
+
+
+def test_outputs_of_a_model_are_counted(translator, monkeypatch):
+    """A model that writes the first answer of one sentence with every seed, and of the other with every second."""
+    ids = np.array([[7, 8, 1], [8, 7, 1]])
+    seeds, sentences = [], TestSet("toy_de_en", "de", "en", ["a", "b"], ["a", "b"])
+
+    def refined(translator, test_set, decoding, lengths):
+        assert lengths == [3, 3] and test_set is sentences and decoding.num_steps == 4
+        seeds.append(decoding.seed)
+        tokens_BL = np.array([ids[0], ids[0] if len(seeds) % 2 else [7, 7, 1]])
+        yield Pass([1, 0], None, None, np.stack([tokens_BL * 0, tokens_BL]), None, None)
+
+    monkeypatch.setattr(audit, "with_strategy", lambda translator, decoding, strategy: decoding)
+    monkeypatch.setattr(audit, "refined", refined)
+    both = audit.Truth("toy_de_en", [TWO, TWO], PIECES, 10, sentences)
+    found = audit.of_model(translator, both, "padir", "uniform", 4, Decoding(seed=5), 4)
+    assert seeds == [5, 6, 7, 8]
+    assert found.not_right == pytest.approx((0 + 0.5) / 2)
+    assert found.tv == pytest.approx((0.5 + 0.5) / 2)
+
+
+def test_a_strategy_that_the_model_cannot_run_has_no_errors(tokenizer):
+    translator = random_translator(tokenizer, corruption=Uniform())
+    assert audit.of_model(translator, truth(TWO), "mask_predict", "mask", 1, Decoding(), 1) is None
+
+
+SOURCES = ["Er gibt dem Kind den Ball.", "Im Februar zeigt sein Mann Maria einen Hut."]
+
+
+def test_the_subject_measures_the_commonest_length(tmp_path):
+    """The first sentence is left out: its right translations differ in length. The second has four, of two lengths."""
+    pytest.importorskip("matplotlib")
+    lines = [line for pair in ToyDeEn(num_train=600).pairs("train") for line in pair]
+    translator = random_translator(train(lines, tmp_path / "v.model", size=600), max_length=40)
+    test_set = TestSet("toy_de_en", "de", "en", SOURCES, ["", ""])
+    options = dataclasses.replace(
+        analyses.AnalysisOptions(), strategies=("mask_predict", "block_gibbs"), outputs=30, model_outputs=2, ising=False
+    )
+    found = analyses.run("oracle", translator, test_set, Decoding(), options, output=str(tmp_path), tell=print)
+    chosen = audit.toy_truth(translator, test_set, 30)
+    assert found["measured"] == 1 and chosen.test_set.sources == SOURCES[1:]
+    assert found["length"] == chosen.length + 1
+    assert {(row["strategy"], row["canvas"]) for row in found["rows"]} == {
+        ("mask_predict", "mask"),
+        ("mask_predict", "uniform"),
+        ("block_gibbs", "mask"),
+    }
+    assert [row["steps"] for row in found["rows"] if row["strategy"] == "block_gibbs"] == chosen.steps()
+    assert found["floors"]["toy_de_en"]["not_right"] == 0
+    assert found["floors"]["model"]["tv"] > found["floors"]["toy_de_en"]["tv"] > 0  # of 2 outputs, of 30
+    assert json.loads((tmp_path / "oracle.json").read_text())["rows"] == found["rows"]
+    assert (tmp_path / "oracle_toy_de_en_mask.png").read_bytes()[:4] == b"\x89PNG"
+    # The model was trained with random pieces: it has a column, and a picture, for this canvas alone.
+    assert {row["canvas"] for row in found["rows"] if "model_tv" in row} == {"uniform"}
+    assert all(row["model_not_right"] == 1 for row in found["rows"] if "model_tv" in row)  # it has learned nothing
+    drawn = {path.name for path in tmp_path.glob("*_model.png")}
+    assert drawn == {"oracle_toy_de_en_uniform_model.png"}
+    with pytest.raises(PadirError, match="toy_de_en"):
+        analyses.run("oracle", translator, dataclasses.replace(test_set, task="numbers"), Decoding(), options)

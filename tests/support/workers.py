@@ -1,0 +1,107 @@
+"""Processes with many devices that do one job after the other, so that JAX is started only once in each."""
+
+import contextlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import traceback
+import unittest.mock
+from pathlib import Path
+
+
+def environment_with(devices: int) -> dict[str, str]:
+    """The environment of a process that is to believe that it has so many devices."""
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    return {**os.environ, "XLA_FLAGS": flags}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+class Worker:
+    """A process that believes to have so many devices.
+
+    Its jobs are `train_as` and `translate_as` of `support.many_devices`, and commands of padir.
+    """
+
+    def __init__(self, devices: int, *meeting: object):
+        command, tests = [sys.executable, "-m", "support.workers", *map(str, meeting)], Path(__file__).parents[1]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, cwd=tests, env=environment_with(devices), **pipes)
+
+    def start(self, *job: object) -> None:
+        self.process.stdin.write(json.dumps([*map(str, job)]) + "\n")
+
+    def result(self) -> tuple[int | None, str]:
+        """What the job returned, and what it said on stderr."""
+        returned, said = json.loads(self.process.stdout.readline())
+        assert not isinstance(returned, str), returned
+        return returned, said
+
+    def do(self, *job: object) -> None:
+        self.start(*job)
+        self.result()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Pair:
+    """Two workers that have joined, and run commands of padir together."""
+
+    def __init__(self, devices: int):
+        port = free_port()
+        self.workers, self.port = [Worker(devices, port, i) for i in range(2)], port
+
+    def start(self, *command: object, second: tuple[str, ...] = ()) -> None:
+        """Starts a command; `second` are arguments that the second process alone is given, at the end."""
+        for i, worker in enumerate(self.workers):
+            worker.start("padir", *command, f"--coordinator=localhost:{self.port},2,{i}", *second * i)
+
+    def wait(self) -> tuple[list[int], list[str]]:
+        """The exit statuses, and what was said on stderr."""
+        (first, said), (second, also) = (worker.result() for worker in self.workers)
+        return [first, second], [said, also]
+
+    def run(self, *command: object, second: tuple[str, ...] = ()) -> tuple[list[int], list[str]]:
+        self.start(*command, second=second)
+        return self.wait()
+
+
+def work(*meeting: str) -> None:
+    """Does the jobs that come as lines on stdin, and answers each with a line on stdout.
+
+    Args:
+      meeting: the port at which two processes meet, and the number of this one; none for a process that works alone.
+    """
+    from padir.distributed.processes import join
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    if meeting:  # before JAX is used, as modules do that are imported for jobs
+        join(f"localhost:{meeting[0]}", 2, int(meeting[1]))
+    from support.many_devices import train_as, translate_as
+
+    from padir.cli import main
+
+    jobs = {"train": train_as, "translate": translate_as, "padir": lambda *words: main(words)}
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        said, nothing = io.StringIO(), unittest.mock.patch("jax.distributed.initialize")
+        with nothing, contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            try:
+                returned = jobs[name](*arguments)
+            except BaseException:
+                returned = traceback.format_exc()
+        print(json.dumps([returned, said.getvalue()]), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    work(*sys.argv[1:])

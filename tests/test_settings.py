@@ -1,0 +1,96 @@
+"""Every number and name of a setting has its range: what lies just outside is refused by name, and the ends are not."""
+
+import math
+
+import pytest
+
+from padir.data.plan import Batching
+from padir.data.prepared import LengthLimits
+from padir.data.toy import ToyDeEn
+from padir.decoding.options import Decoding
+from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore
+from padir.decoding.search import Beam, Sampling
+from padir.distributed.sharding import Sharding
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.refinement import strategies as s
+from padir.refinement.corruption import Mask, MaskRange, Uniform
+from padir.refinement.transitions import Glat, SampledUnroll
+from padir.training.averaging import Averaging
+from padir.training.causal import Causal, Sum
+from padir.training.config import Intervals
+from padir.training.objective import Objective
+from padir.training.optimizer import Cosine, NotFinite
+
+INF, NAN = math.inf, math.nan
+COUNT, RATE = ([0, 2**31], [1]), ([-0.1, 1.1, NAN], [0.0, 1.0])
+BELOW_1, FREE = ([-0.1, 1.0], [0.0]), ([-0.1, INF, NAN], [0.0])
+RANGES = [
+    *((ModelConfig, name, *COUNT) for name in ("width", "heads", "head_dim", "mlp")),
+    (ModelConfig, "dropout_rate", *BELOW_1),
+    (ModelConfig, "dtype", ["float16"], ["bfloat16"]),
+    (ModelConfig, "mlp_activations", [("rleu",)], [("gelu", "linear")]),
+    (ModelConfig, "length_head", ["toekn"], ["affine", "oracle"]),
+    (ModelConfig, "rejecter_judges", ["argmax"], ["prediction"]),
+    *((cls, "rate", *RATE) for cls in (Uniform, Mask, MaskRange)),
+    *((Intervals, name, *COUNT) for name in ("log", "checkpoint", "keep")),
+    (Intervals, "evaluate", [-1], [0]),
+    (Averaging, "kind", ["mean"], ["ema"]),
+    (Averaging, "decay", *BELOW_1),
+    (Averaging, "count", *COUNT),
+    (Cosine, "peak", [0.0], [1e-9]),
+    (Cosine, "warmup_steps", [-1], [0]),
+    (Cosine, "final", *RATE),
+    (NotFinite, "action", ["ignore"], ["skip"]),
+    (NotFinite, "most_in_a_row", *COUNT),
+    (Batching, "parts", *COUNT),
+    (Sharding, "model_parallel", *COUNT),
+    *((cls, "label_smoothing", *BELOW_1) for cls in (Causal, Objective)),
+    *((cls, "positions_at_once", *COUNT) for cls in (Causal, Objective)),
+    (Objective, "normaliser", ["words"], ["positions", "sentences"]),
+    (Sum, "causal_weight", [0.0], [1e-9]),
+    (Glat, "start", *RATE),
+    (SampledUnroll, "temperature", [0.0], [0.1]),
+    *((cls, "temperature", *FREE) for cls in (s.Padir, s.SundaeSampling, s.BlockGibbs, s.IndependentParallel)),
+    (s.Padir, "top_p", [0.0, 1.1], [0.1, 1.0]),
+    (s.Padir, "top_k", [-1], [0]),
+    (s.Padir, "remask", ["mask"], ["previous", "start", "logits", "none"]),
+    (s.Constant, "share", *RATE),
+    (s.Constant, "count", [-1], [0]),
+    (s.Constant, "remask", ["mask", "none"], ["previous", "start", "logits"]),
+    (s.Rejecter, "threshold", [-1.0], [0.0]),
+    (s.Threshold, "tau", *RATE),
+    (s.Threshold, "final_tau", [0.91], [0.0, 0.9]),
+    (s.EntropyBound, "gamma", [-1.0], [0.0]),
+    (s.Remdm, "sigma", *RATE),
+    (s.PathPlanning, "eta", *FREE),
+    (s.Renoise, "gamma", [0.0], [0.1]),
+    (s.SundaeSampling, "share", [0.0, 1.1], [1.0]),
+    (s.SundaeSampling, "order", ["margin"], ["uncertain"]),
+    (s.BlockGibbs, "block", *COUNT),
+    (s.BlockGibbs, "order", ["left"], ["margin"]),
+    (Beam, "size", *COUNT),
+    (Beam, "alpha", *FREE),
+    (Sampling, "temperature", [0.0], [0.1]),
+    (Sampling, "size", *COUNT),
+    *((OwnScore, name, *FREE) for name in ("brevity", "length_weight")),
+    (CausalScore, "brevity", *FREE),
+    (MinimumBayesRisk, "utility", ["ter"], ["bleu"]),
+    *((Decoding, name, *COUNT) for name in ("num_steps", "batch_size", "top_k", "draws", "beam")),
+    *((Decoding, name, *FREE) for name in ("brevity", "length_weight", "temperature", "length_penalty")),
+    *((LengthLimits, name, [1], [2]) for name in ("max_source_tokens", "max_target_tokens")),
+    (LengthLimits, "max_length_ratio", [0.5], [1.0]),
+    (ToyDeEn, "num_test", [0], [1]),
+]
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "refused", "allowed"), RANGES, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_ranges(cls, name, refused, allowed):
+    for value in refused:
+        with pytest.raises(PadirError) as caught:
+            cls(**{name: value})
+        assert caught.value.what.rpartition(".")[2] == name and repr(caught.value.got) in repr(value)
+    for value in allowed:
+        cls(**{name: value})

@@ -1,0 +1,297 @@
+"""The objectives of causal models and of dual ones: values, packing, gradients, and training runs with them."""
+
+import dataclasses
+import json
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.objectives import run
+from support.tiny import one_layer_model, pairs, rows_of
+from support.tiny_model import TINY
+from support.training import train_tiny
+
+from padir.data.plan import Batching
+from padir.decoding import batches
+from padir.decoding.batches import SourceBatch
+from padir.decoding.options import Decoding
+from padir.decoding.translation import without_repeats
+from padir.decoding.translator import Translator
+from padir.errors import PadirError
+from padir.models.config import ModelConfig
+from padir.models.decoder import shift_right
+from padir.models.directory import load_model
+from padir.models.transformer import Transformer
+from padir.refinement.corruption import Mask
+from padir.refinement.transitions import Glat
+from padir.text.ids import EOS
+from padir.training.causal import Causal, Sum
+from padir.training.config import Intervals, TrainConfig
+from padir.training.objective import Objective
+from padir.training.optimizer import Adam, Cosine
+from padir.training.step import step_metrics
+
+PAIRS = pairs([(4, 5), (6, 3), (3, 7)], length_token=False)
+APART = rows_of([[pair] for pair in PAIRS], 8, 8)
+PACKED = rows_of([PAIRS], 24, 20)
+BATCH = rows_of([[pair] for pair in pairs([(4, 5), (6, 3), (3, 7)])], 8, 8)
+DUAL = Sum(Objective(label_smoothing=0.1, length_weight=2.0), Causal(label_smoothing=0.1))
+
+
+class TestLoss:
+    def test_uniform_logits_cost_log_v_a_token(self):
+        model, params = one_layer_model(causal=True)
+        loss, sums = run(model, jax.tree.map(jnp.zeros_like, params), APART, Causal(z_loss=0.1))
+        assert sums.tokens == 18 and sums.segments == 3  # 5 + 3 + 7 pieces and an EOS each
+        np.testing.assert_allclose(loss, 18 * (np.log(64) + 0.1 * np.log(64) ** 2), rtol=1e-5)
+        np.testing.assert_allclose(sums.stage_z_loss_S, [18 * 0.1 * np.log(64) ** 2], rtol=1e-5)
+        np.testing.assert_allclose(sums.stage_loss_S, [loss])
+        assert sums.length_loss == 0 and sums.length_correct == 0
+
+    def test_counts_the_tokens_that_are_right(self):
+        model, params = one_layer_model(causal=True)
+        params = jax.tree.map(jnp.zeros_like, params)  # equal logits, of which the argmax is id 0
+        assert run(model, params, APART, Causal())[1].stage_correct_S == 0
+        zeros = dataclasses.replace(APART, target_BL=jnp.zeros_like(APART.target_BL))
+        assert run(model, params, zeros, Causal())[1].stage_correct_S == 18
+
+    def test_packed_and_unpacked_losses_and_gradients_agree(self):
+        model, params = one_layer_model(causal=True)
+        objective = Causal(label_smoothing=0.1, z_loss=1e-3)
+
+        def total(params, batch, num_segments):
+            return run(model, params, batch, objective, num_segments)
+
+        (one, sums_one), grad_one = jax.value_and_grad(total, has_aux=True)(params, APART, 1)
+        (two, sums_two), grad_two = jax.value_and_grad(total, has_aux=True)(params, PACKED, 3)
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+        for a, b in zip(jax.tree.leaves(sums_one), jax.tree.leaves(sums_two), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5)
+        flat = flax.traverse_util.flatten_dict(grad_two, sep="/")
+        for name, grad in flax.traverse_util.flatten_dict(grad_one, sep="/").items():
+            assert float(jnp.abs(grad).max()) > 0, name
+            np.testing.assert_allclose(grad, flat[name], rtol=1e-3, atol=2e-3, err_msg=name)
+
+    def test_label_smoothing_and_dropout_count(self):
+        model, params = one_layer_model(causal=True, dropout_rate=0.3)
+        plain, _ = run(model, params, APART, Causal())
+        assert plain != run(model, params, APART, Causal(label_smoothing=0.1))[0]
+        one, two = (run(model, params, APART, Causal(), dropout=True, key=key)[0] for key in (0, 1))
+        assert len({float(plain), float(one), float(two)}) == 3
+
+    def test_segments_begin_apart(self):
+        inputs_BL = shift_right(PACKED.target_BL, PACKED.target_segment_BL)
+        begin = 0
+        for _, target in PAIRS:
+            assert inputs_BL[0, begin : begin + len(target)].tolist() == [0, *target[:-1]]
+            begin += len(target)
+
+    def test_is_not_for_models_that_refine(self):
+        model, params = one_layer_model()
+        with pytest.raises(PadirError, match="only a causal model predicts from left to right"):
+            run(model, params, APART, Causal())
+        model, params = one_layer_model(causal=True)
+        with pytest.raises(PadirError, match="cannot decode a draft: train it with Causal"):
+            run(model, params, APART, Objective())
+
+
+class TestTraining:
+    def test_learns_and_writes_a_model_directory(self, data, tmp_path):
+        config = dataclasses.replace(TINY, causal=True, dropout_rate=0.0)
+        folder = tmp_path / "model"
+        train_tiny(
+            data,
+            folder,
+            model=config,
+            objective=Causal(label_smoothing=0.1),
+            optimizer=Adam(Cosine(peak=1e-2, warmup_steps=2)),
+            batching=Batching(rows=8, row_length=24),
+            intervals=Intervals(log=30, evaluate=0, checkpoint=60),
+            num_steps=60,
+        )
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert rows[-1]["loss"] < 0.8 * rows[0]["loss"] and rows[0]["loss"] == rows[0]["stage_1_loss"]
+        _, card, _ = load_model(folder)
+        assert card.config == config and card.corruption is None and card.strategy is None
+
+    @pytest.mark.parametrize(("causal", "objective"), [(True, Objective()), (False, Causal())])
+    def test_refuses_the_other_objective(self, causal, objective):
+        config = dataclasses.replace(TINY, causal=causal)
+        with pytest.raises(PadirError) as caught:
+            TrainConfig(model=config, objective=objective)
+        assert (caught.value.what, caught.value.got) == ("train.objective", objective)
+
+
+def as_causal(model):
+    return Transformer(model.config.as_causal(), model.ids)
+
+
+@pytest.fixture(scope="module")
+def dual():
+    return one_layer_model(dual=True)
+
+
+def test_the_loss_is_the_sum_of_both(dual):
+    model, params = dual
+    _, key_refine, key_write = jax.random.split(jax.random.key(3), 3)
+
+    def loss_of(objective, way, key):
+        return jax.jit(lambda params: objective(key, params, BATCH, model=way, dropout=False))(params)
+
+    refining, refining_sums = loss_of(DUAL.refining, model, key_refine)
+    writing, writing_sums = loss_of(DUAL.causal, as_causal(model), key_write)
+    loss, sums = run(model, params, BATCH, DUAL, key=3)
+    np.testing.assert_allclose(loss, refining + writing, rtol=1e-5)
+    assert writing > 0 and sums.stage_loss_S.shape == (3,)
+    np.testing.assert_allclose(sums.stage_loss_S[:2], refining_sums.stage_loss_S, rtol=1e-5)
+    np.testing.assert_allclose(sums.stage_loss_S[2:], writing_sums.stage_loss_S, rtol=1e-5)
+    metrics = step_metrics(sums, DUAL, seconds=1.0)
+    np.testing.assert_allclose(metrics["loss"], loss / sums.tokens, rtol=1e-5)
+    assert "stage_3_accuracy" in metrics
+    half, _ = run(model, params, BATCH, dataclasses.replace(DUAL, causal_weight=0.5), key=3)
+    np.testing.assert_allclose(half, refining + 0.5 * writing, rtol=1e-5)
+
+
+def test_packed_rows_have_the_loss_of_rows_of_their_own(dual):
+    model, params = dual
+    objective = Sum(Objective(Mask(1.0)), Causal())
+    packed = rows_of([pairs([(4, 5), (6, 3), (3, 7)])], 24, 24)
+    options = {"model": model, "dropout": False}
+    alone, _ = objective(jax.random.key(0), params, BATCH, **options)
+    together, sums = objective(jax.random.key(0), params, packed, num_segments=3, **options)
+    assert sums.segments == 3
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+
+
+def test_a_transition_hears_how_far_the_run_is(dual):
+    """Glancing, for example, shows less of the target as training goes on."""
+    model, params = dual
+    heard = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Glat):
+        def __call__(self, *args, progress=0.0):
+            heard.append(progress)
+            return super().__call__(*args, progress=progress)
+
+    objective = Sum(Objective(between=Watched()), Causal())
+    objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25)
+    assert heard == [0.25]
+
+
+def test_both_ways_train_encoder_and_decoder(dual):
+    model, params = dual
+    for objective, way in ((DUAL.refining, model), (DUAL.causal, as_causal(model)), (DUAL, model)):
+        grads = jax.grad(lambda params: run(way, params, BATCH, objective)[0])(params)  # noqa: B023
+        for part in ("encoder", "decoder", "token_embedder"):
+            assert any(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(grads[part])), (objective, part)
+
+
+def test_dropout_changes_with_the_key():
+    """Dropout alone makes the autoregressive loss, the last stage's, depend on the key."""
+    model, params = one_layer_model(dual=True, dropout_rate=0.3)
+
+    def writing(seed, dropout):
+        return float(run(model, params, BATCH, DUAL, dropout=dropout, key=seed)[1].stage_loss_S[-1])
+
+    assert writing(0, True) != writing(1, True) and writing(0, False) == writing(1, False) != writing(0, True)
+
+
+def test_the_decoder_writes_from_left_to_right(dual):
+    """A changed token changes the logits to its right alone, and the distances are those of the refining decoder."""
+    model, params = dual
+    bound = as_causal(model).bind({"params": params})
+    encoded = bound.encode(BATCH.source_BS, BATCH.source_segment_BS)
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+
+    def logits(target_BL):
+        return bound.teacher_force(target_BL, BATCH.target_segment_BL, cross_kv, encoded.segment_BS)
+
+    whole, changed = logits(BATCH.target_BL), logits(BATCH.target_BL.at[:, 3].add(1))
+    np.testing.assert_allclose(changed[:, :4], whole[:, :4], rtol=1e-5, atol=1e-5)
+    assert (jnp.abs(changed[0, 4] - whole[0, 4]).max(-1) > 1e-3).all()
+    assert bound.decoder.relpos_bias.bidirectional and not ModelConfig(causal=True).signed_distances
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Sum(Objective(normaliser="sentences")), "normaliser must be 'tokens' for a dual model"),
+        (lambda: TrainConfig(ModelConfig(dual=True)), "objective must be an objective of dual models, got Objective"),
+        (lambda: TrainConfig(ModelConfig(), Sum()), "objective must be an objective of refining models, got Sum"),
+        (lambda: TrainConfig(ModelConfig(dual=True, causal=True), Sum()), "leave ModelConfig.causal out"),
+        (lambda: ModelConfig(dual=True, rejecter=True), "dual=True excludes"),
+        (lambda: ModelConfig().as_causal(), "two ways, and this one refines drafts: leave the mode out"),
+        (lambda: ModelConfig(causal=True).as_causal(), "two ways, and this one always writes from left to right"),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(PadirError, match=message):
+        make()
+
+
+def test_the_causal_side_chooses_among_drafts(data, tmp_path, monkeypatch):
+    """The score of each draft is that of the mode "causal" for its tokens without repeats; the best one wins."""
+    config = dataclasses.replace(TINY, dual=True)
+    train_tiny(data, tmp_path / "run", model=config, objective=Sum(), num_steps=4)
+    translator, texts = Translator.load(tmp_path / "run"), ["eins zwei", "drei vier fünf", "eins"]
+    pipeline = translator.pipeline(Decoding().changed(rerank="causal", brevity=0.5, top_k=3, n_best=3))
+    batch = SourceBatch(texts, translator.loaded.source_tokens(texts, False)[0])
+    encoded = pipeline.encode(batch)
+    tried = pipeline.try_lengths(encoded)
+    drafts = pipeline.refine(encoded, tried)
+    rows = zip(drafts.tokens_RL, drafts.free_RL, strict=True)
+    targets = [[*without_repeats(*row, translator.tokenizer.copied), EOS] for row in rows][: 3 * len(texts)]
+    sources = [tokens for tokens in batch.tokens for _ in range(3)]
+    scored = translator.pipeline(Decoding(mode="causal")).score(sources, targets)
+    monkeypatch.setattr(
+        "padir.decoding.batches.broken", lambda text, source: 0
+    )  # bytes that are no text choose nothing here
+    for b, result in enumerate(pipeline.choose(encoded, tried, drafts)):
+        expected = sorted((each.log_prob / each.tokens**0.5 for each in scored[3 * b : 3 * b + 3]), reverse=True)
+        assert expected[0] - expected[2] > 0.01
+        np.testing.assert_allclose([score for _, score in result.candidates], expected, rtol=1e-4)
+        assert result.text == result.candidates[0][0] and result.score == result.candidates[0][1]
+    with_others = translator.translate([*texts, ""], rerank="causal", brevity=0.5, top_k=3)
+    assert [each.text for each in with_others] == [*(each.text for each in pipeline.run(batch)), ""]
+    monkeypatch.setattr(batches, "_read_again", None)  # with one draft nothing is read again
+    assert translator.translate(texts, rerank="causal") == translator.translate(texts, rerank="own")
+
+
+def test_only_a_dual_model_has_a_causal_score(data, tmp_path):
+    train_tiny(data, tmp_path / "run", num_steps=1)
+    translator = Translator.load(tmp_path / "run")
+    with pytest.raises(PadirError, match="'causal' needs a dual model.*rescores, or take the rule 'own'"):
+        translator.translate(["eins"], rerank="causal")
+    with pytest.raises(PadirError, match="neither a rule nor a model directory: did you mean 'causal'"):
+        translator.translate(["eins"], rerank="casual")
+
+
+@pytest.mark.parametrize("length_head", ["token", "ctc"])
+def test_a_run_trains_a_model_with_three_modes(data, tmp_path, length_head):
+    config, objective = dataclasses.replace(TINY, dual=True, length_head=length_head, max_length=48), Sum()
+    batching = Batching(rows=4, row_length=24, mode="bucket")
+    if length_head == "ctc":
+        objective = Sum(Objective(stage_weights=("all",)))
+    train_tiny(data, tmp_path / "run", model=config, objective=objective, batching=batching, num_steps=4)
+    translator, texts = Translator.load(tmp_path / "run"), ["eins zwei", "", "drei vier fünf"]
+    with pytest.raises(PadirError, match="top_k applies only to the mode refine, got 'causal': choose the mode refine"):
+        translator.translate(texts, mode="causal", top_k=3)
+    refined, written, verified = (translator.translate(texts, mode=m) for m in ("refine", "causal", "verify"))
+    greedy = translator.translate(texts, mode="causal", beam=1)
+    assert refined == translator.translate(texts) and written != refined
+    assert [each.text for each in verified] == [each.text for each in greedy] != ["", "", ""]
+    assert all(mine.passes <= its.passes for mine, its in zip(verified, greedy, strict=True))
+    assert [each.tokens for each in translator.score(texts[:1], ["one"])] == [2]
+    with pytest.raises(PadirError, match="mode must be one of refine, causal, verify, got 'draft'"):
+        translator.translate(texts, mode="draft")
+
+
+def test_another_mode_forgets_the_options_of_the_first():
+    """So the card's options for refining do not get in the way of writing from left to right."""
+    card = Decoding(top_k=5, rerank="causal", seed=3, draws=2)
+    assert card.changed(mode="causal") == Decoding(mode="causal", seed=3, draws=2)
+    assert card.changed(mode="verify", temperature=0.5) == Decoding(mode="verify", seed=3, temperature=0.5)
+    assert Decoding(mode="causal", beam=2).changed(mode="refine", top_k=2) == Decoding(mode="refine", top_k=2)
