@@ -46,7 +46,8 @@ def each_string(name: str, value: Iterable[str]) -> Iterator[str]:
         got = value if isinstance(value, str | bytes | numbers.Number) else f"a {type(value).__name__}"
         raise PadirError(name, "a list of strings", got, "put one string into a list, a set into sorted(...)")
     for i, item in enumerate(value):
-        text = item.as_py() if hasattr(item, "as_py") else item  # PyArrow's arrays hold no str
+        arrow = getattr(item, "as_py", None)  # PyArrow's arrays hold no str
+        text = item if arrow is None else arrow()
         if not isinstance(text, str):
             remedy = "decode it, as with .decode()" if isinstance(text, bytes) else ""
             raise PadirError(f"{name}[{i}]", "a string", text, remedy)

@@ -17,7 +17,7 @@ import tokenize
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gin.config
 from gin.config import ConfigurableReference
@@ -209,7 +209,7 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
         process_import(self, statement)
 
     gin.config.ParseContext.process_import = checked  # pyright: ignore[reportAttributeAccessIssue]
-    gin.config._FILE_READERS[:] = [(_read, readers[0][1])]  # the first is `open`
+    gin.config._FILE_READERS[:] = [(cast(Any, _read), readers[0][1])]  # the first is `open`
     try:
         yield
     finally:

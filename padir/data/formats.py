@@ -47,7 +47,7 @@ _ENGLISH = (
     " finnish fi estonian et czech cs polish pl russian ru ukrainian uk romanian ro hungarian hu greek el turkish tr"
     " arabic ar hebrew he persian fa hindi hi chinese zh japanese ja korean ko vietnamese vi indonesian id thai th"
 ).split()
-_CODES = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
+_CODES: dict[str, str] = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,8 +312,8 @@ def _of_record(record: dict[str, Any], languages: tuple[str, str], where: str) -
 
 def _parquet(file: _File, languages: tuple[str, str]) -> Pairs:
     try:
-        import pyarrow
-        import pyarrow.parquet as parquet
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         remedy = "pip install pyarrow, or write the pairs as JSON lines"
         raise PadirError(f"{file.path} is a Parquet file, which needs the package pyarrow", remedy=remedy) from None

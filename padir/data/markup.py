@@ -50,7 +50,7 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     Raises:
       PadirError: the file is damaged or has no pair in these languages.
     """
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     found: set[str] = set()
     pairs = 0
@@ -102,7 +102,7 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     Raises:
       PadirError: the file is damaged, or a document lacks a side in its language.
     """
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     with file, _whole(path):
         documents = list(etree.parse(file, etree.XMLParser(**_SAFE)).iter("doc"))
@@ -116,7 +116,7 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
                 got = f"one in {code}" if code else "none"
                 raise PadirError(f"{where}: expected a <{tag}> in {language}, got {got}", remedy="check the languages")
             sides.append({("", s.get("id", "")): one_line("".join(s.itertext())) for s in side.iter("seg")})
-        yield from _by_key(*sides, where)
+        yield from _by_key(sides[0], sides[1], where)
 
 
 def sgm(files: Sequence[tuple[Path, Iterable[str]]], languages: tuple[str, str]) -> Pairs:
@@ -126,7 +126,7 @@ def sgm(files: Sequence[tuple[Path, Iterable[str]]], languages: tuple[str, str])
       PadirError: a file is in another language or has a segment twice, or the files have different segments.
     """
     sides = [_segments(path, lines, language) for (path, lines), language in zip(files, languages, strict=True)]
-    yield from _by_key(*sides, " and ".join(str(path) for path, _ in files))
+    yield from _by_key(sides[0], sides[1], " and ".join(str(path) for path, _ in files))
 
 
 def _segments(path: Path, lines: Iterable[str], language: str) -> Segments:
@@ -170,7 +170,7 @@ def _by_key(sources: Segments, targets: Segments, where: str) -> Pairs:
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[None]:
     """Turns lxml's errors about damaged files into a `PadirError`."""
-    from lxml import etree
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     try:
         yield

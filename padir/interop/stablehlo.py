@@ -26,7 +26,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import flax.traverse_util
 import jax
@@ -304,7 +304,7 @@ def programs(
 def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> Callable[..., Any]:
     """The program that refines drafts of at most `length` tokens and gives the numbers that choose among them."""
     assert decoding.strategy is not None and decoding.canvas is not None
-    rule = decoding.rule
+    rule = cast(Any, decoding.rule)  # own or causal score: `export` refuses others
     repeat_V = np.ones(model.ids.num_embeddings, bool)  # ids that stay when they equal their left neighbour
     if decoding.drops_repeats:
         repeat_V = np.isin(np.arange(repeat_V.size), [*copied])

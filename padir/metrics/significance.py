@@ -66,14 +66,14 @@ def compare(
         raise PadirError(f"every system needs a name of its own, got {', '.join(names)}")
     checks.counts(100, "1000 is usual", samples=samples)
     references = checks.strings("references", references)
-    systems = [(name, checks.strings(name, hypotheses)) for name, hypotheses in systems]
+    checked: list[tuple[str, Sequence[str]]] = [(name, checks.strings(name, texts)) for name, texts in systems]
     if not references:
         raise PadirError("expected at least one reference, got none", remedy="check the file")
-    for name, hypotheses in systems:
+    for name, hypotheses in checked:
         if len(hypotheses) != len(references):
             raise PadirError(f"{name} has {len(hypotheses)} lines but there are {len(references)} references")
     metrics = {"BLEU": bleu_metric(target_language, tokenize, references=references), "chrF2": CHRF()}
-    test = PairedTest(systems, metrics, [references], test_type="bs", n_samples=samples)
+    test = PairedTest(checked, metrics, [references], test_type="bs", n_samples=samples)
     signatures, scores = test()
     return [
         _compared(name, metric, signature.format(), result, baseline=scores[metric][0])

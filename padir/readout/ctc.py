@@ -83,7 +83,7 @@ class Ctc:
     name: ClassVar[str] = "CTC"
     sized_by_target: ClassVar[bool] = False
     merges_repeats: ClassVar[bool] = True
-    position_head: ClassVar[PositionHead] = BlankHead()
+    position_head: ClassVar[PositionHead | None] = BlankHead()
     excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter", "self_conditioning")
     # Equal neighbours are no stutter here, because reading merges them.
     strategy: ClassVar[Strategy] = Padir(remask="none")

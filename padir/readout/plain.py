@@ -24,7 +24,7 @@ class Plain:
     name: ClassVar[str] = "plain"
     sized_by_target: ClassVar[bool] = True
     merges_repeats: ClassVar[bool] = False
-    position_head: ClassVar[None] = None
+    position_head: ClassVar[PositionHead | None] = None
     excludes: ClassVar[tuple[str, ...]] = ()
     strategy: ClassVar[Strategy] = Padir()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Int, Key
 
 from padir import checks
@@ -233,7 +234,7 @@ def draft(
     if length_B.ndim != 1 or not jnp.issubdtype(length_B.dtype, jnp.integer):
         raise PadirError("length_B", "whole numbers, one for each row", f"{list(length_B.shape)} {length_B.dtype}")
     check_keys(key_B, length_B.shape[0])
-    if not isinstance(length_B, jax.core.Tracer) and length_B.size > 0:
+    if not isinstance(length_B, Tracer) and length_B.size > 0:
         for length in (length_B.min(), length_B.max()):
             checks.within(1, max_length, "make max_length larger", length_B=int(length))
     return noise_canvas(key_B, length_B, max_length, corruption, ids)

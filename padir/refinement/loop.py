@@ -22,6 +22,7 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
@@ -232,7 +233,7 @@ def _check_array(name: str, array: Any, shape: tuple[Any, ...], kind: Any = jnp.
 
 def _refuse_nan(state: State) -> None:
     """Raises if a pass gave NaN, unless the state is traced."""
-    if not isinstance(state.failed_B, jax.core.Tracer) and state.failed_B.any():
+    if not isinstance(state.failed_B, Tracer) and state.failed_B.any():
         what = "the decoder's logits are NaN where the strategy writes"
         raise PadirError(what, remedy="check the decoder's parameters and its input")
 

@@ -53,4 +53,5 @@ def in_order(model_bytes: bytes) -> bytes | None:
 def _parsed(model_bytes: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
-    return sentencepiece_model_pb2.ModelProto.FromString(model_bytes)
+    made: Any = sentencepiece_model_pb2  # whose classes are made when it is imported
+    return made.ModelProto.FromString(model_bytes)

@@ -260,8 +260,9 @@ def _refined(key_B, canvas: Canvas, oracle: ExactDecoder, masked, num_steps, *, 
 
     def decoder(canvas: Canvas) -> Output:
         output = exact(canvas)
+        assert isinstance(output, Output)
         absent = (0, 0), (0, 0), (0, oracle.ids.vocab_size - oracle.width)
-        return output.replace(logits_BLV=jnp.pad(output.logits_BLV, absent, constant_values=-jnp.inf))
+        return dataclasses.replace(output, logits_BLV=jnp.pad(output.logits_BLV, absent, constant_values=-jnp.inf))
 
     refined = refine(key_B, canvas, decoder, strategy, num_steps=num_steps)
     return refined.tokens_BL, refined.passes_B
