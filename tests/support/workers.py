@@ -4,12 +4,19 @@ import contextlib
 import io
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import traceback
 import unittest.mock
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 300  # a job that takes longer hangs: the other process of a pair may have failed
 
 
 def environment_with(devices: int) -> dict[str, str]:
@@ -39,8 +46,13 @@ class Worker:
         self.process.stdin.write(json.dumps([*map(str, job)]) + "\n")
 
     def result(self) -> tuple[int | None, str]:
-        """What the job returned, and what it said on stderr."""
-        returned, said = json.loads(self.process.stdout.readline())
+        """What the job returned, and what it said on stderr. A process that does not answer is killed."""
+        answers, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
+        line = self.process.stdout.readline() if answers else ""
+        if not line:
+            self.close()
+            raise AssertionError(f"no answer in {ANSWER_SECONDS} seconds" if not answers else "the process ended")
+        returned, said = json.loads(line)
         assert not isinstance(returned, str), returned
         return returned, said
 
@@ -48,9 +60,15 @@ class Worker:
         self.start(*job)
         self.result()
 
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 class Pair:
@@ -66,13 +84,39 @@ class Pair:
             worker.start("padir", *command, f"--coordinator=localhost:{self.port},2,{i}", *second * i)
 
     def wait(self) -> tuple[list[int], list[str]]:
-        """The exit statuses, and what was said on stderr."""
-        (first, said), (second, also) = (worker.result() for worker in self.workers)
+        """The exit statuses, and what was said on stderr. If one job fails, both processes are out of step and end."""
+        try:
+            (first, said), (second, also) = (worker.result() for worker in self.workers)
+        except AssertionError:
+            self.close()
+            raise
         return [first, second], [said, also]
 
     def run(self, *command: object, second: tuple[str, ...] = ()) -> tuple[list[int], list[str]]:
         self.start(*command, second=second)
         return self.wait()
+
+    @property
+    def running(self) -> bool:
+        return all(worker.running for worker in self.workers)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+
+def of_devices(make: Callable[[int], T]) -> Iterator[Callable[[int], T]]:
+    """A fixture's value: gives what `make` makes for a number of devices, and makes it again only if it has ended."""
+    made: dict[int, Any] = {}
+
+    def get(devices: int) -> T:
+        if devices not in made or not made[devices].running:
+            made[devices] = make(devices)
+        return made[devices]
+
+    yield get
+    for each in made.values():
+        each.close()
 
 
 def work(*meeting: str) -> None:
