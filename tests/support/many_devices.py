@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 from support.small_corpus import Numbers, number_lines
 from support.tiny_model import TINY
-from support.workers import environment_with, free_port
+from support.workers import changed, environment_with, free_port
 
 from padir.data.plan import Batching
 from padir.data.prepare import prepare
@@ -70,7 +70,7 @@ class Processes:
         Args:
           module: the module that is run.
           variables: further environment variables of each process.
-          second: arguments that the second process alone is given, at the end.
+          second: options with which the second process differs.
           limit: the second process can write no file of more bytes.
         """
         command = [sys.executable, "-m", module, *map(str, arguments)]
@@ -79,10 +79,9 @@ class Processes:
             subprocess.Popen(
                 [
                     *([] if limit is None else ["prlimit", f"--fsize={limit}"] * i),
-                    *command,
+                    *changed(command, second * i),
                     f"--coordinator=localhost:{port},2,{i}",
-                ]
-                + [*second * i],
+                ],
                 env=environment_with(devices) | variables[i],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import traceback
 import unittest.mock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,12 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         return free.getsockname()[1]
+
+
+def changed(command: Iterable[object], options: tuple[str, ...]) -> list[str]:
+    """A command with these options, of the form --NAME=VALUE, in place of its own of the same names."""
+    names = tuple(f"{option.partition('=')[0]}=" for option in options)
+    return [word for word in map(str, command) if not names or not word.startswith(names)] + [*options]
 
 
 class Worker:
@@ -79,9 +85,10 @@ class Pair:
         self.workers, self.port = [Worker(devices, port, i) for i in range(2)], port
 
     def start(self, *command: object, second: tuple[str, ...] = ()) -> None:
-        """Starts a command; `second` are arguments that the second process alone is given, at the end."""
+        """Starts a command; `second` are options with which the second process differs."""
         for i, worker in enumerate(self.workers):
-            worker.start("padir", *command, f"--coordinator=localhost:{self.port},2,{i}", *second * i)
+            arguments = changed(command, second * i)
+            worker.start("padir", *arguments, f"--coordinator=localhost:{self.port},2,{i}")
 
     def wait(self) -> tuple[list[int], list[str]]:
         """The exit statuses, and what was said on stderr. If one job fails, both processes are out of step and end."""
