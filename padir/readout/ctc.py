@@ -13,12 +13,11 @@ positions that are probably blank need no logits.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from padir.readout.plain import PositionHead
 from padir.refinement.canvas import Canvas
@@ -33,21 +32,12 @@ from padir.text.ids import EOS, PADDING, Ids, segment_lengths
 class BlankHead:
     """The head of CTC models: its logit says that a position is blank."""
 
-    def joined(
-        self, logits_BLV: Float[Array, "B L V"], head_BL: Float[Array, "B L"], ids: Ids
-    ) -> Float[Array, "B L V"]:
+    def joined(self, logits_BLV, head_BL, ids: Ids):
         """Replaces the blank's logit, so that its probability is sigmoid(head)."""
         pieces_BL = jax.nn.logsumexp(forbid(logits_BLV, (ids.blank,)), axis=-1)
         return logits_BLV.at[..., ids.blank].set(pieces_BL + head_BL)
 
-    def best(
-        self,
-        project: Callable[[Float[Array, "B _ D"]], Float[Array, "B _ V"]],
-        states_BLD: Float[Array, "B L D"],
-        head_BL: Float[Array, "B L"],
-        present_BL: Bool[Array, "B L"],
-        ids: Ids,
-    ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
+    def best(self, project, states_BLD, head_BL, present_BL, ids: Ids):
         """The best ids, from the logits of positions whose blank has at most half of the probability.
 
         These are usually at most 1.25 positions per source token, the most whose logits are computed. If a row has
@@ -103,21 +93,12 @@ class Ctc:
         return free & (tokens != left) & (tokens != ids.blank)
 
     def first_canvas(
-        self,
-        key_B: Key[Array, " B"],
-        source_segment_BS: Int[Array, "B S"],
-        target_BL: Int[Array, "B L"],
-        segment_BL: Int[Array, "B L"],
-        *,
-        corruption: Corruption,
-        ids: Ids,
-        max_length: int,
-    ) -> tuple[Canvas, Bool[Array, "B _"]]:
+        self, key_B, source_segment_BS, target_BL, segment_BL, *, corruption: Corruption, ids: Ids, max_length: int
+    ):
         """A canvas of noise: two positions per source token, or more where the target needs more.
 
         A row's canvas depends on its pair alone; the batch's shape says only how wide the arrays are.
         """
-        del segment_BL
         room_B = self.room(segment_lengths(source_segment_BS, 1)[:, 0])
         width = max(self.room(source_segment_BS.shape[1]), min(2 * target_BL.shape[1], max_length))
         length_B = jnp.minimum(jnp.maximum(room_B, positions_needed(target_BL) + 1), width)
@@ -128,16 +109,7 @@ class Ctc:
         """True for targets that have an alignment to their canvas."""
         return positions_needed(target_BL) <= canvas.free_BL.sum(-1)
 
-    def loss(
-        self,
-        logits_BLV: Float[Array, "B L V"],
-        canvas: Canvas,
-        target_BL: Int[Array, "B _"],
-        weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
-        *,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+    def loss(self, logits_BLV, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
         """Sums over the rows that fit and have a weight, and the best alignment of each target.
 
         With label smoothing, the loss is (1 - label_smoothing) times the CTC loss, plus label_smoothing times the

@@ -41,18 +41,9 @@ class Plain:
         return free
 
     def first_canvas(
-        self,
-        key_B: Key[Array, " B"],
-        source_segment_BS: Int[Array, "B S"],
-        target_BL: Int[Array, "B L"],
-        segment_BL: Int[Array, "B L"],
-        *,
-        corruption: Corruption,
-        ids: Ids,
-        max_length: int,
-    ) -> tuple[Canvas, Bool[Array, "B L"]]:
+        self, key_B, source_segment_BS, target_BL, segment_BL, *, corruption: Corruption, ids: Ids, max_length: int
+    ):
         """The corrupted target, and the positions that the corruption chose."""
-        del source_segment_BS, max_length
         free_BL = (segment_BL > 0) & (target_BL != ids.eos)
         noisy_BL, chosen_BL = corruption(key_B, target_BL, free_BL, segment_BL, ids=ids)
         # `start_BL` has the same noise as the canvas, and noise in place of the target at all other positions, so that
@@ -64,19 +55,10 @@ class Plain:
         """True: a canvas of the target's length has room for it."""
         return jnp.ones(target_BL.shape[0], bool)
 
-    def loss(
-        self,
-        logits_BLV: Float[Array, "B L V"],
-        canvas: Canvas,
-        target_BL: Int[Array, "B L"],
-        weight_BL: Bool[Array, "B L"] | Float[Array, "B L"],
-        *,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-    ) -> tuple[tuple[Float[Array, ""], ...], Int[Array, "B L"]]:
+    def loss(self, logits_BLV, canvas: Canvas, target_BL, weight_BL, *, label_smoothing=0.0, z_loss=0.0):
         """`token_sums` of the stage, and the target itself, because each position stands for one target token."""
-        present_BL = canvas.segment_BL > 0
-        return token_sums(logits_BLV, target_BL, present_BL, weight_BL, label_smoothing, z_loss), target_BL
+        sums = token_sums(logits_BLV, target_BL, canvas.segment_BL > 0, weight_BL, label_smoothing, z_loss)
+        return sums, target_BL
 
 
 def cross_entropy(

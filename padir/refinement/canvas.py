@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.refinement.segments import same_segment
+from padir.refinement.segments import other_positions
 from padir.text.ids import Ids, positions_in_segment
 
 
@@ -95,14 +95,12 @@ def write(
 
     "May see" concerns `visible_BLL` alone, the mask of a decontextualised decoder.
     """
-    seen_BLL = None if canvas.visible_BLL is None else _others(canvas.segment_BL)
-    return _put(canvas, where_BL, tokens_BL, score_BL, seen_BLL)
+    return _put(canvas, where_BL, tokens_BL, score_BL, other_positions)
 
 
 def hide(canvas: Canvas, where_BL: Bool[Array, "B L"]) -> Canvas:
     """Puts the start tokens back at the free positions of `where_BL`, and makes these positions visible to no other."""
-    seen_BLL = None if canvas.visible_BLL is None else jnp.zeros_like(canvas.visible_BLL)
-    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), seen_BLL)
+    return _put(canvas, where_BL, canvas.start_BL, jnp.zeros_like(canvas.score_BL), lambda segment_BL: False)
 
 
 def renoise(canvas: Canvas, where_BL: Bool[Array, "B L"], noise_BL: Int[Array, "B L"]) -> Canvas:
@@ -122,30 +120,26 @@ def choose_rows(where_B: Bool[Array, " B"], yes: Any, no: Any) -> Any:
 
 def restore(canvas: Canvas, where_BL: Bool[Array, "B L"], earlier: Canvas) -> Canvas:
     """Copies the free positions of `where_BL` (tokens, scores, visibility) from another canvas of the same rows."""
-    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, earlier.visible_BLL)
+    return _put(canvas, where_BL, earlier.tokens_BL, earlier.score_BL, lambda segment_BL: earlier.visible_BLL)
 
 
 def veil(canvas: Canvas, hidden_BL: Bool[Array, "B L"]) -> Canvas:
     """Adds `visible_BLL`: a position sees all other positions of its segment, except those in `hidden_BL`."""
-    return dataclasses.replace(canvas, visible_BLL=_others(canvas.segment_BL) & ~hidden_BL[:, None, :])
+    return dataclasses.replace(canvas, visible_BLL=other_positions(canvas.segment_BL) & ~hidden_BL[:, None, :])
 
 
-def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen_BLL) -> Canvas:
-    """Writes tokens and scores at free positions; `seen_BLL` [query, key] is the new visibility of these positions."""
+def _put(canvas: Canvas, where_BL, tokens_BL, score_BL, seen) -> Canvas:
+    """Writes tokens and scores at free positions; `seen` gives the new visibility [query, key] of these positions."""
     where_BL = where_BL & canvas.free_BL
     visible_BLL = canvas.visible_BLL
     if visible_BLL is not None:
-        visible_BLL = jnp.where(where_BL[:, None, :], seen_BLL, visible_BLL)
+        visible_BLL = jnp.where(where_BL[:, None, :], seen(canvas.segment_BL), visible_BLL)
     return dataclasses.replace(
         canvas,
         tokens_BL=jnp.where(where_BL, tokens_BL, canvas.tokens_BL),
         score_BL=jnp.where(where_BL, score_BL, canvas.score_BL),
         visible_BLL=visible_BLL,
     )
-
-
-def _others(segment_BL) -> Bool[Array, "B L L"]:
-    return same_segment(segment_BL) & ~jnp.eye(segment_BL.shape[1], dtype=bool)
 
 
 def repeats(tokens_BL: Int[Array, "B L"], canvas: Canvas) -> Bool[Array, "B L"]:

@@ -304,8 +304,8 @@ def _advance(state: State, decoder: Decoder, strategy: Strategy, num_steps: Any,
     after = restore(after, canvas.done_BL | failed_BL, canvas)
     canvas, memories = choose_rows(canvas.done_B, (canvas, memories), (after, memories_after))
     passes_B = state.passes_B + ~state.canvas.done_B
-    state = dataclasses.replace(state, canvas=canvas, memory=memories[0], stop_memory=memories[1], passes_B=passes_B)
-    return dataclasses.replace(state, failed_B=state.failed_B | failed_BL.any(-1))
+    failed_B = state.failed_B | failed_BL.any(-1)
+    return State(state.step, state.key_B, canvas, memories[0], memories[1], passes_B, failed_B)
 
 
 def _in_groups(one_pass: Callable[[State], State], state: State, size: int) -> State:

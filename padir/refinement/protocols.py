@@ -119,6 +119,13 @@ class Strategy(Protocol):
     ) -> Proposal: ...
 
 
+class Memoryless:
+    """Base of strategies without memory."""
+
+    def init(self, key_B: Key[Array, " B"], canvas: Canvas) -> tuple[()]:
+        return ()
+
+
 @runtime_checkable
 class Between(Protocol):
     """A transition: a frozen dataclass that makes the next training stage's canvas; its fields are hyperparameters.

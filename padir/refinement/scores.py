@@ -142,8 +142,7 @@ def best_by_block(
         left_out = jax.lax.dynamic_slice_in_dim(banned_V, begin, size) | (jnp.arange(size) + begin < i * size)
         logits = jnp.where(left_out, -jnp.inf, project(begin, size).astype(jnp.float32))
         highest_BL = logits.max(-1)
-        id_BLv = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-        first_BL = jnp.where(logits == highest_BL[..., None], id_BLv, size - 1).min(-1) + begin
+        first_BL = _first(logits) + begin
         now_BL = jnp.maximum(logit_BL, highest_BL)
         sum_BL = sum_BL * jnp.exp(logit_BL - now_BL) + jnp.exp(logits - now_BL[..., None]).sum(-1)
         return (now_BL, jnp.where(highest_BL > logit_BL, first_BL, token_BL), sum_BL), None

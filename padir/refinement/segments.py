@@ -22,6 +22,11 @@ def same_segment(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
     return segment_BL[:, :, None] == segment_BL[:, None, :]
 
 
+def other_positions(segment_BL: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
+    """True for [query, key] positions of one sentence pair, except for a position and itself."""
+    return same_segment(segment_BL) & ~jnp.eye(segment_BL.shape[1], dtype=bool)
+
+
 def precedes(
     score_BL: Float[Array, "B L"], among_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]
 ) -> Bool[Array, "B L L"]:

@@ -40,11 +40,9 @@ class Never:
     """Ends no sentence: all passes are taken."""
 
     def init(self, canvas: Canvas) -> tuple[()]:
-        del canvas
         return ()
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        del before, output, is_last
         return proposal.next, memory
 
 
@@ -53,7 +51,6 @@ class NothingOpen(Never):
     """Ends a sentence when no position is open, because nothing is left to write."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        del output, is_last
         finished_BL = finished_without(proposal.still_open(), before.segment_BL)
         return settle(proposal.next, finished_BL, proposal.last), memory
 
@@ -63,7 +60,6 @@ class Fixpoint(Never):
     """Ends a sentence when a pass changes none of its tokens, because further passes would give the same tokens."""
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        del output, is_last
         changed_BL = proposal.next.tokens_BL != before.tokens_BL
         return settle(proposal.next, finished_without(changed_BL, before.segment_BL), proposal.last), memory
 
@@ -114,7 +110,6 @@ class Steady:
         return canvas.free_BL
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Bool[Array, "B L"], *, is_last: Any):
-        del output, is_last
         open_BL, segment_BL = proposal.still_open(), before.segment_BL
         changed_BL = (proposal.next.tokens_BL != before.tokens_BL) | (open_BL != memory)
         finished_BL = finished_without(changed_BL, segment_BL) | finished_without(open_BL, segment_BL)
@@ -132,7 +127,6 @@ class Agreed(Never):
     of_written: bool = True
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
-        del is_last
         token_BL, score_BL = output.best()
         other_BL = before.free_BL & (token_BL != before.tokens_BL)
         if self.of_written:
@@ -169,7 +163,6 @@ class Repetition:
         return Repeated(jnp.full_like(canvas.tokens_BL, -1), jnp.zeros_like(canvas.tokens_BL))
 
     def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Repeated, *, is_last: Any):
-        del output, is_last
         tokens_BL, segment_BL = proposal.last.tokens_BL, before.segment_BL
         same_BL = finished_without(tokens_BL != memory.tokens_BL, segment_BL)
         count_BL = jnp.where(same_BL, memory.count_BL + 1, 0)

@@ -34,7 +34,6 @@ class Lifted:
     strategy: Strategy = Padir()
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        del target_BL, progress
         canvas = dataclasses.replace(canvas, score_BL=jnp.zeros_like(canvas.score_BL))  # nothing is written yet
         memories = self.strategy.init(key_B, canvas), self.strategy.stop.init(canvas)
         after, _ = propose(key_B, canvas, output, self.strategy, memories, step=0, num_steps=2)
@@ -53,7 +52,6 @@ class Smart:
     strategy = MaskPredict()  # the model's default strategy in decoding
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        del target_BL, progress
         filled = write(canvas, chosen_BL, *output.best())
         hidden_BL = choose_some(key_B, canvas.free_BL, canvas.segment_BL)
         return hide(filled, hidden_BL), hidden_BL
@@ -83,7 +81,6 @@ class Glat:
         return self.start + (self.end - self.start) * progress
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        del chosen_BL
         wrong_BL = canvas.free_BL & (output.best()[0] != target_BL)
         distance_BL = count_in_segment(wrong_BL, canvas.segment_BL)
         free = jnp.maximum(count_in_segment(canvas.free_BL, canvas.segment_BL), 1)
@@ -103,6 +100,5 @@ class SampledUnroll:
     temperature: Annotated[float, partial(checks.above, 0, "use Lifted() for the argmax")] = 1.0
 
     def __call__(self, key_B, canvas: Canvas, output: Output, target_BL, chosen_BL, *, progress):
-        del target_BL, progress
         sampled = sample_tokens(key_B, output.logits_BLV, canvas.segment_BL, self.temperature)
         return write(canvas, canvas.free_BL, *sampled), chosen_BL

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, renoise, write
-from padir.refinement.protocols import Proposal
+from padir.refinement.protocols import Memoryless, Proposal
 from padir.refinement.scores import Output
 from padir.refinement.segments import count_in_segment, precedes, random_pieces, worst
 from padir.refinement.stop import Agreed, NothingOpen, Repetition
@@ -39,7 +39,7 @@ from padir.refinement.strategies.schedules import Schedule, still_hidden
 
 
 @checks.settings
-class Threshold:
+class Threshold(Memoryless):
     """Writes the hidden positions whose confidence exceeds a threshold, and always a sentence's most confident one.
 
     A written token stays; the last step writes all hidden positions. A sentence ends when no position is hidden. So
@@ -64,12 +64,7 @@ class Threshold:
         if self.final_tau is not None:
             checks.within(0, self.tau, "it must not exceed tau", **{"Threshold.final_tau": self.final_tau})
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del key_B
         score_BL = output.best()[1]
         final_tau = self.tau if self.final_tau is None else self.final_tau
         tau = self.tau + (final_tau - self.tau) * step / jnp.maximum(num_steps - 1, 1)
@@ -84,7 +79,7 @@ class Threshold:
 
 
 @checks.settings
-class EntropyBound:
+class EntropyBound(Memoryless):
     """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
     A step takes the hidden positions of a sentence in order of entropy, lowest first. It writes as many as it can while
@@ -101,12 +96,7 @@ class EntropyBound:
     gamma: Annotated[float, partial(checks.at_least, 0)] = 0.5
     stop = NothingOpen()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del key_B, step, num_steps
         entropy_BL = entropies(output.logits_BLV)
         bounded_BL = within_entropy(entropy_BL, canvas.hidden_BL, canvas.segment_BL, self.gamma)
         return commit(canvas, output, bounded_BL, memory)
@@ -158,16 +148,12 @@ class EasyFirst:
     stop = Repetition()
 
     def init(self, key_B, canvas: Canvas) -> Float[Array, "B L"]:
-        del key_B
         if canvas.visible_BLL is None:
-            raise PadirError(
-                "easy_first needs a canvas with visible_BLL: use a model with decontextualised=True, whose canvases"
-                " have it"
-            )
+            remedy = "use a model with decontextualised=True, whose canvases have it"
+            raise PadirError("easy_first needs a canvas with visible_BLL", remedy=remedy)
         return jnp.zeros_like(canvas.score_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Float[Array, "B L"], *, step, num_steps) -> Proposal:
-        del key_B, num_steps
         written = write(canvas, canvas.free_BL, *output.best())
         confidence_BL = jnp.where(step == 0, written.score_BL, memory)
         easier_BLL = precedes(-confidence_BL, canvas.free_BL, canvas.segment_BL)
@@ -178,7 +164,7 @@ class EasyFirst:
 
 
 @checks.settings
-class Frechet:
+class Frechet(Memoryless):
     """Writes the most confident hidden positions, as many as a bound on the sum of their doubts allows.
 
     A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
@@ -195,12 +181,7 @@ class Frechet:
     bound: checks.Positive = 1.0
     stop = NothingOpen()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del key_B, step, num_steps
         score_BL = output.best()[1]
         before_BLL = precedes(-score_BL, canvas.hidden_BL, canvas.segment_BL)
         within_BL = self._doubts(-jnp.expm1(score_BL), before_BLL) < self.bound
@@ -225,7 +206,7 @@ class Factor(Frechet):
 
 
 @checks.settings
-class Renoise:
+class Renoise(Memoryless):
     """Accepts the tokens of lowest entropy within a bound, and gives all other positions fresh random pieces.
 
     Each step judges all free positions, also the positions that an earlier step accepted. So it can take back a token
@@ -245,12 +226,7 @@ class Renoise:
     temperature: checks.NotNegative = 0.0
     stop = Agreed()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del step, num_steps
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         accepted_BL = within_entropy(entropies(output.logits_BLV), free_BL, segment_BL, self.gamma)
         drawn = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)

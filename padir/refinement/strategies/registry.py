@@ -140,39 +140,26 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
       PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
     """
     needs = getattr(strategy, "needs", frozenset())
-    others = ", ".join(name for name, cls in STRATEGIES.items() if not getattr(cls, "needs", None))
+    others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
     name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
-    if "decontextualised" in needs and not config.decontextualised:
-        raise PadirError(
-            f"{name} needs a decontextualised decoder (ModelConfig.decontextualised = True), which this model does not"
-            f" have: choose one of {others}"
-        )
-    if "rejecter" in needs and not config.rejecter:
-        raise PadirError(
-            f"{name} needs a rejecter head (ModelConfig.rejecter = True), which this model does not have: choose one of"
-            f" {others}"
-        )
+    for need, what in (("decontextualised", "a decontextualised decoder"), ("rejecter", "a rejecter head")):
+        if need in needs and not getattr(config, need):
+            lacking = f"{name} needs {what} (ModelConfig.{need} = True), which this model does not have"
+            raise PadirError(lacking, remedy=others)
     kinds, known = canvas.noise_kinds, trained.noise_kinds
+    made = f"the canvas is made with {canvas}"
     pieces = kinds == {"pieces"} <= known and not config.decontextualised
     if "pieces" in needs and not pieces:
-        raise PadirError(
-            f"{name} needs drafts of random pieces and a model that was trained with them, but the canvas is made with"
-            f" {canvas} and the model was trained with {trained}: choose one of {others}"
-        )
+        what = f"{name} needs drafts of random pieces and a model that was trained with them"
+        raise PadirError(f"{what}, but {made} and the model was trained with {trained}", remedy=others)
     if config.decontextualised:
         return
     if "mask" in needs and known == {"pieces"}:
-        raise PadirError(
-            f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks: choose"
-            f" one of {others}, or train with masks"
-        )
+        what = f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks"
+        raise PadirError(what, remedy=f"{others}, or train with masks")
     if not kinds <= known:
-        raise PadirError(
-            f"the canvas is made with {canvas}, but this model was trained with {trained} and has never seen its"
-            " noise: leave the canvas out (Decoding.canvas), or train with that noise"
-        )
+        what = f"{made}, but this model was trained with {trained} and has never seen its noise"
+        raise PadirError(what, remedy="leave the canvas out (Decoding.canvas), or train with that noise")
     if "mask" in needs and not canvas.deterministic:
-        raise PadirError(
-            f"{name} hides positions behind a mask, but the canvas is made with {canvas}: give it a canvas of masks,"
-            " Decoding.canvas = @Mask()"
-        )
+        what = f"{name} hides positions behind a mask, but {made}"
+        raise PadirError(what, remedy="give it a canvas of masks, Decoding.canvas = @Mask()")

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, hide, repeats, restore, write
-from padir.refinement.protocols import Proposal, Stop
+from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output, best_tokens, likely, token_scores
 from padir.refinement.segments import count_in_segment, share_of, worst
 from padir.refinement.stop import Cycle, Fixpoint, Never, NothingOpen, Steady
@@ -89,11 +89,9 @@ class Padir:
         return Cycle() if self.end_cycles and self.remask != "logits" else Fixpoint()
 
     def init(self, key_B, canvas: Canvas) -> Float[Array, "B L V"] | None:
-        del key_B
         return _no_logits(self.remask, canvas)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
-        del step, num_steps
         written = write(canvas, canvas.free_BL, *self._tokens(key_B, output, canvas))
         summed_BLV = None if memory is None else memory + output.logits_BLV
         rewritten = written
@@ -114,7 +112,7 @@ class Padir:
 
 
 @checks.settings
-class MaskPredict:
+class MaskPredict(Memoryless):
     """Mask-Predict (Ghazvininejad et al., EMNLP 2019, section 3): rewrites fewer and fewer least confident positions.
 
     Each pass writes the hidden positions. After pass t of T the n = floor(L (T - t) / T) least confident of the L free
@@ -129,12 +127,7 @@ class MaskPredict:
     schedule: Schedule = "linear"
     stop = NothingOpen()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del key_B
         written = write(canvas, canvas.hidden_BL, *output.best())
         count_BL = still_hidden(self.schedule, count_in_segment(canvas.free_BL, canvas.segment_BL), step + 1, num_steps)
         hidden_BL = worst(written.score_BL, canvas.free_BL, canvas.segment_BL, count_BL)
@@ -172,11 +165,9 @@ class Constant:
         return Steady() if self.schedule is None else NothingOpen()
 
     def init(self, key_B, canvas: Canvas) -> tuple[Bool[Array, "B L"], Float[Array, "B L V"] | None]:
-        del key_B
         return canvas.free_BL, _no_logits(self.remask, canvas)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory, *, step, num_steps) -> Proposal:
-        del key_B
         (open_BL, summed_BLV), free_BL, segment_BL = memory, canvas.free_BL, canvas.segment_BL
         written = write(canvas, open_BL, *output.best())
         count = share_of(self.share, free_BL, segment_BL) if self.count is None else self.count
@@ -191,7 +182,7 @@ class Constant:
 
 
 @checks.settings
-class Rejecter:
+class Rejecter(Memoryless):
     """The learned rejecter: replaces or hides the tokens that the model's rejecter head rejects.
 
     The model knows what its head judges (`ModelConfig.rejecter_judges`):
@@ -216,17 +207,10 @@ class Rejecter:
     needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
     stop = Fixpoint()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del key_B, num_steps
         if output.keep_logits_BL is None:
-            raise PadirError(
-                "the rejecter strategy needs keep logits, which this decoder lacks: train a model with a rejecter head,"
-                " or choose another strategy"
-            )
+            remedy = "train a model with a rejecter head, or choose another strategy"
+            raise PadirError("the rejecter strategy needs keep logits, which this decoder lacks", remedy=remedy)
         rejected_BL = jax.nn.sigmoid(output.keep_logits_BL) < self.threshold
         if output.judges == "prediction":
             written = write(canvas, canvas.free_BL, *output.best())

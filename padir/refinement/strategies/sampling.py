@@ -18,14 +18,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from padir import checks
 from padir.refinement.canvas import Canvas, hide, write
-from padir.refinement.protocols import Proposal, Stop
+from padir.refinement.protocols import Memoryless, Proposal, Stop
 from padir.refinement.scores import Output, best_tokens, token_scores
 from padir.refinement.segments import (
     PLACE,
     choose,
     count_in_segment,
+    other_positions,
     position_keys,
-    same_segment,
     share_of,
     uniform_draws,
     worst,
@@ -55,7 +55,7 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 
 
 @checks.settings
-class SundaeSampling:
+class SundaeSampling(Memoryless):
     """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
     The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
@@ -85,12 +85,7 @@ class SundaeSampling:
     def stop(self) -> Stop:
         return Agreed(of_written=False) if self.temperature == 0 else Never()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
-        del num_steps
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         order_BL = canvas.score_BL
         if self.order == "random":
@@ -128,11 +123,9 @@ class BlockGibbs:
     stop = Never()
 
     def init(self, key_B, canvas: Canvas) -> Bool[Array, "B L"]:
-        del key_B
         return canvas.free_BL
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Bool[Array, "B L"], *, step, num_steps) -> Proposal:
-        del num_steps
         hidden_BL, free_BL, segment_BL = canvas.hidden_BL, canvas.free_BL, canvas.segment_BL
         at_once = (step == 0) | self.parallel
         chosen_BL = hidden_BL & (_leftmost(hidden_BL, segment_BL) | at_once)
@@ -202,12 +195,10 @@ class IndependentParallel:
         return Repetition(sweep=True) if self.temperature == 0 else Never()
 
     def init(self, key_B, canvas: Canvas) -> Sweep:
-        del key_B
         tokens_BL, score_BL = canvas.tokens_BL, canvas.score_BL
         return Sweep(tokens_BL, score_BL, tokens_BL, score_BL, canvas.free_BL)
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: Sweep, *, step, num_steps) -> Proposal:
-        del num_steps
         free_BL, segment_BL = canvas.free_BL, canvas.segment_BL
         token_BL, score_BL = sample_tokens(key_B, output.logits_BLV, segment_BL, self.temperature)
         now_BL = free_BL & (_leftmost(memory.pending_BL, segment_BL) | (step == 0))
@@ -224,15 +215,14 @@ class IndependentParallel:
             shown = hide(state, _leftmost(pending_BL, segment_BL))
         else:
             # The positions that see EOS stay the same, because training does not change them either.
-            others_BLL = same_segment(segment_BL) & ~jnp.eye(free_BL.shape[1], dtype=bool)
-            visible_BLL = jnp.where(free_BL[:, None, :], others_BLL, canvas.visible_BLL)
+            visible_BLL = jnp.where(free_BL[:, None, :], other_positions(segment_BL), canvas.visible_BLL)
             shown = state = dataclasses.replace(state, visible_BLL=visible_BLL)
         sweep = Sweep(state.tokens_BL, state.score_BL, drawn_tokens_BL, drawn_score_BL, pending_BL)
         return Proposal(shown, state, sweep)
 
 
 @checks.settings
-class Remdm:
+class Remdm(Memoryless):
     """Writes hidden positions at random, and hides each written position again with a stated probability.
 
     After t of T passes each position is written with probability a = t / T. The next pass must raise this probability
@@ -258,10 +248,6 @@ class Remdm:
     def stop(self) -> Stop:
         return NothingOpen() if self.sigma == 0 else Never()
 
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
-
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         hidden_BL = canvas.hidden_BL
         before, after = step / num_steps, (step + 1) / num_steps
@@ -275,7 +261,7 @@ class Remdm:
 
 
 @checks.settings
-class PathPlanning:
+class PathPlanning(Memoryless):
     """Lets written and hidden positions compete for a place in the canvas, by their log-probabilities in each pass.
 
     A pass draws a token for every hidden position. The score of a hidden position is the log-probability of this token.
@@ -296,10 +282,6 @@ class PathPlanning:
     temperature: checks.NotNegative = 0.0
     schedule: Schedule = "linear"
     stop = NothingOpen()
-
-    def init(self, key_B, canvas: Canvas) -> tuple[()]:
-        del key_B, canvas
-        return ()
 
     def step(self, key_B, canvas: Canvas, output: Output, memory: tuple[()], *, step, num_steps) -> Proposal:
         free_BL, segment_BL, was_hidden_BL = canvas.free_BL, canvas.segment_BL, canvas.hidden_BL

@@ -37,22 +37,15 @@ SCHEDULES = ("linear", "cosine", "geometric", "doubling")
 def check_schedule(**values: Any) -> None:
     """Checks that a schedule is one of `SCHEDULES`, or shares that fall from at most 1 to 0."""
     for name, value in values.items():
-        if not (isinstance(value, str) and value in SCHEDULES) and not _falls_to_0(value):
-            expected = (
-                f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0, as (0.8, 0.5, 0.2, 0.0)"
-            )
-            raise PadirError(name, expected, value)
+        shares = fits(value, tuple[float, ...]) and value[-1:] == (0,)
+        if shares and all(a >= b for a, b in itertools.pairwise((1, *value))):
+            continue
+        if not isinstance(value, str) or value not in SCHEDULES:
+            expected = f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0"
+            raise PadirError(name, f"{expected}, as (0.8, 0.5, 0.2, 0.0)", value)
 
 
 Schedule = Annotated[str | tuple[float, ...], check_schedule]
-
-
-def _falls_to_0(value: Any) -> bool:
-    return (
-        fits(value, tuple[float, ...])
-        and value[-1:] == (0,)
-        and all(a >= b for a, b in itertools.pairwise((1, *value)))
-    )
 
 
 def still_hidden(
