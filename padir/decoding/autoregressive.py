@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,29 +128,29 @@ def allowed(
     return jnp.where(jnp.where(eos_V, position_BN1 > 0, inner_BN1), logits_BNV, -jnp.inf)
 
 
-class SearchInputs(NamedTuple):
-    """Source tokens of a batch (one sentence with EOS in each row, then padding), and length limits."""
-
-    source_BS: Int[Array, "B S"]
-    limit_B: Int[Array, " B"]
-
-
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("search", "max_length"))
 def write_targets(
-    model: Transformer, params: Any, inputs: SearchInputs, *, search: Search, max_length: int, seed, kept_v=None
+    model: Transformer,
+    params: Any,
+    source_BS: Int[Array, "B S"],
+    limit_B: Int[Array, " B"],
+    *,
+    search: Search,
+    max_length: int,
+    seed,
+    kept_v=None,
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
     """Searches for translations of source sentences.
 
     Args:
-      inputs: the sources, which random draws depend on, with the length limits.
-      search, max_length: as in `generate`.
+      source_BS: one sentence with its EOS in each row, then padding; random draws depend on it.
+      limit_B, search, max_length: as in `generate`.
       seed: seed of random draws.
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
 
     Returns:
       The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
-    source_BS, limit_B = inputs
     params = in_model_dtype(model.config, params)  # once, not for every token
     bound = model.bind({"params": params})
     encoded = bound.encode(source_BS, (source_BS > 0).astype(jnp.int32))

@@ -32,8 +32,7 @@ class SourceBatch:
     Attributes:
       texts: one sentence each.
       tokens: the encoder's input for each sentence (`LoadedModel.source_tokens`).
-      target_lengths: target lengths in tokens, EOS included, or None to predict them; for a causal model, the length
-        limits.
+      target_lengths: in tokens, EOS included; None to predict them. For a causal model, the length limits.
     """
 
     texts: Sequence[str]
@@ -43,13 +42,9 @@ class SourceBatch:
 
 @flax.struct.dataclass
 class EncodedBatch:
-    """Encoded sentences, on the device; rows that only pad the batch come last.
+    """Encoded sentences, on the device, with each decoder layer's keys and values of the encoder's output.
 
-    Attributes:
-      source: the sentences.
-      source_BS: the source tokens, padded.
-      encoded: the encoder's output.
-      cross_kv: each decoder layer's keys and values of the encoder's output.
+    Rows that only pad the batch come last.
     """
 
     source: SourceBatch = flax.struct.field(pytree_node=False)
@@ -85,21 +80,12 @@ def source_batches(
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
-    Args:
-      texts, tokens: one sentence each, as text and as the encoder's input.
-      batch_size: number of sentences in a batch; the last batch may have fewer.
-      target_lengths: target length of each text, or None to predict the lengths.
+    The arguments are those of `SourceBatch`, for all sentences.
     """
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):
-        yield (
-            some,
-            SourceBatch(
-                [texts[i] for i in some],
-                [tokens[i] for i in some],
-                None if target_lengths is None else [target_lengths[i] for i in some],
-            ),
-        )
+        lengths = None if target_lengths is None else [target_lengths[i] for i in some]
+        yield some, SourceBatch([texts[i] for i in some], [tokens[i] for i in some], lengths)
 
 
 SHORTEST = 2  # tokens of a target: a sentence with text has at least one token beside EOS
@@ -150,10 +136,6 @@ def choose(
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
     rule = decoding.rule
     hypotheses = _hypotheses(loaded, decoding, batch, rows, drafts)
-    if isinstance(rule, CausalScore):
-        again_R = _read_again(loaded, decoding, batch, rows, drafts)
-        pairs = [zip(own, numbers, strict=True) for own, numbers in zip(hypotheses, rows, strict=True)]
-        hypotheses = [[each._replace(again=again_R[row]) for each, row in own] for own in pairs]
     scores = rule(batch.source.texts, hypotheses, target_language=loaded.card.target_language)
     results = []
     for b, score_N in enumerate(scores):
@@ -161,13 +143,15 @@ def choose(
             raise not_finite()
         source = batch.source.texts[b]
         ranked = sorted(range(len(score_N)), key=score_N.__getitem__, reverse=True)  # ties keep their order
-        written = ((n, _written(loaded, decoding, drafts, rows[b][n])) for n in ranked)
+        texts = (loaded.tokenizer.decode(draft_tokens(loaded, decoding, *drafts.row(rows[b][n]))) for n in ranked)
+        written = zip(ranked, texts, strict=True)
         first = next(written)
         chosen, text = first
         if broken(text, source):
             chosen, text = next((other for other in written if not broken(other[1], source)), first)
             ranked = [chosen, *(n for n in ranked if n != chosen)]
         best, listed = rows[b][chosen], ranked[: decoding.n_best]
+        whole = draft_tokens(loaded, decoding, *drafts.row(best), whole=True)
         results.append(
             Translation(
                 text=clean(text, source),
@@ -177,7 +161,7 @@ def choose(
                 passes=int(drafts.passes_R[best]),
                 oscillated=bool(drafts.oscillated_R[best]),
                 hypotheses=len(tried[b]),
-                whole_text=_whole_text(loaded, drafts.tokens_RL[best], drafts.free_RL[best], source),
+                whole_text=clean(loaded.tokenizer.decode(whole), source),
                 trace=_trace(loaded, decoding, drafts, best),
                 candidates=tuple((hypotheses[b][n].text, score_N[n]) for n in listed),
                 candidate_lengths=tuple(int(drafts.length_R[rows[b][n]]) for n in listed),
@@ -187,7 +171,6 @@ def choose(
 
 
 def not_finite() -> PadirError:
-    """The error for a model whose numbers overflow."""
     what = "the model's logits are not finite, so that its output means nothing"
     return PadirError(what, remedy="check its weights, or compute in float32")
 
@@ -198,17 +181,15 @@ def _hypotheses(
     """Each sentence's hypotheses; their texts are "" if the rerank rule and the options do not need texts."""
     length_log_prob_BM = on_host(log_probs(batch.encoded.length))
     read = decoding.rule.reads_text or decoding.n_best > 0
+    again_R = _read_again(loaded, decoding, batch, rows, drafts) if isinstance(decoding.rule, CausalScore) else None
 
     def hypothesis(b: int, row: int) -> Hypothesis:
-        length_log_prob = None
+        made = Hypothesis("", float(drafts.log_prob_R[row]), int(drafts.free_RL[row].sum()))
+        if read:
+            made = made._replace(text=draft_text(loaded, decoding, *drafts.row(row), batch.source.texts[b]))
         if length_log_prob_BM is not None:
-            length_log_prob = float(length_log_prob_BM[b, drafts.length_R[row] - 1])
-        return Hypothesis(
-            text=clean(_written(loaded, decoding, drafts, row), batch.source.texts[b]) if read else "",
-            log_prob=float(drafts.log_prob_R[row]),
-            tokens=int(drafts.free_RL[row].sum()),
-            length_log_prob=length_log_prob,
-        )
+            made = made._replace(length_log_prob=float(length_log_prob_BM[b, drafts.length_R[row] - 1]))
+        return made if again_R is None else made._replace(again=again_R[row])
 
     return [[hypothesis(b, row) for row in own] for b, own in enumerate(rows)]
 
@@ -219,48 +200,30 @@ def _read_again(
     """`Hypothesis.again` of every row of the drafts: a dual model's decoder reads them in one teacher-forced pass."""
     target_RL = np.zeros(drafts.tokens_RL.shape, np.int32)
     for row in (row for own in rows for row in own):
-        tokens = _tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row])
+        tokens = draft_tokens(loaded, decoding, *drafts.row(row))
         target_RL[row, : len(tokens) + 1] = [*tokens, EOS]
     with loaded.on_devices():
-        log_prob_RL = score_drafts(
-            Transformer(loaded.card.config.as_causal(), loaded.model.ids),
-            loaded.converted,
-            batch.cross_kv,
-            batch.encoded.segment_BS,
-            loaded.place(target_RL),
-        )
+        causal = Transformer(loaded.card.config.as_causal(), loaded.model.ids)
+        read = batch.cross_kv, batch.encoded.segment_BS, loaded.place(target_RL)
+        log_prob_RL = score_drafts(causal, loaded.converted, *read)
     return list(zip(on_host(log_prob_RL.sum(-1)).tolist(), (target_RL > 0).sum(-1).tolist(), strict=True))
 
 
-def draft_text(
+def draft_text(loaded: LoadedModel, decoding: Decoding, tokens_L: Any, free_L: Any, source: str) -> str:
+    """The text of a draft (`draft_tokens`), cleaned up."""
+    return clean(loaded.tokenizer.decode(draft_tokens(loaded, decoding, tokens_L, free_L)), source)
+
+
+def draft_tokens(
     loaded: LoadedModel,
     decoding: Decoding,
     tokens_L: Int[np.ndarray, " L"],
     free_L: Bool[np.ndarray, " L"],
-    source: str,
-) -> str:
-    """The text of a draft's free tokens, without repeated tokens if `Decoding.drop_repeats` says so."""
-    return clean(loaded.tokenizer.decode(_tokens(loaded, decoding, tokens_L, free_L)), source)
-
-
-def _written(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int) -> str:
-    """The text of a row before `clean`."""
-    return loaded.tokenizer.decode(_tokens(loaded, decoding, drafts.tokens_RL[row], drafts.free_RL[row]))
-
-
-def _tokens(loaded: LoadedModel, decoding: Decoding, tokens_L, free_L) -> list[int]:
-    """The tokens of `draft_text`."""
-    if not decoding.drops_repeats:
-        return _whole_tokens(loaded, tokens_L, free_L)
-    return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
-
-
-def _whole_text(loaded: LoadedModel, tokens_L, free_L, source: str) -> str:
-    """The text of a draft's free tokens, as the readout reads them, repeated ones included."""
-    return clean(loaded.tokenizer.decode(_whole_tokens(loaded, tokens_L, free_L)), source)
-
-
-def _whole_tokens(loaded: LoadedModel, tokens_L, free_L) -> list[int]:
+    whole: bool = False,
+) -> list[int]:
+    """The tokens that the readout reads; without repeated ones if `Decoding.drop_repeats` says so, unless `whole`."""
+    if decoding.drops_repeats and not whole:
+        return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
     return tokens_L[loaded.card.config.readout.kept(tokens_L, free_L, loaded.model.ids)].tolist()
 
 

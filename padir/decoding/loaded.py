@@ -27,7 +27,7 @@ from padir.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model that can decode; if its parameters lie on several devices, these devices share the rows of a batch."""
+    """A model that can decode; if several devices hold its parameters, they share the rows of a batch."""
 
     params: Any
     card: ModelCard
@@ -74,7 +74,11 @@ class LoadedModel:
         """
         key = mode != "refine", precision
         if key not in self._sides:
-            made = self._in_precision(precision) if mode == "refine" else self.side("refine", precision)._as_causal()
+            made = self._in_precision(precision) if mode == "refine" else self.side("refine", precision)
+            if mode != "refine" and not made.card.config.causal:  # the autoregressive side of a dual model
+                config = made.card.config.as_causal()
+                card = dataclasses.replace(made.card, config=config, corruption=None, strategy=None)
+                made = dataclasses.replace(made, card=card)
             self._sides[key] = made
         return self._sides[key]
 
@@ -82,32 +86,25 @@ class LoadedModel:
     def _sides(self) -> dict[tuple[bool, str | None], LoadedModel]:
         return {}
 
-    def _as_causal(self) -> LoadedModel:
-        """The autoregressive side of a dual model, with the same parameters; other autoregressive models unchanged."""
-        if self.card.config.causal:
-            return self
-        card = dataclasses.replace(self.card, config=self.card.config.as_causal(), corruption=None, strategy=None)
-        return dataclasses.replace(self, card=card)
-
     def _in_precision(self, precision: str | None) -> LoadedModel:
         if precision in (None, self.card.config.dtype):
             return self
         if precision == "int8":
             return dataclasses.replace(self, params=jax.jit(quantise)(self.params))
-        config = dataclasses.replace(self.card.config, dtype=precision)
-        params = self.params if precision == "float32" else self._bfloat16_params()
-        return dataclasses.replace(self, params=params, card=dataclasses.replace(self.card, config=config))
+        card = dataclasses.replace(self.card, config=dataclasses.replace(self.card.config, dtype=precision))
+
+        def rounded(path, leaf):  # the length head and the rejecter head stay in float32
+            return leaf.astype(jnp.bfloat16) if {*KEPT}.isdisjoint(key.key for key in path) else leaf
+
+        params = self.params if precision == "float32" else jax.tree_util.tree_map_with_path(rounded, self.params)
+        return dataclasses.replace(self, params=params, card=card)
 
     def written_ids(self, source_BS: np.ndarray, shortlist: Shortlist | None) -> np.ndarray | None:
         """The ids that a shortlist allows for a batch; None: all ids."""
         return None if shortlist is None else shortlist.restrict(source_BS, self.card.ids)
 
     def source_tokens(self, texts: Sequence[str], truncate: bool) -> tuple[list[list[int]], set[int]]:
-        """The encoder's input (token lists with EOS, and [LENGTH] if the model uses it), and indices of cut texts.
-
-        Raises:
-          PadirError: a text has more tokens than the model takes, and `truncate` is False.
-        """
+        """The encoder's input (`tokens`, after [LENGTH] if the model uses it), and indices of cut texts."""
         tokens, truncated = self.tokens(texts, truncate, "text")
         prefix = [self.card.ids.length] if self.card.config.length_token else []
         return [[*prefix, *each] for each in tokens], truncated
@@ -133,10 +130,8 @@ class LoadedModel:
         for i, tokens in enumerate(every):
             if len(tokens) > limit:
                 if not truncate:
-                    raise PadirError(
-                        f"{name} {i + 1} has {len(tokens)} tokens, the model takes {limit}: split it, or cut it with"
-                        " truncate=True"
-                    )
+                    what = f"{name} {i + 1} has {len(tokens)} tokens, the model takes {limit}"
+                    raise PadirError(what, remedy="split it, or cut it with truncate=True")
                 truncated.add(i)
         return [[*tokens[:limit], EOS] for tokens in every], truncated
 
@@ -144,12 +139,3 @@ class LoadedModel:
     def precision(self) -> str:
         """Data type of the weights and the matrix products."""
         return "int8" if self.params["token_embedder"]["embedding"].dtype == np.int8 else self.card.config.dtype
-
-    def _bfloat16_params(self) -> Any:
-        """The parameters in bfloat16, except for the length head and the rejecter head, which stay in float32."""
-
-        def rounded(path, leaf):
-            kept = not {*KEPT}.isdisjoint(key.key for key in path)
-            return leaf if kept else leaf.astype(jnp.bfloat16)
-
-        return jax.tree_util.tree_map_with_path(rounded, self.params)

@@ -206,20 +206,18 @@ _FROM_TEXT: dict[str, Any] = {"strategy": parse_strategy, "canvas": _canvas, "sh
 _HINTS = typing.get_type_hints(Decoding)
 
 
-def _with_known_names(init: Any) -> Any:
-    """`Decoding.__init__` that names the option nearest to an unknown one."""
-
-    @functools.wraps(init)
-    def __init__(self: Decoding, *args: Any, **options: Any) -> None:
-        for name in options:
-            if name not in _HINTS:
-                raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(_HINTS)))
-        init(self, *args, **options)
-
-    return __init__
+_init = Decoding.__init__
 
 
-Decoding.__init__ = _with_known_names(Decoding.__init__)
+@functools.wraps(_init)
+def _init_with_known_names(self: Decoding, *args: Any, **options: Any) -> None:
+    for name in options:
+        if name not in _HINTS:
+            raise PadirError(f"there is no decoding option {name!r}", remedy=nearest(name, list(_HINTS)))
+    _init(self, *args, **options)
+
+
+Decoding.__init__ = _init_with_known_names
 
 
 class Option(NamedTuple):
@@ -253,11 +251,7 @@ def foreign(mode: str) -> list[str]:
 
 
 def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes: Mapping[str, Any]) -> Decoding:
-    """The options of a call: `decoding`, or the model's `own`, with changes by name.
-
-    Raises:
-      PadirError: `decoding` is no `Decoding`, a change is refused, or a change would have no effect in this mode.
-    """
+    """The options of a call: `decoding`, or the model's `own`, with changes by name; each must apply to the mode."""
     if not isinstance(decoding, Decoding | None):
         raise PadirError("decoding", "a Decoding", decoding, "give single options by name, such as num_steps=4")
     made = (decoding or own).changed(**changes)
@@ -269,11 +263,7 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options: its card's, else the defaults, with as many lengths as a class has (`length_unit`).
-
-    Raises:
-      PadirError: the card names an unknown option, or a value is refused.
-    """
+    """A model's own options: its card's, else the defaults, with as many lengths as a class has (`length_unit`)."""
     own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
@@ -283,26 +273,19 @@ def default_decoding(card: ModelCard) -> Decoding:
             checks.within(0, most, **{name: getattr(decoding, name)})
         return decoding
     except (PadirError, TypeError) as error:
-        raise PadirError(
-            f"the model's card has wrong decoding options ({error})", remedy="correct model.json"
-        ) from None
+        what = f"the model's card has wrong decoding options ({error})"
+        raise PadirError(what, remedy="correct model.json") from None
 
 
 def mode_of(decoding: Decoding, config: ModelConfig) -> str:
-    """The mode in which a model writes: if none is named, "verify" with a draft, else the model's own.
-
-    Raises:
-      PadirError: the model cannot write in this mode.
-    """
+    """The mode in which a model writes: if none is named, "verify" with a draft, else the model's own."""
     own = "verify" if decoding.draft is not None else "causal" if config.causal else "refine"
     mode = decoding.mode or own
     able = MODES if config.dual else ("causal", "verify") if config.causal else ("refine",)
     if mode not in able:
-        own = "writes from left to right" if config.causal else "refines drafts"
-        raise PadirError(
-            f"the mode {mode!r} needs a dual model, and this one always {own}",
-            remedy="leave the mode out, or train a model with ModelConfig.dual = True",
-        )
+        what = f"the mode {mode!r} needs a dual model, and this one always "
+        what += "writes from left to right" if config.causal else "refines drafts"
+        raise PadirError(what, remedy="leave the mode out, or train a model with ModelConfig.dual = True")
     return mode
 
 
@@ -335,19 +318,17 @@ def resolve(
     canvas, strategy = decoding.canvas, decoding.strategy
     assert canvas is not None and strategy is not None
     readout = config.readout
+    of_model = f"for a {readout.name} model"
     if not readout.sized_by_target and decoding.top_k > 1:
-        raise PadirError(
-            "top_k", f"1 for a {readout.name} model", decoding.top_k, "leave it out, because its canvas has one length"
-        )
+        remedy = "leave it out, because its canvas has one length"
+        raise PadirError("top_k", f"1 {of_model}", decoding.top_k, remedy)
     if readout.position_head is None and decoding.blank_penalty:
-        got, remedy = decoding.blank_penalty, "leave it out, because the model writes no blanks"
-        raise PadirError("blank_penalty", f"0 for a {readout.name} model", got, remedy)
+        remedy = "leave it out, because the model writes no blanks"
+        raise PadirError("blank_penalty", f"0 {of_model}", decoding.blank_penalty, remedy)
     if readout.merges_repeats:
         if decoding.drop_repeats:
-            expected = f"None or False for a {readout.name} model"
-            raise PadirError(
-                "drop_repeats", expected, True, "leave it out, because this model always merges equal neighbours"
-            )
+            remedy = "leave it out, because this model always merges equal neighbours"
+            raise PadirError("drop_repeats", f"None or False {of_model}", True, remedy)
         decoding = dataclasses.replace(decoding, drop_repeats=False)
     check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.top_k * decoding.draws == 1 and isinstance(decoding.rerank, str):
@@ -369,10 +350,8 @@ def _check_rerank(decoding: Decoding, config: ModelConfig) -> None:
     """Checks that the rule can choose for this model, and that it reads the numbers that are given for it."""
     rerank = decoding.rerank
     if not config.dual and (rerank == "causal" or isinstance(rerank, CausalScore)):
-        raise PadirError(
-            "the rerank rule 'causal' needs a dual model, and this one only refines drafts",
-            remedy="name an autoregressive model that rescores, or take the rule 'own'",
-        )
+        what = "the rerank rule 'causal' needs a dual model, and this one only refines drafts"
+        raise PadirError(what, remedy="name an autoregressive model that rescores, or take the rule 'own'")
     if isinstance(rerank, str) and rerank not in RULES:
         _ = decoding.rule  # raises if there is no such model
     named = rerank if isinstance(rerank, str) else ""

@@ -5,7 +5,7 @@ A model that refines drafts (`RefiningPipeline`):
 1. `encode` computes the encoder's output of the sources, once for all candidates.
 2. `try_lengths` lists the candidates of each sentence, by its most likely target lengths.
 3. `refine` makes a draft of each candidate and refines all drafts in one jitted loop.
-4. `choose` returns each sentence's best draft by `Decoding.rerank`, as text.
+4. `padir.decoding.batches.choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
 A causal model (`CausalPipeline`): `write` encodes and searches from left to right, or verifies the drafts of a refining
 pipeline; `read` makes text of the best rows.
@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.decoding.autoregressive import SearchInputs, length_limits, score_drafts, score_targets, write_targets
+from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets
 from padir.decoding.batches import Candidate, EncodedBatch, SourceBatch, Written, candidates, choose, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -41,7 +41,7 @@ from padir.decoding.refine_batch import (
 )
 from padir.decoding.search import Beam
 from padir.decoding.translation import TargetScore, Translation, broken, clean, without_repeats
-from padir.decoding.verified import VerifyInputs, write_verified
+from padir.decoding.verified import write_verified
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths
@@ -60,7 +60,6 @@ class RefiningPipeline:
 
     Attributes:
       decoding: options that `resolve` has filled in for the model.
-      trace: keep every step of the drafts.
       counts: allowed numbers of candidates per sentence. Batches are padded to one of these numbers, so that fewer
         shapes are compiled.
       lengths: allowed row lengths, for the same reason; () allows multiples of 8. Rows of drafts are at least as long
@@ -86,10 +85,9 @@ class RefiningPipeline:
         yield "lengths", tried
         drafts = self.refine(batch, tried)
         yield "refine", drafts
-        yield "choose and detokenise", self.choose(batch, tried, drafts)
+        yield "choose and detokenise", choose(self.loaded, self.decoding, batch, tried, drafts)
 
     def encode(self, source: SourceBatch) -> EncodedBatch:
-        """Encodes the sources."""
         loaded = self.loaded
         source_BS = loaded.padded(source.tokens, self.decoding.batch_size, self.lengths)
         with loaded.on_devices():
@@ -123,10 +121,6 @@ class RefiningPipeline:
             program = refine_drafts.lower(self.loaded.model, self.loaded.converted, inputs, **options).compile()
         return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
 
-    def choose(self, batch: EncodedBatch, tried: Sequence[Sequence[Candidate]], drafts: Drafts) -> list[Translation]:
-        """Returns each sentence's best hypothesis as text (`padir.decoding.batches.choose`)."""
-        return choose(self.loaded, self.decoding, batch, tried, drafts)
-
     def steps(self, source: SourceBatch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.
 
@@ -139,14 +133,10 @@ class RefiningPipeline:
         inputs, how = self._refine_arguments(batch, [own[:1] for own in self.try_lengths(batch)])
         options, length = how["options"], int(inputs.length_BN[0, 0])
         inputs = jax.tree.map(jnp.asarray, inputs)
-        shape = {"max_target_length": options.max_target_length, "corruption": options.corruption}
         with loaded.on_devices():
             params = in_model_dtype(loaded.model.config, loaded.converted)
-            states = steps(
-                *lay_out(loaded.model, params, inputs, **shape, seed=how["seed"], blank_penalty=how["blank_penalty"]),
-                options.strategy,
-                num_steps=how["num_steps"],
-            )
+            begun = lay_out(loaded.model, params, inputs, options, how["seed"], how["blank_penalty"])
+            states = steps(*begun, options.strategy, num_steps=how["num_steps"])
         while True:
             with loaded.on_devices():  # not while the generator waits
                 state = next(states, None)
@@ -239,11 +229,11 @@ class CausalPipeline:
         limit_B = np.array([*limits, *[2] * (rows - len(limits))], np.int32)  # rows that pad the batch end at once
         if self.drafter is not None:
             return self._verify(self.drafter, source, source_BS, limit_B, longest)
-        inputs = SearchInputs(*loaded.place((source_BS, limit_B)))
         options: dict[str, Any] = {"search": decoding.search, "max_length": longest, "seed": decoding.seed}
         options["kept_v"] = loaded.written_ids(source_BS, decoding.shortlist)
+        inputs = loaded.place((source_BS, limit_B))
         with loaded.on_devices():
-            written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, inputs, **options)
+            written, score_BN, passes_B = write_targets(loaded.model, loaded.converted, *inputs, **options)
         zero_B = np.zeros(rows, np.int32)
         return on_host(Written(written.tokens_BNL, written.length_BN, score_BN, passes_B, zero_B))
 
@@ -259,20 +249,16 @@ class CausalPipeline:
         drafts = drafter.refine(batch, tried)
         readout = draws.card.config.readout
         kept_RL = readout.kept(drafts.tokens_RL, drafts.free_RL, draws.model.ids)
-        if readout.merges_repeats:
-            read = [tokens_L[kept_L].tolist() for tokens_L, kept_L in zip(drafts.tokens_RL, kept_RL, strict=True)]
-        else:
-            read = [without_repeats(*row) for row in zip(drafts.tokens_RL, kept_RL, strict=True)]
-        tokens = [[*own, EOS][:longest] for own in read]
+        rows = zip(drafts.tokens_RL, kept_RL, strict=True)
+        read = [row[0][row[1]].tolist() if readout.merges_repeats else without_repeats(*row) for row in rows]
         if draws.params is loaded.params:  # a dual model's own draft: the encoder has read the sources
             encoded, cross_kv = batch.encoded, batch.cross_kv
         else:
             encoded, cross_kv = encode(loaded.model, loaded.converted, source_BS)
-        draft_BL = jnp.asarray(pad_rows(tokens, longest, source_BS.shape[0]))
-        inputs = VerifyInputs(source_BS, limit_B, cross_kv, encoded.segment_BS, draft_BL)
-        found, score_B = write_verified(
-            loaded.model, loaded.converted, inputs, search=decoding.search, seed=decoding.seed
-        )
+        draft_BL = jnp.asarray(pad_rows([[*own, EOS][:longest] for own in read], longest, source_BS.shape[0]))
+        inputs = source_BS, limit_B, (cross_kv, encoded.segment_BS), draft_BL
+        how = {"search": decoding.search, "seed": decoding.seed}
+        found, score_B = write_verified(loaded.model, loaded.converted, *inputs, **how)
         written = found.tokens_BL[:, None], found.length_B[:, None], score_B[:, None], found.rounds_B
         return on_host(Written(*written, drafts.passes_R))
 

@@ -48,11 +48,7 @@ _process: int | None = None  # the first process that was ready to run programs
 
 
 def check_process() -> None:
-    """Refuses to run programs in a forked copy of a process that runs them: it would wait for threads that it lacks.
-
-    Raises:
-      PadirError: this process was forked after a model was loaded.
-    """
+    """Refuses to run programs in a forked copy of a process that runs them: it would wait for threads that it lacks."""
     global _process
     if _process not in (None, os.getpid()):
         what = "this process was forked from one in which JAX runs, and might wait for ever"
@@ -66,7 +62,7 @@ class ProgramCache:
 
     Attributes:
       functions: results of `jax.jit`.
-      mappings: function that returns how many mappings the process has and may have, or None if there is no limit.
+      mappings: the function `mappings`, or another like it.
       times_dropped: number of times that all programs were dropped; JAX's cache on disk can restore dropped programs.
     """
 

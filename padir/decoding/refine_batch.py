@@ -37,8 +37,7 @@ class DraftInputs(NamedTuple):
     """Encoded sentences and the N candidates of each.
 
     Attributes:
-      cross_kv, source_segment_BS: cross-attention keys and values of the sources, and their segment ids; each sentence
-        has one row.
+      cross_kv, source_segment_BS: cross-attention keys and values of the sources, and their segment ids, one row each.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
     """
@@ -58,7 +57,7 @@ class Drafts(NamedTuple):
       length_R: length of each row in tokens, EOS included.
       log_prob_R: sum of the row's log-probabilities; NaN if a position was never written.
       passes_R: number of decoder passes of the row.
-      oscillated_R: True for rows that the strategy ended because they oscillated between two canvases.
+      oscillated_R: True for rows that were ended because they oscillated between two canvases.
       trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
     """
 
@@ -70,6 +69,10 @@ class Drafts(NamedTuple):
     oscillated_R: Bool[np.ndarray, " R"]
     trace_TRL: tuple[Any, Any] | None
 
+    def row(self, number: int) -> tuple[Any, Any]:
+        """tokens_L and free_L of a row."""
+        return self.tokens_RL[number], self.free_RL[number]
+
 
 @dataclasses.dataclass(frozen=True)
 class RefineOptions:
@@ -77,7 +80,6 @@ class RefineOptions:
 
     Attributes:
       max_target_length: L, the width of the canvas.
-      corruption: the corruption that makes the drafts.
       rows_at_once: number of rows that the decoder processes together; None means all rows.
       traced_steps: number of steps that the trace has room for, at least the number of steps; None for no trace.
     """
@@ -139,15 +141,7 @@ def refine_drafts(
     """
     model, params = compact(model, params, kept_v)
     params = in_model_dtype(model.config, params)  # once, not at every pass
-    key_R, canvas, decoder = lay_out(
-        model,
-        params,
-        inputs,
-        max_target_length=options.max_target_length,
-        corruption=options.corruption,
-        seed=seed,
-        blank_penalty=blank_penalty,
-    )
+    key_R, canvas, decoder = lay_out(model, params, inputs, options, seed, blank_penalty)
     refined = refine(
         key_R,
         canvas,
@@ -173,27 +167,15 @@ def refine_drafts(
 
 
 def rows_together(length: int) -> int | None:
-    """Number of rows of a length that the decoder processes at once on this machine; None for all rows.
+    """Number of rows of a length that the decoder processes at once on this machine; None for all.
 
     A few hundred positions keep a CPU busy. In small groups, rows that are done cost nothing.
     """
-    return rows_on_a_cpu(length) if jax.default_backend() == "cpu" else None
-
-
-def rows_on_a_cpu(length: int) -> int:
-    """Result of `rows_together` on a CPU, for exporting CPU programs from any machine."""
-    return max(1, POSITIONS // length)
+    return max(1, POSITIONS // length) if jax.default_backend() == "cpu" else None
 
 
 def lay_out(
-    model: Transformer,
-    params,
-    inputs: DraftInputs,
-    *,
-    max_target_length: int,
-    corruption: Corruption,
-    seed,
-    blank_penalty: Any = 0.0,
+    model: Transformer, params, inputs: DraftInputs, options: RefineOptions, seed, blank_penalty: Any = 0.0
 ) -> tuple[Any, Canvas, Decoder]:
     """Makes the drafts of a batch before the first step, rows R = B * N sentence-major: (key_R, canvas, decoder)."""
     sentence_B = sentence_keys(inputs.source_BS, seed)
@@ -201,7 +183,7 @@ def lay_out(
     # A candidate's key depends on its length and draw alone, so that other candidates do not change it.
     fold = jax.vmap(lambda key, length, draw: jax.random.fold_in(jax.random.fold_in(key, length), draw))
     key_R = fold(jnp.repeat(sentence_B, inputs.length_BN.shape[1]), length_R, inputs.draw_BN.reshape(-1))
-    canvas = draft(key_R, length_R, max_target_length, corruption, model.ids)
+    canvas = draft(key_R, length_R, options.max_target_length, options.corruption, model.ids)
     if model.config.decontextualised:
         canvas = veil(canvas, canvas.free_BL)
     if model.config.self_conditioning:

@@ -9,6 +9,7 @@ hypothesis that the others agree with.
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -70,8 +71,7 @@ class OwnScore:
       length_weight: weight of the length head's log-probability.
 
     Raises:
-      PadirError: a number is negative or not finite; or, when called, length_weight is above 0 and the length head
-        gives no probabilities.
+      PadirError: when called, length_weight is above 0 and the length head gives no probabilities.
     """
 
     brevity: checks.NotNegative = 1.0
@@ -79,10 +79,7 @@ class OwnScore:
     reads_text = False
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
-        return [[self._score(hypothesis) for hypothesis in row] for row in hypotheses]
-
-    def _score(self, hypothesis: Hypothesis) -> float:
-        return self.of(hypothesis.log_prob, hypothesis.tokens, hypothesis.length_log_prob)
+        return [[self.of(each.log_prob, each.tokens, each.length_log_prob) for each in row] for row in hypotheses]
 
     def of(self, log_prob: Any, tokens: Any, length_log_prob: Any = None) -> Any:
         """Computes the score from the numbers of one hypothesis, or from arrays of numbers.
@@ -92,10 +89,8 @@ class OwnScore:
         """
         if self.length_weight:
             if length_log_prob is None:
-                raise PadirError(
-                    "length_weight needs a length head that gives probabilities ('token'); this model's gives none",
-                    remedy="use length_weight=0",
-                )
+                what = "length_weight needs a length head that gives probabilities ('token'); this model's gives none"
+                raise PadirError(what, remedy="use length_weight=0")
             log_prob = log_prob + self.length_weight * length_log_prob
         return _normalised(log_prob, tokens, self.brevity)
 
@@ -109,9 +104,6 @@ class CausalScore:
 
     Attributes:
       brevity: exponent of the number of tokens; 1 is the mean.
-
-    Raises:
-      PadirError: the exponent is negative or not finite.
     """
 
     brevity: checks.NotNegative = 1.0
@@ -139,7 +131,7 @@ class Rescore:
       target_language: the language that the other model writes; "" for any.
 
     Raises:
-      PadirError: the exponent is negative or not finite; or, when called, the texts are in another language.
+      PadirError: when called, the texts are in another language.
     """
 
     score_fn: ScoreFn | None
@@ -150,11 +142,8 @@ class Rescore:
 
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         if self.target_language not in ("", target_language):
-            raise PadirError(
-                f"{self.name} rescores translations into {self.target_language!r}",
-                got=target_language,
-                remedy="name a model of the same languages",
-            )
+            what = f"{self.name} rescores translations into {self.target_language!r}"
+            raise PadirError(what, got=target_language, remedy="name a model of the same languages")
         repeated = [source for source, row in zip(sources, hypotheses, strict=True) for _ in row]
         texts = [hypothesis.text for row in hypotheses for hypothesis in row]
         assert self.score_fn is not None
@@ -174,9 +163,6 @@ class MinimumBayesRisk:
     Attributes:
       utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order and the tokenizer of
         the target language).
-
-    Raises:
-      PadirError: the utility is neither "chrf" nor "bleu".
     """
 
     utility: Annotated[str, partial(checks.one_of, ("chrf", "bleu"))] = "chrf"
@@ -189,15 +175,10 @@ class MinimumBayesRisk:
         results = []
         for row in hypotheses:
             votes = collections.Counter(hypothesis.text for hypothesis in row)
-            utility = {
-                text: sum(
-                    count * (100.0 if text == other else metric.sentence_score(text, [other]).score)
-                    for other, count in votes.items()
-                )
-                / len(row)
-                for text in votes
-            }
-            results.append([utility[hypothesis.text] for hypothesis in row])
+            utility = dict.fromkeys(votes, 0.0)
+            for text, (other, count) in itertools.product(votes, votes.items()):
+                utility[text] += count * (100.0 if text == other else metric.sentence_score(text, [other]).score)
+            results.append([utility[hypothesis.text] / len(row) for hypothesis in row])
         return results
 
 

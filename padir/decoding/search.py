@@ -75,21 +75,30 @@ class Search(Protocol):
     def over(self, rows: Hypotheses, limit_B: Int[Array, " B"]) -> Bool[Array, " B"]: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Greedy:
-    """Greedy search: the most likely token at every position; the score is the mean log-probability, EOS included."""
-
-    size = 1
-
-    def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
-        value_BN, token_BN = best_logit(logits_BNV)
-        return _own(token_BN, value_BN - log_z_BN, rows)
+class _RowByRow:
+    """Base of searches that extend each row by itself; the score is the mean log-probability, EOS included."""
 
     def score(self, log_prob_BN, length_BN):
         return log_prob_BN / jnp.maximum(length_BN, 1)
 
     def over(self, rows, limit_B):
         return rows.done_BN.all(-1)
+
+    def extended(self, token_BN, log_prob_BN, rows: Hypotheses) -> Extension:
+        """Extends every row by its own token."""
+        parent_BN = jnp.broadcast_to(jnp.arange(token_BN.shape[1]), token_BN.shape)
+        return Extension(parent_BN, token_BN, rows.log_prob_BN + log_prob_BN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy(_RowByRow):
+    """Greedy search: the most likely token at every position; the score is the mean log-probability, EOS included."""
+
+    size = 1
+
+    def extend(self, key_BN, logits_BNV, log_z_BN, rows) -> Extension:
+        value_BN, token_BN = best_logit(logits_BNV)
+        return self.extended(token_BN, value_BN - log_z_BN, rows)
 
 
 @checks.settings
@@ -105,9 +114,6 @@ class Beam:
       size: N, the number of rows for each sentence.
       alpha: exponent of the length penalty ((5 + length) / 6)^alpha that divides log-probabilities (Wu et al., 2016,
         section 7); 0 for no penalty. The length counts EOS.
-
-    Raises:
-      PadirError: size is below 1, or alpha is negative or not finite.
     """
 
     size: checks.Count = 5
@@ -141,7 +147,7 @@ class Beam:
 
 
 @checks.settings
-class Sampling:
+class Sampling(_RowByRow):
     """Sampling: tokens drawn from the model's distribution; the score is the mean log-probability, EOS included.
 
     The score uses the model's own distribution, before the temperature changes it. Equal sentences get equal samples,
@@ -150,9 +156,6 @@ class Sampling:
     Attributes:
       temperature: number that divides the logits.
       size: N, the number of samples for each sentence; decoding returns the sample with the best score.
-
-    Raises:
-      PadirError: a number is out of its range.
     """
 
     temperature: Annotated[float, partial(checks.above, 0), partial(checks.below, 0, math.inf)] = 1.0
@@ -162,19 +165,7 @@ class Sampling:
         drawn_from_BNV = logits_BNV / self.temperature
         token_BN = jax.vmap(jax.vmap(jax.random.categorical))(key_BN, drawn_from_BNV).astype(jnp.int32)
         value_BN = jnp.take_along_axis(logits_BNV, token_BN[..., None], axis=-1)[..., 0]
-        return _own(token_BN, value_BN - log_z_BN, rows)
-
-    def score(self, log_prob_BN, length_BN):
-        return log_prob_BN / jnp.maximum(length_BN, 1)
-
-    def over(self, rows, limit_B):
-        return rows.done_BN.all(-1)
+        return self.extended(token_BN, value_BN - log_z_BN, rows)
 
 
 SEARCHES: dict[str, Callable[..., Search]] = {"greedy": Greedy, "beam": Beam, "sampling": Sampling}
-
-
-def _own(token_BN, log_prob_BN, rows: Hypotheses) -> Extension:
-    """Extends every row by its own token."""
-    parent_BN = jnp.broadcast_to(jnp.arange(token_BN.shape[1]), token_BN.shape)
-    return Extension(parent_BN, token_BN, rows.log_prob_BN + log_prob_BN)

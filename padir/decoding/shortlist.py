@@ -33,10 +33,8 @@ from padir.text.ids import Ids
 from padir.text.tokenizer import Tokenizer
 
 # Errors of NumPy and zipfile for damaged files; a damaged size can ask for any amount of memory (MemoryError).
-_UNREADABLE = (
-    *(ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
-)
+_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, NotImplementedError, MemoryError)
+_UNREADABLE += (zipfile.BadZipFile, zlib.error)
 SIZES = tuple(n << k for k in range(8, 24) for n in (2, 3))  # sizes of a batch's vocabulary: 512, 768, 1024, ...
 FORMAT = "padir-shortlist 1"
 
@@ -70,10 +68,8 @@ class Shortlist:
         table, order = self.candidates_PK, self.by_frequency_N
         checks.counts(0, frequent=self.frequent)
         if table.ndim != 2 or table.shape[1] < 1 or order.ndim != 1 or len(np.unique(order)) != len(order):
-            raise PadirError(
-                "a shortlist needs candidates [P, K] with K of at least 1 and different ids by frequency, got shapes"
-                f" {table.shape} and {order.shape}"
-            )
+            needed = "candidates [P, K] with K of at least 1 and different ids by frequency"
+            raise PadirError(f"a shortlist needs {needed}, got shapes {table.shape} and {order.shape}")
         if any(ids.size and not 0 <= ids.min() <= ids.max() < len(table) for ids in (table, order)):
             raise PadirError(f"the ids of a shortlist must lie in 0 .. {len(table) - 1}")
 
@@ -98,14 +94,8 @@ class Shortlist:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the shortlist atomically to a file in NumPy's format .npz."""
         with atomic_file(path, binary=True) as file:
-            np.savez_compressed(
-                file,
-                format=FORMAT,
-                vocabulary=self.vocabulary,
-                frequent=self.frequent,
-                candidates_PK=self.candidates_PK,
-                by_frequency_N=self.by_frequency_N,
-            )
+            arrays: dict[str, Any] = {"candidates_PK": self.candidates_PK, "by_frequency_N": self.by_frequency_N}
+            np.savez_compressed(file, format=FORMAT, vocabulary=self.vocabulary, frequent=self.frequent, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shortlist:
@@ -129,18 +119,13 @@ class Shortlist:
             raise PadirError(f"{path} is damaged or no shortlist: {remedy}") from None
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Checks that the shortlist was learned with a model's vocabulary.
-
-        Raises:
-          PadirError: the model has another vocabulary.
-        """
+        """Refuses a model with another vocabulary than the one that the shortlist was learned with."""
         known = tokenizer.sha256 in (self.vocabulary, "")  # a tokenizer of number ids has no file
         if not known or tokenizer.ids.end_regular != len(self.candidates_PK):
-            raise PadirError(
-                f"the shortlist is of another vocabulary ({len(self.candidates_PK):,} pieces, sha256"
-                f" {self.vocabulary[:8]}) than the model ({tokenizer.ids.end_regular:,} pieces, sha256"
-                f" {tokenizer.sha256[:8]}): learn one from data that the model's vocabulary prepared"
-            )
+            ours, theirs = f"{len(self.candidates_PK):,}", f"{tokenizer.ids.end_regular:,}"
+            what = f"the shortlist is of another vocabulary ({ours} pieces, sha256 {self.vocabulary[:8]})"
+            what += f" than the model ({theirs} pieces, sha256 {tokenizer.sha256[:8]})"
+            raise PadirError(what, remedy="learn one from data that the model's vocabulary prepared")
 
     def likely(self, source_ids: np.ndarray) -> np.ndarray:
         """Marks the target ids on the list of given source ids, [P]: candidates, frequent ids and all special ids.
@@ -168,12 +153,9 @@ class Shortlist:
 
 
 def compact(model: Transformer, params: Any, kept_v: Int[Array, " v"] | None) -> tuple[Transformer, Any]:
-    """Makes a model whose vocabulary is the given ids only, renumbered in their order.
+    """Makes a model whose vocabulary is the ids of `Shortlist.restrict` only, renumbered; None: the model unchanged.
 
     Special ids keep their meaning: padding, EOS, unk and bytes come first, sentinels last.
-
-    Args:
-      kept_v: ids of `Shortlist.restrict`, which may be traced inside jit; None returns the model unchanged.
     """
     if kept_v is None:
         return model, params

@@ -55,10 +55,7 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
 
 
 class TranslatedLine(NamedTuple):
-    """A line, its translation, and the line's sentences with their translations.
-
-    Unless lines are split, the whole line is the only sentence.
-    """
+    """A line, its translation, and its sentences with theirs; unless lines are split, the line is the only sentence."""
 
     source: str
     translation: Translation
@@ -102,12 +99,7 @@ def translate_lines(
 def join_sentences(
     texts: Sequence[str], paragraphs: Sequence[Paragraph], results: Iterable[Translation], target_language: str
 ) -> list[TranslatedLine]:
-    """Joins the translations of the sentences into one translation for each text.
-
-    Args:
-      paragraphs: the sentences of each text.
-      results: the translations of all sentences, in order.
-    """
+    """Joins `results`, the translations of all sentences of the paragraphs, into one translation for each text."""
     left, done = iter(results), []
     for text, paragraph in zip(texts, paragraphs, strict=True):
         parts = tuple((sentence, next(left)) for sentence in paragraph.sentences)

@@ -54,9 +54,7 @@ class Translator:
         self.decoding = default_decoding(card)
         self.loaded = LoadedModel(params, card, tokenizer)
         self.model = self.loaded.model
-        self._map: Callable[..., Iterable[list[Translation]]] = (
-            map  # maps over batches; several processes share the batches
-        )
+        self._map: Callable[..., Iterable[list[Translation]]] = map  # over batches
 
     @classmethod
     def load(
@@ -86,9 +84,8 @@ class Translator:
             compile_cache()
         folder = model_folder(path, steps=step is not None)
         checkpoints = folder / "checkpoints"
-        if step is not None or (
-            not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())
-        ):
+        unfinished = not (folder / MANIFEST).exists() and checkpoints.is_dir() and any(checkpoints.iterdir())
+        if step is not None or unfinished:
             from padir.training.checkpoints import load_step  # Orbax is slow to import
 
             params, card, tokenizer = load_step(folder, step, corruption=corruption, strategy=strategy)
@@ -257,19 +254,11 @@ class Translator:
         save_model(place, self.params, self.card, self.tokenizer, "# Saved from memory.\n", dtype=dtype)
 
     def refines(self, decoding: Decoding) -> bool:
-        """True if the model refines drafts with these options; False if it writes from left to right.
-
-        Raises:
-          PadirError: the model has no such mode.
-        """
+        """True if the model refines drafts with these options; False if it writes from left to right."""
         return mode_of(decoding, self.card.config) == "refine"
 
     def resolved(self, decoding: Decoding) -> Decoding:
-        """Returns the options with None replaced by this model's own mode, strategy and canvas.
-
-        Raises:
-          PadirError: the options do not fit the model.
-        """
+        """The options with this model's own mode, strategy and canvas for None; refuses options that do not fit."""
         if decoding.shortlist is not None:
             decoding.shortlist.check(self.tokenizer)
         decoding = resolve(decoding, self.card.config, self.card.corruption, self.card.strategy)
@@ -280,18 +269,10 @@ class Translator:
 
     def side(self, decoding: Decoding) -> LoadedModel:
         """The model that decodes with these options: the side for their mode, in their precision."""
-        mode = mode_of(decoding, self.card.config)
-        return self.loaded.side(mode, decoding.precision)
+        return self.loaded.side(mode_of(decoding, self.card.config), decoding.precision)
 
     def pipeline(self, decoding: Decoding, *, trace: bool = False) -> Pipeline:
-        """Makes the stages of decoding for the given options.
-
-        Args:
-          trace: keep every step of the drafts.
-
-        Raises:
-          PadirError: the options do not fit the model.
-        """
+        """Makes the stages of decoding for the given options; `trace` keeps every step of the drafts."""
         check_process()
         decoding = self.resolved(decoding)
         loaded = self.side(decoding)
@@ -305,15 +286,12 @@ class Translator:
         """The pipeline that makes the drafts of the mode "verify": one pass, the most likely length, no clean-up."""
         if self.loaded.mesh is not None:
             raise PadirError("the mode 'verify' works on one device: choose another mode, or leave the sharding out")
-        drafts, precision = self if decoding.draft is None else load_draft(decoding.draft), None
-        if decoding.draft is None:
-            precision = decoding.precision
-        ours, theirs = self.tokenizer.sha256, drafts.tokenizer.sha256
-        if ours != theirs:
-            raise PadirError(
-                f"the draft's model has another vocabulary (sha256 {theirs[:8]}) than the model that verifies it"
-                f" ({ours[:8]}): take two models with the same vocabulary"
-            )
+        own = decoding.draft is None
+        drafts, precision = (self, decoding.precision) if own else (load_draft(decoding.draft), None)
+        ours, theirs = self.tokenizer.sha256[:8], drafts.tokenizer.sha256[:8]
+        if self.tokenizer.sha256 != drafts.tokenizer.sha256:
+            what = f"the draft's model has another vocabulary (sha256 {theirs}) than the model that verifies it"
+            raise PadirError(f"{what} ({ours})", remedy="take two models with the same vocabulary")
         top_k = drafts.card.config.length_unit
         how = Decoding(num_steps=1, top_k=top_k, batch_size=decoding.batch_size, seed=decoding.seed)
         return RefiningPipeline(drafts.loaded.side("refine", precision), drafts.resolved(how))
@@ -338,11 +316,7 @@ def rescorer(model: str, brevity: float = 1.0) -> Rescore:
 
 @functools.lru_cache
 def load_draft(model: str) -> Translator:
-    """Loads the model whose drafts the mode "verify" checks.
-
-    Raises:
-      PadirError: this is no padir model that refines drafts of predicted lengths.
-    """
+    """Loads the model whose drafts the mode "verify" checks, which must refine drafts of predicted lengths."""
     translator = Translator.load(model)
     if translator.card.strategy is None or translator.card.config.length_head == "oracle":
         raise PadirError(f"{model} cannot make drafts: name a model that refines drafts and predicts lengths")

@@ -18,7 +18,7 @@ distribution without the proposed token.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.struct
 import jax
@@ -34,22 +34,6 @@ from padir.refinement.segments import sentence_keys
 
 BLOCK = 3  # number of proposed tokens; a pass has one row more, and XLA multiplies rows in fours
 _COINS = 2**31 - 1  # folded into the keys of sentences: the draft was drawn from the keys themselves
-
-
-class VerifyInputs(NamedTuple):
-    """Inputs of verification: sources with the output of the model's encoder, length limits, and drafts.
-
-    Attributes:
-      cross_kv, segment_BS: as in `Transformer.decode`.
-      draft_BL: tokens of the drafts, with as many columns as the greatest limit. Numbers that are no tokens are
-        allowed, and never accepted.
-    """
-
-    source_BS: Int[Array, "B S"]
-    limit_B: Int[Array, " B"]
-    cross_kv: Any
-    segment_BS: Int[Array, "B S"]
-    draft_BL: Int[Array, "B L"]
 
 
 @flax.struct.dataclass
@@ -73,11 +57,23 @@ class Verified:
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="search")
 def write_verified(
-    model: Transformer, params: Any, inputs: VerifyInputs, *, search: Greedy | Sampling, seed: Any
+    model: Transformer,
+    params: Any,
+    source_BS: Int[Array, "B S"],
+    limit_B: Int[Array, " B"],
+    memory: tuple[Any, Int[Array, "B S"]],
+    draft_BL: Int[Array, "B L"],
+    *,
+    search: Greedy | Sampling,
+    seed: Any,
 ) -> tuple[Verified, Float[Array, " B"]]:
     """Translates source sentences by verified decoding.
 
     Args:
+      limit_B: maximum length of each sentence in tokens, EOS included.
+      memory: cross-attention keys and values of the sources, and their segment ids, as in `Transformer.decode`.
+      draft_BL: tokens of the drafts, with as many columns as the greatest limit. Numbers that are no tokens are
+        allowed, and never accepted.
       search: greedy search, or sampling with one sample for each sentence.
       seed: seed of random draws.
 
@@ -86,24 +82,24 @@ def write_verified(
     """
     params = in_model_dtype(model.config, params)  # once, not at every round
     bound, eos = model.bind({"params": params}), model.ids.eos
-    batch, max_length = inputs.draft_BL.shape
-    key_B = _fold(sentence_keys(inputs.source_BS, seed), _COINS)
+    batch, max_length = draft_BL.shape
+    key_B = _fold(sentence_keys(source_BS, seed), _COINS)
     banned = tuple(i for i in model.ids.special if i != eos)
 
     def body(state):
         rows, shift_B, cache = state
-        proposed_BK = window(inputs.draft_BL, rows.length_B + shift_B, BLOCK)
+        proposed_BK = window(draft_BL, rows.length_B + shift_B, BLOCK)
         known_BK = jnp.clip(proposed_BK, 0, model.ids.num_embeddings - 1)
         read_BJ = jnp.concatenate([window(rows.tokens_BL, rows.length_B - 1, 1), known_BK], axis=1)
-        logits_BJV, cache = bound.block_logits(read_BJ, rows.length_B, cache, inputs.cross_kv, inputs.segment_BS)
+        logits_BJV, cache = bound.block_logits(read_BJ, rows.length_B, cache, *memory)
         log_z_BJ = jax.nn.logsumexp(logits_BJV, axis=-1)
         position_BJ = rows.length_B[:, None] + jnp.arange(read_BJ.shape[1])
-        logits_BJV = allowed(forbid(logits_BJV, banned), position_BJ, inputs.limit_B, eos)
+        logits_BJV = allowed(forbid(logits_BJV, banned), position_BJ, limit_B, eos)
         choice_BJ, agrees_BK = judge(_fold(key_B, rows.rounds_B), logits_BJV, proposed_BK, search)
         value_BJ = jnp.take_along_axis(logits_BJV, choice_BJ[..., None], axis=-1)[..., 0] - log_z_BJ
         accepted_B = accepted(agrees_BK, choice_BJ == eos) * ~rows.done_B
         rows = _extended(rows, choice_BJ, value_BJ, accepted_B, eos)
-        return rows, jnp.where(accepted_B > 0, follow(inputs.draft_BL, shift_B, rows), shift_B), cache
+        return rows, jnp.where(accepted_B > 0, follow(draft_BL, shift_B, rows), shift_B), cache
 
     zero_B = jnp.zeros(batch, jnp.int32)
     tokens_BL = jnp.zeros((batch, max_length), jnp.int32)

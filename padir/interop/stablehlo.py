@@ -39,7 +39,7 @@ from padir import checks
 from padir.decoding import autoregressive
 from padir.decoding import refine_batch as drafts
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import BUCKET, DraftInputs, RefineOptions, rows_on_a_cpu
+from padir.decoding.refine_batch import BUCKET, POSITIONS, DraftInputs, RefineOptions
 from padir.decoding.rerank import CausalScore, OwnScore
 from padir.decoding.search import SEARCHES
 from padir.decoding.translation import packed_without_repeats
@@ -281,9 +281,8 @@ def programs(
 
     def search(params, source_BS, limit_B, seed):
         (longest,) = autoregressive.length_limits([source_BS.shape[1]], model.config.max_length)
-        inputs = autoregressive.SearchInputs(source_BS, limit_B)
         rows, score_BN, passes_B = autoregressive.write_targets(
-            model, _tree(params), inputs, search=decoding.search, max_length=longest, seed=seed
+            model, _tree(params), source_BS, limit_B, search=decoding.search, max_length=longest, seed=seed
         )
         return rows.tokens_BNL, rows.length_BN, score_BN, passes_B
 
@@ -343,7 +342,7 @@ def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> C
                 refined.passes_R.reshape(shape),
             )
 
-        group = rows_on_a_cpu(length)
+        group = max(1, POSITIONS // length)
         return jax.lax.cond(_in_groups(length_BN.size, group), lambda: rows(group), lambda: rows(None))
 
     return refine

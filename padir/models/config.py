@@ -99,26 +99,24 @@ class ModelConfig:
         checks.one_of((*LENGTH_HEADS, *READOUTS), **{"ModelConfig.length_head": self.length_head})
         checks.within(1, self.max_length, **{"ModelConfig.length_unit": self.length_unit})
         if not 1 <= len(self.mlp_activations) <= _MOST_ACTIVATIONS:
-            expected = f"1 to {_MOST_ACTIVATIONS} names"
-            raise PadirError(f"ModelConfig.mlp_activations must be {expected}, got {len(self.mlp_activations):,}")
+            got = len(self.mlp_activations)
+            raise PadirError(f"ModelConfig.mlp_activations must be 1 to {_MOST_ACTIVATIONS} names, got {got:,}")
         for activation in self.mlp_activations:
             if activation != "linear" and not hasattr(jax.nn, activation):
                 raise PadirError("ModelConfig.mlp_activations", "names from jax.nn or 'linear'", activation)
         if self.causal and (self.decontextualised or self.rejecter):
             raise PadirError("causal=True excludes decontextualised=True and rejecter=True: unset one")
         if self.decontextualised and self.rejecter and self.rejecter_judges == "token":
-            raise PadirError(
-                "decontextualised=True excludes rejecter=True, which judges the very token that a decontextualised"
-                ' decoder does not see: unset one, or set rejecter_judges="prediction"'
-            )
+            what = "rejecter=True, which judges the very token that a decontextualised decoder does not see"
+            remedy = 'unset one, or set rejecter_judges="prediction"'
+            raise PadirError(f"decontextualised=True excludes {what}", remedy=remedy)
         if excluded := [name for name in readout_of(self.length_head).excludes if getattr(self, name)]:
             raise PadirError(f'length_head="{self.length_head}" excludes {excluded[0]}=True: unset one')
         if self.dual and (self.decontextualised or self.rejecter):
             raise PadirError("dual=True excludes decontextualised=True and rejecter=True: unset one")
         if self.self_conditioning and (self.causal or self.dual or self.decontextualised):
-            raise PadirError(
-                "self_conditioning=True excludes causal=True, dual=True and decontextualised=True: unset one"
-            )
+            others = "causal=True, dual=True and decontextualised=True"
+            raise PadirError(f"self_conditioning=True excludes {others}: unset one")
         if self.causal or self.decontextualised:
             object.__setattr__(self, "positional_attention", False)
         if self.causal and not self.dual:
@@ -135,10 +133,8 @@ class ModelConfig:
         """
         if not self.dual:
             own = "this one always writes from left to right" if self.causal else "this one refines drafts"
-            raise PadirError(
-                f"only a dual model writes in two ways, and {own}",
-                remedy="leave the mode out, or train a model with ModelConfig.dual = True",
-            )
+            remedy = "leave the mode out, or train a model with ModelConfig.dual = True"
+            raise PadirError(f"only a dual model writes in two ways, and {own}", remedy=remedy)
         return dataclasses.replace(self, causal=True)
 
     @property

@@ -16,7 +16,7 @@ from padir.distributed.sharding import keep_rows
 from padir.errors import PadirError
 from padir.models.config import DTYPES, ModelConfig
 from padir.models.layers import MLP, Attention, Dense, Embed, RelativePositionBias, RMSNorm
-from padir.refinement.segments import same_segment
+from padir.refinement.segments import other_positions, same_segment
 from padir.text.ids import positions_in_segment
 
 
@@ -204,15 +204,12 @@ def draft_mask(
     Raises:
       PadirError: visible_BLL is given to a decoder that is not decontextualised.
     """
-    mask_BLL = same_segment(segment_BL)
-    if not decontextualised:
-        if visible_BLL is not None:
-            raise PadirError(
-                "visible_BLL works only with decontextualised=True: other decoders would leak hidden tokens"
-            )
-        return mask_BLL
-    mask_BLL &= ~jnp.eye(segment_BL.shape[1], dtype=bool)
-    return mask_BLL if visible_BLL is None else mask_BLL & visible_BLL
+    if decontextualised:
+        mask_BLL = other_positions(segment_BL)
+        return mask_BLL if visible_BLL is None else mask_BLL & visible_BLL
+    if visible_BLL is not None:
+        raise PadirError("visible_BLL works only with decontextualised=True: other decoders would leak hidden tokens")
+    return same_segment(segment_BL)
 
 
 def cross_mask(segment_BL: Int[Array, "R L"], source_segment_BS: Int[Array, "B S"]) -> Bool[Array, "_ _ S"]:

@@ -95,22 +95,16 @@ def load_model(
     """
     folder = model_folder(folder)
     if not folder.is_dir():
-        raise PadirError(
-            f"there is no model directory {folder}: train one with `padir train`, or name one that comes with padir"
-            f" ({', '.join(PRETRAINED)})"
-        )
+        remedy = f"train one with `padir train`, or name one that comes with padir ({', '.join(PRETRAINED)})"
+        raise PadirError(f"there is no model directory {folder}", remedy=remedy)
     if not os.path.isfile(folder / MANIFEST):
-        unfinished = (folder / "checkpoints").is_dir()
-        remedy = (
-            "its training run has not finished, run the same `padir train` again"
-            if unfinished
-            else "it is incomplete, or no model directory"
-        )
+        remedy = "it is incomplete, or no model directory"
+        if (folder / "checkpoints").is_dir():
+            remedy = "its training run has not finished, run the same `padir train` again"
         raise PadirError(f"{folder} has no {MANIFEST}: {remedy}")
     if not os.path.isfile(folder / "model.json") and "model.json" not in str(read_json(folder / MANIFEST)):
-        raise PadirError(
-            f"{folder} is no model directory but another folder of padir, such as prepared text or an export"
-        )
+        other = "another folder of padir, such as prepared text or an export"
+        raise PadirError(f"{folder} is no model directory but {other}")
     check_manifest(folder, MODEL_FILES)
     card, tokenizer = read_card(folder, corruption=corruption, strategy=strategy)
     flat = _read_weights(folder / "weights.safetensors", card)
@@ -131,10 +125,9 @@ def read_card(
     card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
-        raise PadirError(
-            f"{folder / 'vocab.model'} must give {card.ids.vocab_size} ids, got {tokenizer.ids.vocab_size}: it is not"
-            " the vocabulary that the model was trained with"
-        )
+        needed, got = card.ids.vocab_size, tokenizer.ids.vocab_size
+        remedy = "it is not the vocabulary that the model was trained with"
+        raise PadirError(f"{folder / 'vocab.model'} must give {needed} ids, got {got}", remedy=remedy)
     return card, tokenizer
 
 
@@ -187,16 +180,13 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], path: Path, card: ModelC
     for stack, depth in depths.items():  # checked first: the shapes of a million layers would take hours
         layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
         if len(layers) != depth:
-            raise PadirError(
-                f"{path} must have {depth} layers in its {stack}, got {len(layers)}: it belongs to another model"
-            )
+            what = f"{path} must have {depth} layers in its {stack}, got {len(layers)}"
+            raise PadirError(what, remedy="it belongs to another model")
     expected = param_shapes(card.config, card.ids)
     for name, shape in expected.items():  # arrays that the model does not have are ignored
         if shapes.get(name) != shape:
-            raise PadirError(
-                f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}: it belongs to"
-                " another model than model.json describes"
-            )
+            what = f"{path}: {name} must have the shape {shape}, got {shapes.get(name, 'no such array')}"
+            raise PadirError(what, remedy="it belongs to another model than model.json describes")
     return list(expected)
 
 
@@ -217,13 +207,12 @@ def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
       PadirError: the name is not in `known`.
       TypeError: a hyperparameter is unknown or has the wrong type.
     """
-    hyperparameters = {key: value for key, value in description.items() if key != "name"}
-    if description["name"] not in known:
-        raise PadirError(
-            f"the model was trained with {description['name']!r}, which padir does not know: choose one of"
-            f" {', '.join(known)}, or give the instance to Translator.load"
-        )
-    return from_json(known[description["name"]], hyperparameters)
+    name = description["name"]
+    if name not in known:
+        what = f"the model was trained with {name!r}, which padir does not know"
+        remedy = f"choose one of {', '.join(known)}, or give the instance to Translator.load"
+        raise PadirError(what, remedy=remedy)
+    return from_json(known[name], {key: value for key, value in description.items() if key != "name"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,20 +269,13 @@ class ModelCard:
     decoding: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "config": dataclasses.asdict(self.config),
-            "ids": dataclasses.asdict(self.ids),
-            "corruption": None if self.corruption is None else name_and_fields(self.corruption, CORRUPTIONS),
-            "strategy": None if self.strategy is None else name_and_fields(self.strategy, STRATEGIES),
-            "source_language": self.source_language,
-            "target_language": self.target_language,
-            "task": self.task,
-            "step": self.step,
-            "metrics": self.metrics,
-            "weights": dataclasses.asdict(self.weights),
-            "decoding": self.decoding,
-        }
+        described = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, known in (("corruption", CORRUPTIONS), ("strategy", STRATEGIES)):
+            if described[name] is not None:
+                described[name] = name_and_fields(described[name], known)
+        for name in ("config", "ids", "weights"):
+            described[name] = dataclasses.asdict(described[name])
+        return {"format": FORMAT, **described}
 
     @staticmethod
     def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:

@@ -46,13 +46,11 @@ def param_shapes(config: ModelConfig, ids: Ids) -> dict[str, tuple[int, ...]]:
     Raises:
       PadirError: the sizes contradict each other.
     """
-    row_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)  # no shape of a parameter depends on the length
     try:
-        variables = jax.eval_shape(Transformer(config, ids).init, jax.random.key(0), row_11, row_11, row_11, row_11)
+        variables = jax.eval_shape(lambda: _variables(Transformer(config, ids), 0))
     except Exception as error:  # JAX and Flax raise various exceptions for impossible sizes
-        raise PadirError(
-            f"the sizes of the model contradict each other ({first_line(error)}): change {config}"
-        ) from error
+        what = f"the sizes of the model contradict each other ({first_line(error)})"
+        raise PadirError(what, remedy=f"change {config}") from error
     params: dict[str, Any] = flax.traverse_util.flatten_dict(variables["params"], sep="/")
     return {name: leaf.shape for name, leaf in params.items()}
 

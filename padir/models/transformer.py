@@ -37,8 +37,7 @@ MOST_LOGITS = 2**21  # 8 MB of logits, which fit into CPU caches and are fastest
 class Transformer(nn.Module):
     """The encoder-decoder model, to be applied with `method=` "encode", "cross_kv" or "decode".
 
-    A causal model has "teacher_force", "next_logits" and "block_logits" in place of "decode". `__call__` runs encoder
-    and decoder, for initialisation.
+    `__call__` runs encoder and decoder, for initialisation.
 
     Attributes:
       config: sizes and options.
@@ -90,31 +89,12 @@ class Transformer(nn.Module):
         """Cross-attention keys and values of each decoder layer, for all training stages or all refinement steps."""
         return self.decoder.cross_kv(memory_BSD)
 
-    def decode(
-        self,
-        tokens_BL: Int[Array, "R L"],
-        segment_BL: Int[Array, "R L"],
-        cross_kv: Any,
-        source_segment_BS: Int[Array, "B S"],
-        *,
-        position_BL: Int[Array, "R L"] | None = None,
-        visible_BLL: Bool[Array, "R L L"] | None = None,
-        belief_BLD: Float[Array, "R L D"] | None = None,
-        find_best: bool = False,
-    ) -> Output:
+    def decode(self, tokens_BL, segment_BL, *memory, find_best: bool = False, **further: Any) -> Output:
         """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
         Takes the arguments of `draft_states`, and raises its errors; `find_best` is that of `output`.
         """
-        states_BLD = self.draft_states(
-            tokens_BL,
-            segment_BL,
-            cross_kv,
-            source_segment_BS,
-            position_BL=position_BL,
-            visible_BLL=visible_BLL,
-            belief_BLD=belief_BLD,
-        )
+        states_BLD = self.draft_states(tokens_BL, segment_BL, *memory, **further)
         return self.output(states_BLD, segment_BL > 0, find_best=find_best)
 
     def output(
@@ -184,18 +164,14 @@ class Transformer(nn.Module):
             decontextualised, or the model is causal.
         """
         if self.config.causal:
-            raise PadirError(
-                "a causal model writes from left to right and cannot decode a draft: train it with Causal, and"
-                " translate with a search instead of a strategy"
-            )
+            remedy = "train it with Causal, and translate with a search instead of a strategy"
+            raise PadirError("a causal model writes from left to right and cannot decode a draft", remedy=remedy)
         length = tokens_BL.shape[1]
         if position_BL is None:
             position_BL = jnp.arange(length)[None]
-            if length > self.config.max_length:
-                most = f"at most the model's max_length of {self.config.max_length}"
-                raise PadirError(
-                    "target positions", most, length, "shorten the rows, or train with a larger max_length"
-                )
+            if length > (most := self.config.max_length):
+                remedy = "shorten the rows, or train with a larger max_length"
+                raise PadirError("target positions", f"at most the model's max_length of {most}", length, remedy)
         mask_BLL = draft_mask(segment_BL, visible_BLL, self.config.decontextualised)
         cross_mask_BLS = cross_mask(segment_BL, source_segment_BS)
         x = self.token_embedder(tokens_BL)
@@ -203,22 +179,9 @@ class Transformer(nn.Module):
             x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
         return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
-    def teacher_force(
-        self,
-        target_BL: Int[Array, "R L"],
-        segment_BL: Int[Array, "R L"],
-        cross_kv: Any,
-        source_segment_BS: Int[Array, "B S"],
-        *,
-        deterministic: bool = True,
-    ) -> Float[Array, "R L V"]:
-        """Logits of a causal model at every position, float32, each given the target tokens to its left.
-
-        Takes the arguments of `target_states`, and raises its errors.
-        """
-        return self.logits(
-            self.target_states(target_BL, segment_BL, cross_kv, source_segment_BS, deterministic=deterministic)
-        )
+    def teacher_force(self, *inputs: Any) -> Float[Array, "R L V"]:
+        """Logits of a causal model at every position, float32; takes the arguments of `target_states`."""
+        return self.logits(self.target_states(*inputs))
 
     def target_states(
         self,
@@ -312,10 +275,8 @@ class Transformer(nn.Module):
 
     def _require_causal(self):
         if not self.config.causal:
-            raise PadirError(
-                "only a causal model predicts from left to right: train one with ModelConfig.causal = True, or refine"
-                " a draft with this one"
-            )
+            remedy = "train one with ModelConfig.causal = True, or refine a draft with this one"
+            raise PadirError("only a causal model predicts from left to right", remedy=remedy)
 
     def logits(self, states_BLD: Float[Array, "R L D"]) -> Float[Array, "R L V"]:
         """Computes float32 logits of all ids."""

@@ -6,10 +6,8 @@
    pass is counted for each row that was not done.
 4. The loop stops after `num_steps` passes, or when every row is done.
 
-A position whose logits are NaN keeps its id and its score: no id is written from NaN.
-
-`advance` makes one pass. `refine` repeats it in a `while_loop`; `steps` yields the state after each pass. Shapes and
-types are checked when a program is traced, which costs a compiled program nothing.
+A position whose logits are NaN keeps its id and its score: no id is written from NaN. Shapes and types are checked when
+a program is traced, which costs a compiled program nothing.
 """
 
 from __future__ import annotations
@@ -105,11 +103,9 @@ def refine(
     """Refines a canvas for at most `num_steps` decoder passes (the paper's section L.1.1).
 
     Args:
-      key_B: one key per row. In decoding a key is made from the sentence and its hypothesis (`sentence_keys`),
-        so that a row does not depend on its batch.
+      key_B: one key per row; in decoding from `sentence_keys`, so that a row does not depend on its batch.
       canvas: the draft, usually from `padir.refinement.draft`.
-      decoder: a canvas -> logits_BLV (or `Output`).
-      strategy: one of `padir.refinement.STRATEGIES`.
+      decoder, strategy: a canvas -> logits_BLV (or `Output`), and one of `padir.refinement.STRATEGIES`.
       num_steps: T, at least 1; one-shot decoding is 1. Unless `trace` is True, num_steps may be a traced value inside
         jit, so that another number of steps needs no compilation.
       banned_ids: ids that are never written; None means `canvas.ids.special`.
@@ -132,8 +128,7 @@ def refine(
     [[7, 8, 9, 1]]
     """
     if not isinstance(num_steps, jax.Array):
-        checks.whole_numbers(num_steps=num_steps)
-        checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
+        _check_steps(num_steps)
         if not isinstance(trace, bool) and num_steps > trace:
             room = f"at most the {trace} steps that the trace has room for"
             raise PadirError("num_steps", room, num_steps, "give trace=True or a larger trace")
@@ -176,13 +171,9 @@ def steps(
 
     The last state has the canvas that `refine` returns. A pass is one jitted program. If the decoder is a
     `jax.tree_util.Partial`, its arrays are arguments of this program; arrays that another decoder closes over are
-    constants.
-
-    Raises:
-      PadirError: as `refine`.
+    constants. The errors are those of `refine`.
     """
-    checks.whole_numbers(num_steps=num_steps)
-    checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
+    _check_steps(num_steps)
     decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)
     state = begin(key_B, canvas, strategy, num_steps)
     yield state
@@ -192,16 +183,13 @@ def steps(
         yield state
 
 
+def _check_steps(num_steps: Any) -> None:
+    checks.whole_numbers(num_steps=num_steps)
+    checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
+
+
 def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: int | Int[Array, ""]) -> State:
     """The state before the first of `num_steps` passes."""
-    _check(key_B, canvas, strategy, num_steps)
-    memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
-    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
-    return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
-
-
-def _check(key_B, canvas, strategy, num_steps) -> None:
-    """Refuses arguments of another type or shape than the loop needs."""
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
     if not isinstance(canvas, Canvas):
@@ -210,10 +198,12 @@ def _check(key_B, canvas, strategy, num_steps) -> None:
         _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape)
     check_keys(key_B, canvas.tokens_BL.shape[0])
     _check_array("num_steps", jnp.asarray(num_steps), (), jnp.integer)
+    memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
+    passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
+    return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
 
 
 def _check_output(output: Output, canvas: Canvas) -> None:
-    """Refuses a decoder's output of another shape or type than the canvas needs."""
     shape, ids = canvas.tokens_BL.shape, canvas.ids
     wide = getattr(output.logits_BLV, "shape", ())[-1:] == (ids.num_embeddings,)
     shape_BLV = (*shape, ids.num_embeddings if wide else ids.vocab_size)
@@ -268,13 +258,10 @@ def propose(
     step: Any,
     num_steps: Any,
 ) -> tuple[Canvas, tuple[PyTree, PyTree]]:
-    """Applies one step to a canvas, given the decoder's output: the strategy's proposal and its stopping rule.
+    """Applies one step to a canvas, given the decoder's output: the strategy's proposal, then its stopping rule.
 
-    Decoding calls this function in every pass. Training calls it between two stages
-    (`padir.refinement.transitions.Lifted`).
-
-    Args:
-      memories: the strategy's memory and the memory of its stopping rule.
+    Decoding does so in every pass, training between two stages (`padir.refinement.transitions.Lifted`). `memories` are
+    the strategy's and its stopping rule's.
     """
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
     is_last = jnp.equal(step, num_steps - 1)

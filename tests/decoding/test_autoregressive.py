@@ -10,7 +10,7 @@ import pytest
 from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.decoding.autoregressive import SearchInputs, generate, length_limits, score_targets, write_targets
+from padir.decoding.autoregressive import generate, length_limits, score_targets, write_targets
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
@@ -78,7 +78,7 @@ class TestCache:
             return logits_RLV[:, position].reshape(*tokens_BNL.shape[:2], -1), cache
 
         with_cache, score_BN, passes_B = write_targets(
-            model, params, SearchInputs(SOURCES.source_BS, LIMITS), search=search, max_length=16, seed=0
+            model, params, SOURCES.source_BS, LIMITS, search=search, max_length=16, seed=0
         )
         without, passes_without_B = generate(
             sentence_keys(SOURCES.source_BS, 0), uncached, (), LIMITS, search, max_length=16, ids=IDS
@@ -92,8 +92,7 @@ class TestCache:
     def test_of_bfloat16_is_close(self, causal):
         model, params = causal
         half = Transformer(dataclasses.replace(model.config, dtype="bfloat16"), IDS)
-        inputs = SearchInputs(SOURCES.source_BS, LIMITS)
-        rows, _, _ = write_targets(half, params, inputs, search=Greedy(), max_length=16, seed=0)
+        rows, _, _ = write_targets(half, params, SOURCES.source_BS, LIMITS, search=Greedy(), max_length=16, seed=0)
         present = np.asarray(rows.tokens_BNL[:, 0]) > 0
         log_prob_BL = score_targets(half, params, SOURCES.source_BS, rows.tokens_BNL[:, 0])
         np.testing.assert_allclose(rows.log_prob_BN[:, 0], log_prob_BL.sum(-1), rtol=0.05)
@@ -114,7 +113,7 @@ class TestHypotheses:
     def test_have_the_log_probability_that_scoring_gives_them(self, search, causal):
         model, params = causal
         rows, score_BN, _ = write_targets(
-            model, params, SearchInputs(SOURCES.source_BS, LIMITS), search=search, max_length=16, seed=1
+            model, params, SOURCES.source_BS, LIMITS, search=search, max_length=16, seed=1
         )
         log_prob_RL = score_targets(model, params, SOURCES.source_BS, rows.tokens_BNL.reshape(-1, 16))
         log_prob_BN = log_prob_RL.sum(-1).reshape(rows.done_BN.shape)
@@ -127,8 +126,8 @@ class TestHypotheses:
         model, params = causal
 
         def run(source_BS, numbers, max_length):
-            inputs = SearchInputs(source_BS, LIMITS[jnp.asarray(numbers)])
-            return write_targets(model, params, inputs, search=search, max_length=max_length, seed=0)
+            limit_B = LIMITS[jnp.asarray(numbers)]
+            return write_targets(model, params, source_BS, limit_B, search=search, max_length=max_length, seed=0)
 
         together, _, passes_B = run(SOURCES.source_BS, range(4), 16)
         wide, _, _ = run(jnp.pad(SOURCES.source_BS, ((0, 0), (0, 8))), range(4), 24)

@@ -32,9 +32,8 @@ def plainly(model, params, source_BS, length, strategy, corruption):
     encoded, cross_kv = drafts.encode(model, params, source_BS)
     one, draw = jnp.full((1, 1), length), jnp.zeros((1, 1), jnp.int32)
     tried = drafts.DraftInputs(cross_kv, encoded.segment_BS, source_BS, one, draw)
-    key_R, canvas, _ = drafts.lay_out(
-        model, params, tried, max_target_length=length, corruption=corruption, seed=Decoding().seed
-    )
+    options = drafts.RefineOptions(length, strategy, corruption)
+    key_R, canvas, _ = drafts.lay_out(model, params, tried, options, Decoding().seed)
 
     def logits(tokens_BL):
         seen = tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS

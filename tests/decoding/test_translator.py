@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.tiny_model import TINY, random_model_dir, random_translator, same
 
-from padir.decoding.batches import Candidate, SourceBatch
+from padir.decoding.batches import Candidate, SourceBatch, choose
 from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import refine_drafts
 from padir.decoding.rerank import OwnScore, Rescore
@@ -339,7 +339,7 @@ class TestChoosing:
         def chosen(some):
             batch = pipeline.encode(SourceBatch([texts[b] for b in some], [tokens[b] for b in some]))
             own = [tried[b] for b in some]
-            return pipeline.choose(batch, own, pipeline.refine(batch, own))
+            return choose(pipeline.loaded, pipeline.decoding, batch, own, pipeline.refine(batch, own))
 
         together = chosen([0, 1])
         assert [len(result.candidates) for result in together] == [result.hypotheses for result in together] == [2, 3]

@@ -8,14 +8,14 @@ from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_model_dir
 
-from padir.decoding.autoregressive import SearchInputs, write_targets
+from padir.decoding.autoregressive import write_targets
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import encode
 from padir.decoding.search import Greedy, Sampling
 from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
-from padir.decoding.verified import BLOCK, Verified, VerifyInputs, follow, judge, write_verified
+from padir.decoding.verified import BLOCK, Verified, follow, judge, write_verified
 from padir.errors import PadirError
 from padir.text.ids import EOS
 
@@ -33,16 +33,17 @@ def causal():
 
 @pytest.fixture(scope="module")
 def greedy(causal):
-    inputs = SearchInputs(SOURCES.source_BS, LIMITS)
-    rows, score_BN, passes_B = write_targets(*causal, inputs, search=Greedy(), max_length=LENGTH, seed=0)
+    sources = SOURCES.source_BS, LIMITS
+    rows, score_BN, passes_B = write_targets(*causal, *sources, search=Greedy(), max_length=LENGTH, seed=0)
     return np.asarray(rows.tokens_BNL[:, 0]), np.asarray(rows.length_BN[:, 0]), score_BN[:, 0], np.asarray(passes_B)
 
 
 def verified(causal, draft_BL, search=Greedy(), sources=SOURCES.source_BS, limits=LIMITS, seed=0):  # noqa: B008
     model, params = causal
     encoded, cross_kv = encode(model, params, sources)
-    inputs = VerifyInputs(sources, limits, cross_kv, encoded.segment_BS, jnp.asarray(draft_BL, jnp.int32))
-    return write_verified(model, params, inputs, search=search, seed=seed)
+    memory = cross_kv, encoded.segment_BS
+    inputs = sources, limits, memory, jnp.asarray(draft_BL, jnp.int32)
+    return write_verified(model, params, *inputs, search=search, seed=seed)
 
 
 def wild(width=LENGTH):

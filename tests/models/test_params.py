@@ -91,7 +91,7 @@ def test_no_loop_converts_a_kernel(causal):
     params = drawn_params(model)
     if causal:
         program = functools.partial(autoregressive.write_targets, model, search=Greedy(), max_length=8, seed=0)
-        jaxpr = jax.make_jaxpr(program)(params, autoregressive.SearchInputs(SOURCE_BS, jnp.array([8, 8])))
+        jaxpr = jax.make_jaxpr(program)(params, SOURCE_BS, jnp.array([8, 8]))
     else:
         options = refine_batch.RefineOptions(8, Padir(), Uniform().full())
         program = functools.partial(refine_batch.refine_drafts, model, options=options, num_steps=2, seed=0)

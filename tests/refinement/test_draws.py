@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 from support.fakes import IDS
 
-from padir.decoding.refine_batch import DraftInputs, lay_out
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, lay_out
 from padir.models.config import ModelConfig
 from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.refinement.segments import sentence_keys
+from padir.refinement.strategies import Padir
 from padir.text.ids import EOS, pad_rows
 
 SENTENCES = [[7, 8, EOS], [8, 7, EOS], [7, EOS], [7, 7, EOS], [7, 8, 9, 10, EOS], [9, 10, 7, 8, EOS]]
@@ -48,7 +49,7 @@ def test_sentence_seed_length_and_draw_each_give_another_draft():
         source_BS = jnp.asarray([source])
         inputs = DraftInputs(None, source_BS, source_BS, jnp.array([[length]]), jnp.array([[draw]]))
         model = Transformer(ModelConfig(), IDS)  # which nothing asks before the first step
-        _, canvas, _ = lay_out(model, {}, inputs, max_target_length=16, corruption=Uniform(), seed=seed)
+        _, canvas, _ = lay_out(model, {}, inputs, RefineOptions(16, Padir(), Uniform()), seed)
         return tuple(canvas.tokens_BL[0, :10].tolist())
 
     first = draft()

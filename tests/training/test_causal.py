@@ -249,7 +249,7 @@ def test_the_causal_side_chooses_among_drafts(data, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "padir.decoding.batches.broken", lambda text, source: 0
     )  # bytes that are no text choose nothing here
-    for b, result in enumerate(pipeline.choose(encoded, tried, drafts)):
+    for b, result in enumerate(batches.choose(pipeline.loaded, pipeline.decoding, encoded, tried, drafts)):
         expected = sorted((each.log_prob / each.tokens**0.5 for each in scored[3 * b : 3 * b + 3]), reverse=True)
         assert expected[0] - expected[2] > 0.01
         np.testing.assert_allclose([score for _, score in result.candidates], expected, rtol=1e-4)

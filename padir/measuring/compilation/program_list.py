@@ -185,9 +185,9 @@ class _Programs:
         encoder = self._encoder(shape)
 
         def trace() -> jax.stages.Traced:
-            inputs = autoregressive.SearchInputs(self._source_BS(shape), self.ints(shape.batch_size))
+            inputs = self._source_BS(shape), self.ints(shape.batch_size)
             options = {"search": search, "max_length": self._longest(shape), "seed": self.ints()}
-            return autoregressive.write_targets.trace(self.model, self.params, inputs, **options)
+            return autoregressive.write_targets.trace(self.model, self.params, *inputs, **options)
 
         yield encoder
         name = "greedy search" if isinstance(search, Greedy) else "beam search"

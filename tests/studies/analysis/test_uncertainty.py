@@ -8,7 +8,7 @@ from support.tiny_model import random_translator
 
 from padir.decoding.batches import SourceBatch
 from padir.decoding.options import Decoding
-from padir.decoding.refine_batch import DraftInputs, lay_out
+from padir.decoding.refine_batch import DraftInputs, RefineOptions, lay_out
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.refinement.corruption import Cmlm
@@ -43,10 +43,8 @@ def test_the_first_row_is_the_score_of_a_first_draft(order, translator):
         batch = pipeline.encode(SourceBatch([source], translator.loaded.source_tokens([source], False)[0]))
         numbers = jnp.array([[len(target)]]), jnp.array([[0]])
         inputs = DraftInputs(batch.cross_kv, batch.encoded.segment_BS, jnp.asarray(batch.source_BS), *numbers)
-        model, params, noise = translator.model, translator.params, decoding.canvas
-        _, canvas, decoder = lay_out(
-            model, params, inputs, max_target_length=len(target), corruption=noise, seed=decoding.seed
-        )
+        options = RefineOptions(len(target), decoding.strategy, decoding.canvas)
+        _, canvas, decoder = lay_out(translator.model, translator.params, inputs, options, decoding.seed)
         said_LV = jax.nn.log_softmax(decoder(canvas).logits_BLV)[0]
         log_prob += float(said_LV[jnp.arange(len(target) - 1), jnp.array(target[:-1])].sum())
         tokens += len(target) - 1
