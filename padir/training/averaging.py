@@ -35,9 +35,6 @@ class Averaging:
         with the highest validation BLEU.
       decay: decay of the moving average, which reaches back about 1 / (1 - decay) steps.
       count: number of checkpoints in the mean.
-
-    Raises:
-      PadirError: the kind is unknown, or a number is out of its range.
     """
 
     kind: Annotated[str, partial(checks.one_of, KINDS)] = "none"
@@ -53,29 +50,20 @@ class Averaging:
         return opt_state.average if isinstance(opt_state, MovingAverage) else params
 
     def check(self, num_steps: int, evaluate: int, checkpoint: int) -> None:
-        """Checks that a training run saves and validates the checkpoints that the average needs.
+        """Refuses a training run that saves too few checkpoints, or does not measure the BLEU of all that it averages.
 
         Args:
           num_steps, evaluate, checkpoint: `TrainConfig.num_steps`, and two of its `Intervals`.
-
-        Raises:
-          PadirError: the run saves too few checkpoints, or does not measure the BLEU of all of them.
         """
         if self.kind == "best" and (evaluate < 1 or evaluate % checkpoint):
-            raise PadirError(
-                "Intervals.evaluate",
-                f"a multiple of Intervals.checkpoint, {checkpoint}",
-                evaluate,
-                'Averaging.kind "best" needs checkpoints whose BLEU is measured',
-            )
+            needs = 'Averaging.kind "best" needs checkpoints whose BLEU is measured'
+            raise PadirError("Intervals.evaluate", f"a multiple of Intervals.checkpoint, {checkpoint}", evaluate, needs)
         if self.kind in ("last", "best"):
-            interval = checkpoint if self.kind == "last" else evaluate
+            name, interval = ("checkpoint", checkpoint) if self.kind == "last" else ("evaluate", evaluate)
             found = -(-num_steps // interval)  # the last step always counts
             if found < self.count:
-                raise PadirError(
-                    f"Averaging.count is {self.count}, but {num_steps} steps make {found} such checkpoints: lower it,"
-                    f" or Intervals.{'checkpoint' if self.kind == 'last' else 'evaluate'}"
-                )
+                what = f"Averaging.count is {self.count}, but {num_steps} steps make {found} such checkpoints"
+                raise PadirError(what, remedy=f"lower it, or Intervals.{name}")
 
 
 class MovingAverage(NamedTuple):
@@ -102,23 +90,15 @@ def with_moving_average(optimizer: optax.GradientTransformation, decay: float) -
         assert params is not None
         updates, inner = optimizer.update(updates, state.inner, params)
         rest = 1 - jnp.minimum(decay, (1.0 + state.count) / (10.0 + state.count))
-        average = jax.tree.map(
-            lambda old, new: old + rest * (new.astype(jnp.float32) - old),
-            state.average,
-            optax.apply_updates(params, updates),
-        )
+        after = optax.apply_updates(params, updates)
+        average = jax.tree.map(lambda old, new: old + rest * (new.astype(jnp.float32) - old), state.average, after)
         return updates, MovingAverage(inner, state.count + 1, average)
 
     return optax.GradientTransformation(init, update)
 
 
 def mean(trees: Iterable[Any]) -> Any:
-    """Mean of trees of arrays, summed in float64 and returned in the dtypes of the first tree.
-
-    Memory holds the float64 sum and one tree at a time.
-
-    Raises:
-      PadirError: `trees` is empty.
+    """Mean of trees of arrays, summed in float64 (with one tree in memory at a time), in the first tree's dtypes.
 
     >>> mean([{"x": np.float32([1, 2])}, {"x": np.float32([3, 6])}])["x"].tolist()
     [2.0, 4.0]
@@ -160,7 +140,7 @@ def mean_of_checkpoints(
 
     Args:
       kind: "last" or "best".
-      count: maximum number of checkpoints to average; all are averaged if the run has fewer.
+      count: number of checkpoints to average; all are averaged if the run has fewer.
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
         average. So kind "best" averages the moving averages, and kind "last" averages the parameters.
       until: the last step whose checkpoint may be averaged; None for no limit.

@@ -102,10 +102,9 @@ class Sums:
 
 
 def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *rows: Any) -> tuple[Any, Any]:
-    """Computes `fn(*rows)` in chunks of rows, where `fn` returns sums over rows and arrays with one entry for each row.
+    """Computes `fn(*rows)` in chunks of rows; its results for a row must not depend on other rows.
 
-    The results of `fn` for a row must not depend on other rows. The backward pass recomputes the intermediate results
-    of a chunk. So at any time they exist for at most one chunk.
+    The backward pass recomputes the intermediate results of a chunk. So at any time they exist for at most one chunk.
 
     A chunk has the largest number of rows that divides B and gives at most `positions_at_once` positions, but at least
     one row. The rows of a chunk come from all parts of the batch. So if devices share the rows, and the number of rows
@@ -229,17 +228,17 @@ def stage_weight(
     Args:
       masked_BL: positions that began as a mask.
     """
+    if weights == "all":
+        return present_BL
     if weights == "none":
         return jnp.zeros_like(present_BL)
+    eos_BL = present_BL & ~free_BL
     if weights == "noised":
-        return chosen_BL | (present_BL & ~free_BL)
+        return chosen_BL | eos_BL
     if weights == "masked":
-        return (chosen_BL & masked_BL) | (present_BL & ~free_BL)
-    if weights in ("inverse", "falling"):
-        chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
-        free = count_in_segment(free_BL, segment_BL)
-        weight_BL = (
-            free / jnp.maximum(chosen, 1) if weights == "inverse" else (free + 1 - chosen) / jnp.maximum(free, 1)
-        )
-        return jnp.where(chosen_BL, weight_BL, (present_BL & ~free_BL).astype(jnp.float32))
-    return present_BL
+        return (chosen_BL & masked_BL) | eos_BL
+    chosen = count_in_segment(chosen_BL, segment_BL).astype(jnp.float32)
+    free = count_in_segment(free_BL, segment_BL)
+    inverse = weights == "inverse"
+    weight_BL = free / jnp.maximum(chosen, 1) if inverse else (free + 1 - chosen) / jnp.maximum(free, 1)
+    return jnp.where(chosen_BL, weight_BL, eos_BL.astype(jnp.float32))

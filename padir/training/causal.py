@@ -25,9 +25,6 @@ class Causal(Loss):
     Attributes:
       label_smoothing, z_loss: as in `padir.readout.plain.cross_entropy`.
       positions_at_once: as in `padir.training.objective.Objective`.
-
-    Raises:
-      PadirError: label_smoothing is not in [0, 1), or positions_at_once is below 1.
     """
 
     trains = "causal"
@@ -38,13 +35,9 @@ class Causal(Loss):
     def compute(self, key: Key[Array, ""], call: Call) -> tuple[Float[Array, ""], Sums]:
         batch, bound = call.batch, call.bound(call.batch.own_key(key))
         encoded, present_BL = call.encode(bound), batch.target_segment_BL > 0
-        states_BLD = bound.target_states(
-            batch.target_BL,
-            batch.target_segment_BL,
-            bound.cross_kv(encoded.memory_BSD),
-            encoded.segment_BS,
-            deterministic=not call.dropout,
-        )
+        memory = bound.cross_kv(encoded.memory_BSD), encoded.segment_BS
+        target = batch.target_BL, batch.target_segment_BL
+        states_BLD = bound.target_states(*target, *memory, deterministic=not call.dropout)
 
         def end(states_BLD, target_BL, present_BL):
             logits_BLV = call.model.bind({"params": call.params}).logits(states_BLD)
@@ -87,9 +80,8 @@ class Sum(Loss):
 
     def __post_init__(self):
         if self.refining.normaliser != self.normaliser:
-            raise PadirError(
-                "Objective.normaliser", "'tokens' for a dual model", self.refining.normaliser, "leave it out"
-            )
+            got = self.refining.normaliser
+            raise PadirError("Objective.normaliser", "'tokens' for a dual model", got, "leave it out")
 
     @property
     def corruption(self) -> Corruption:

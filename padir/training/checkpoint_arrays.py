@@ -27,11 +27,7 @@ _numbers = itertools.count()  # numbers the states written by all processes; equ
 
 
 def _orbax(*, partial: bool = False) -> Any:
-    """Makes an Orbax checkpointer that does not wait for other processes.
-
-    Args:
-      partial: make one that reads some of the arrays.
-    """
+    """Makes an Orbax checkpointer that does not wait for other processes; `partial` is for some of the arrays."""
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
     logging.getLogger("absl").addFilter(_is_no_raised_error)
@@ -118,24 +114,17 @@ def write_arrays(folder: Path, state: Any) -> None:
 
 
 def read_arrays(folder: Path, like: Any) -> Any:
-    """Reads a whole state as NumPy arrays.
-
-    Raises:
-      ValueError: the arrays have other shapes or names than `like`.
-    """
+    """Reads a whole state as NumPy arrays; a ValueError says that `like` has other shapes or names."""
     return _read(folder, like, jax.tree.map(lambda leaf: np.empty(np.shape(leaf), leaf.dtype), like))
 
 
 def read_parts(folder: Path, like: Any, shardings: Any) -> Any:
-    """Reads the parts of a state that this process's devices hold, and returns the arrays on the devices.
+    """Reads the parts of a state that this process's devices hold, to these devices; errors as in `read_arrays`."""
 
-    Raises:
-      ValueError: the arrays have other shapes or names than `like`.
-    """
-    wanted = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), like, shardings
-    )
-    return _read(folder, like, wanted)
+    def wanted(leaf, sharding):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return _read(folder, like, jax.tree.map(wanted, like, shardings))
 
 
 def _read(folder: Path, like: Any, wanted: Any) -> Any:
@@ -149,11 +138,7 @@ def _read(folder: Path, like: Any, wanted: Any) -> Any:
 
 
 def check_like(folder: Path, like: Any) -> None:
-    """Compares the shapes of stored arrays with `like`, before memory is taken for them.
-
-    Raises:
-      ValueError: the shapes differ.
-    """
+    """Raises a ValueError if stored arrays have other shapes than `like`, before memory is taken for them."""
     with _orbax() as checkpointer:
         found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
     if sorted(map(np.shape, found)) != sorted(map(np.shape, expected)):
@@ -161,11 +146,7 @@ def check_like(folder: Path, like: Any) -> None:
 
 
 def _stored(checkpointer: Any, folder: Path) -> Any:
-    """The tree of a checkpoint with shapes and types in place of arrays.
-
-    Raises:
-      PadirError: a chunk is larger than its array.
-    """
+    """The tree of a checkpoint with shapes and types in place of arrays; refuses chunks larger than their array."""
     tree = checkpointer.metadata(folder.absolute() / ARRAYS).item_metadata.tree
     for array in jax.tree.leaves(tree):
         check_chunks(folder / array.name, array.shape, array.storage and array.storage.chunk_shape)
@@ -208,6 +189,5 @@ def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:
     """The error for a checkpoint without parameters or without their moving average."""
     if path == ("params",) or "params" not in tree:
         return PadirError(f"{folder} holds {', '.join(tree)}, but no params: give a checkpoint of `padir train`")
-    return PadirError(
-        f"{folder} holds no moving average, although the run was validated with one: average the last checkpoints"
-    )
+    what = f"{folder} holds no moving average, although the run was validated with one"
+    return PadirError(what, remedy="average the last checkpoints")

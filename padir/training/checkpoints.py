@@ -141,11 +141,7 @@ class Checkpoints:
                 self._pending = self._thread.submit(self._write_part, step, parts)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk, in all processes, which must all call this function.
-
-        Raises:
-          PadirError: the save failed.
-        """
+        """Returns when the last save is on disk, or raises its error, in all processes, which must all call this."""
         if self.shared:
             agreed("the checkpoints", self._wait, lambda _: "")
         else:
@@ -191,10 +187,8 @@ class Checkpoints:
             raise self._not_written(step, error) from error
 
     def _not_written(self, step: int, error: Exception) -> PadirError:
-        return PadirError(
-            f"the checkpoint of step {step} could not be written: {first_line(error)}; earlier checkpoints are whole:"
-            f" make room in {self.folder}, and run the same command again"
-        )
+        what = f"the checkpoint of step {step} could not be written: {first_line(error)}; earlier checkpoints are whole"
+        return PadirError(what, remedy=f"make room in {self.folder}, and run the same command again")
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """State and loader state of the newest undamaged checkpoint, or None; logs damaged checkpoints.
@@ -257,11 +251,9 @@ class Checkpoints:
         return None
 
     def _of_another(self, step: int, error: ValueError) -> PadirError:
-        return PadirError(
-            f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
-            " configuration (a moving average belongs to the optimizer, and begins with the first step): train"
-            f" in a new directory ({first_line(error)})"
-        )
+        what = f"the checkpoint of step {step} in {self.folder} is of another model or optimizer than this"
+        what += " configuration (a moving average belongs to the optimizer, and begins with the first step)"
+        return PadirError(what, remedy=f"train in a new directory ({first_line(error)})")
 
     def params(self, step: int, *, moving_average: bool = False, check: arrays.Check = lambda shapes: None) -> Any:
         """Reads a checkpoint's parameters, or their moving average, whatever optimizer the run used.
@@ -286,27 +278,15 @@ def load_step(
     corruption: Corruption | None = None,
     strategy: Strategy | None = None,
 ) -> tuple[Any, ModelCard, Tokenizer]:
-    """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step.
+    """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step; None is the newest.
 
     The parameters are those that the run validates with: the moving average, if the run has one.
-
-    Args:
-      folder: the model directory of `padir train`.
-      step: step of the checkpoint; None for the newest.
-      corruption, strategy: instances that replace those of the card, for classes that padir does not know.
-
-    Raises:
-      PadirError: the folder has no checkpoint of that step, or the checkpoint is damaged or does not describe its
-        model.
     """
     checkpoints = Checkpoints(folder / "checkpoints")
     card, tokenizer = read_run_card(checkpoints, step, corruption=corruption, strategy=strategy)
     path = checkpoints.folder / str(card.step)
-    params = checkpoints.params(
-        card.step,
-        moving_average=card.weights.decay is not None,
-        check=lambda shapes: check_shapes(shapes, path, card),
-    )
+    average = card.weights.decay is not None
+    params = checkpoints.params(card.step, moving_average=average, check=lambda found: check_shapes(found, path, card))
     flat = {name: np.asarray(leaf) for name, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
     flat = model_params(flat, path, card)
     unfinished = "" if (folder / MANIFEST).exists() else "; the training run has not finished"
@@ -315,15 +295,7 @@ def load_step(
 
 
 def read_run_card(checkpoints: Checkpoints, step: int | None = None, **replaced: Any) -> tuple[ModelCard, Tokenizer]:
-    """Card and tokenizer of a checkpoint.
-
-    Args:
-      step: step of the checkpoint; None for the newest.
-      replaced: corruption and strategy that replace those of the card.
-
-    Raises:
-      PadirError: the run has no checkpoint of that step, or the checkpoint does not describe its model.
-    """
+    """Card and tokenizer of a checkpoint (None: the newest); `replaced` is as in `read_card`."""
     steps = checkpoints.steps()
     if not steps or (step is not None and step not in steps):
         kept = f"it has those of {', '.join(map(str, steps))}" if steps else "give the folder of a training run"

@@ -28,9 +28,6 @@ class Intervals:
       evaluate: steps between two validations, which decode the validation split; 0: never.
       checkpoint: steps between two checkpoints.
       keep: number of checkpoints that stay on disk.
-
-    Raises:
-      PadirError: log, checkpoint or keep is below 1, or evaluate below 0.
     """
 
     log: checks.Count = 50

@@ -37,52 +37,37 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class TensorBoard:
-    """Writer of TensorBoard scalars, which are on disk when `write` returns.
+class _Files:
+    """The open metrics.jsonl and event file of a training run; what `write` writes is on disk when it returns.
 
     TensorBoardX's own writer uses a thread that dies when the disk is full, after which the next write blocks for ever.
     """
-
-    def __init__(self, folder: Path, purge_step: int):
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventsWriter(str(folder / "events"))
-        # Hides the earlier events from step `purge_step` on, as the resumed run writes these again.
-        restart = SessionLog(status=SessionLog.START)
-        self._writer.write_event(Event(wall_time=time.time(), step=purge_step, session_log=restart))
-        self._writer.flush()
-
-    def write(self, step: int, row: dict[str, float]) -> None:
-        for name, value in row.items():
-            summary = tensorboardX.summary.scalar(name, value)
-            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _Files:
-    """The open metrics.jsonl and event file of a training run."""
 
     def __init__(self, folder: Path, start: int):
         self.folder = folder
         with write_errors(folder):
             self._history = (folder / "metrics.jsonl").open("a")
-            self._tensorboard = TensorBoard(folder / "tensorboard", purge_step=start + 1)
+            (folder / "tensorboard").mkdir(parents=True, exist_ok=True)
+            self._events = EventsWriter(str(folder / "tensorboard" / "events"))
+            # Hides the earlier events of later steps, as the resumed run writes these again.
+            restart = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=start + 1, session_log=restart))
+            self._events.flush()
 
     def write(self, step: int, row: dict[str, float], line: str) -> None:
         if not (self.folder / "metrics.jsonl").exists():  # what is written to a deleted file is lost without an error
-            raise PadirError(
-                f"{self.folder} was deleted or moved while the run wrote to it",
-                remedy="move it back and run the same command again, or train anew",
-            )
+            remedy = "move it back and run the same command again, or train anew"
+            raise PadirError(f"{self.folder} was deleted or moved while the run wrote to it", remedy=remedy)
         with write_errors(self.folder):
             self._history.write(line + "\n")
             self._history.flush()
-            self._tensorboard.write(step, row)
+            for name, value in row.items():
+                summary = tensorboardX.summary.scalar(name, value)
+                self._events.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+            self._events.flush()
 
     def close(self) -> None:
-        for each in (self._history, self._tensorboard):
+        for each in (self._history, self._events):
             with contextlib.suppress(OSError):  # `write` has raised the error already
                 each.close()
 
@@ -182,11 +167,7 @@ def _short(row: dict[str, float]) -> str:
 
 
 def finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The model card's metrics if the folder holds the finished model of the last step; else None. Logs this.
-
-    Args:
-      step: the last step.
-    """
+    """The model card's metrics if the folder holds the finished model of `step`, the last; else None. Logs this."""
     if not (folder / MANIFEST).exists():
         return None
     try:
@@ -207,11 +188,9 @@ def finished(folder: Path, step: int) -> dict[str, float] | None:
 
 
 def warn_of_changes(before: str, now: str, step: int) -> None:
-    """Logs the bindings in which two operative configurations differ, except for num_steps.
+    """Logs the bindings, except for num_steps, in which two operative configurations differ ("" if one is not known).
 
-    Args:
-      before, now: texts of the earlier and the current configuration; "" if one is not known.
-      step: step of the checkpoint that has the earlier configuration.
+    `step` is the step of the checkpoint that has the earlier configuration.
     """
     if not before or not now:
         return

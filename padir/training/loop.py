@@ -109,34 +109,22 @@ def _agreed_manifests(mixture: Mixture, config: TrainConfig) -> list[PreparedMan
 
 
 def check_new(folder: Path, checkpoints: Checkpoints) -> None:
-    """Refuses a model directory whose model a new training run would overwrite.
-
-    Raises:
-      PadirError: the folder holds a model, but no checkpoints to resume from.
-    """
+    """Refuses a folder with a model but no checkpoints, because a new training run would overwrite the model."""
     if (folder / MANIFEST).exists() and not checkpoints.steps():
-        raise PadirError(
-            f"model_dir must be new, or hold the checkpoints of the training run to resume, got {folder},"
-            f" which holds a {MANIFEST} but no checkpoints and would be overwritten: give another folder"
-        )
+        what = "model_dir must be new, or hold the checkpoints of the training run to resume"
+        got = f"{folder}, which holds a {MANIFEST} but no checkpoints and would be overwritten"
+        raise PadirError(f"{what}, got {got}", remedy="give another folder")
 
 
 def check_lengths(mixture: Mixture, manifests: list[PreparedManifest], model: ModelConfig, batching: Batching) -> None:
-    """Checks that no training sentence, and no row of a single sentence, is longer than the model allows.
-
-    Raises:
-      PadirError: a sentence or a row of one sentence is longer than ModelConfig.max_length.
-    """
+    """Refuses training sentences, and rows of a single sentence, that are longer than ModelConfig.max_length."""
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
         for side in ("source", "target"):
             longest = getattr(manifest.splits["train"], f"longest_{side}")
             if longest > model.max_length:
-                raise PadirError(
-                    f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}: raise"
-                    f" ModelConfig.max_length, or prepare with max_{side}_tokens={model.max_length}"
-                )
+                remedy = f"raise ModelConfig.max_length, or prepare with max_{side}_tokens={model.max_length}"
+                what = f"{folder} has {side}s of {longest} tokens, the model takes {model.max_length}"
+                raise PadirError(what, remedy=remedy)
     if batching.mode == "bucket" and batching.row_length > model.max_length:
-        raise PadirError(
-            f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}, got"
-            f" Batching.row_length {batching.row_length}"
-        )
+        what = f"rows of one sentence must not be longer than ModelConfig.max_length, {model.max_length}"
+        raise PadirError(f"{what}, got Batching.row_length {batching.row_length}")

@@ -97,14 +97,7 @@ class Loss:
         return None
 
     def check(self, config: ModelConfig, packed: bool) -> None:
-        """Checks that the objective can train a model.
-
-        Args:
-          packed: rows hold several sentence pairs.
-
-        Raises:
-          PadirError: the objective cannot train the model.
-        """
+        """Refuses a model that the objective cannot train; `packed` says that rows hold several sentence pairs."""
 
     def __call__(
         self,
@@ -124,9 +117,6 @@ class Loss:
           num_segments: G, maximum number of segments in a packed row; None if each row has one sentence pair (static).
           dropout: apply dropout, different in each stage (static).
           progress: the share of the training run that is done, in [0, 1).
-
-        Raises:
-          PadirError: the objective cannot train the model.
         """
         self.check(model.config, packed=num_segments is not None)
         return self.compute(key, Call(params, batch, model, num_segments, dropout, progress))
@@ -184,31 +174,24 @@ class Objective(Loss):
         for weight in self.stage_weights:
             checks.one_of(STAGE_WEIGHTS, **{"Objective.stage_weights": weight})
         if self.stage_weights[-1] == "none":
-            raise PadirError(
-                "a last stage of weight 'none' trains nothing: choose another weight, or leave the stage out"
-            )
+            remedy = "choose another weight, or leave the stage out"
+            raise PadirError("a last stage of weight 'none' trains nothing", remedy=remedy)
         remask = getattr(getattr(self.between, "strategy", None), "remask", None)
         if len(self.stage_weights) > 2 and remask == "logits":
-            raise PadirError(
-                "Objective.stage_weights",
-                "at most 2 stages with remask='logits', because a transition knows the logits of one stage only",
-                self.stage_weights,
-                "use remask='previous'",
-            )
+            expected = "at most 2 stages with remask='logits', because a transition knows the logits of one stage only"
+            raise PadirError("Objective.stage_weights", expected, self.stage_weights, "use remask='previous'")
         if "masked" in self.stage_weights and self.corruption.noise_kinds == {"pieces"}:
-            raise PadirError(
-                f"Objective.stage_weights has 'masked', but {self.corruption} makes no masks, so that only EOS would"
-                " count: use 'noised', or a corruption with masks"
-            )
+            why = f"{self.corruption} makes no masks, so that only EOS would count"
+            remedy = "use 'noised', or a corruption with masks"
+            raise PadirError(f"Objective.stage_weights has 'masked', but {why}", remedy=remedy)
 
     def decoded_with(self, config: ModelConfig) -> Strategy:
         return getattr(self.between, "strategy", config.readout.strategy)
 
     def check(self, config: ModelConfig, packed: bool) -> None:
         if self.visibility is not None and not config.decontextualised:
-            raise PadirError(
-                "Objective.visibility needs a decontextualised decoder", remedy="set ModelConfig.decontextualised"
-            )
+            what = "Objective.visibility needs a decontextualised decoder"
+            raise PadirError(what, remedy="set ModelConfig.decontextualised")
         if config.self_conditioning:
             checks.counts(2, "self-conditioning learns from the second stage on", stages=len(self.stage_weights))
         if config.readout.sized_by_target:
@@ -238,16 +221,9 @@ class Objective(Loss):
         for stage, weights in enumerate(self.stage_weights):
             params, cross_kv = jax.lax.stop_gradient(known) if weights == "none" else known
             decoder = call.bound(jax.random.fold_in(key_dropout, stage + 1), params)
-            states_BLD = decoder.draft_states(
-                canvas.tokens_BL,
-                canvas.segment_BL,
-                cross_kv,
-                encoded.segment_BS,
-                position_BL=position_BL,
-                visible_BLL=canvas.visible_BLL,
-                belief_BLD=canvas.belief_BLD,
-                deterministic=not call.dropout,
-            )
+            seen = {"visible_BLL": canvas.visible_BLL, "belief_BLD": canvas.belief_BLD, "position_BL": position_BL}
+            shown = canvas.tokens_BL, canvas.segment_BL, cross_kv, encoded.segment_BS
+            states_BLD = decoder.draft_states(*shown, **seen, deterministic=not call.dropout)
             keep_BL = decoder.keep_logits(states_BLD)
             masked_BL = canvas.start_BL >= model.ids.end_regular
             weight_BL = stage_weight(weights, present_BL, canvas.free_BL, chosen_BL, masked_BL, segment_BL)
@@ -269,14 +245,9 @@ class Objective(Loss):
     ) -> tuple[Canvas, Bool[Array, "B _"]]:
         """The canvas of the first stage, and the positions that the corruption chose."""
         config = model.config
+        pairs = batch.source_segment_BS, batch.target_BL, batch.target_segment_BL
         canvas, chosen_BL = config.readout.first_canvas(
-            key_B,
-            batch.source_segment_BS,
-            batch.target_BL,
-            batch.target_segment_BL,
-            corruption=self.corruption,
-            ids=model.ids,
-            max_length=config.max_length,
+            key_B, *pairs, corruption=self.corruption, ids=model.ids, max_length=config.max_length
         )
         if config.decontextualised:
             canvas = veil(canvas, chosen_BL)
@@ -302,14 +273,9 @@ class Objective(Loss):
         """
         config, bound = model.config, model.bind({"params": params})
         logits_BLV = bound.logits(states_BLD)
-        sums, aligned_BL = config.readout.loss(
-            logits_BLV,
-            rows.canvas,
-            rows.target_BL,
-            rows.weight_BL,
-            label_smoothing=self.label_smoothing,
-            z_loss=self.z_loss,
-        )
+        stage = logits_BLV, rows.canvas, rows.target_BL, rows.weight_BL
+        smoothing = {"label_smoothing": self.label_smoothing, "z_loss": self.z_loss}
+        sums, aligned_BL = config.readout.loss(*stage, **smoothing)
         judges = config.rejecter_judges
         if rows.keep_BL is not None and judges == "prediction":
             right_BL = best_ids(logits_BLV) == aligned_BL
@@ -319,8 +285,7 @@ class Objective(Loss):
         output = jax.lax.stop_gradient(Output(forbid(logits_BLV, model.ids.special), rows.keep_BL, judges=judges))
         after, chosen_BL = self.between(rows.key_B, rows.canvas, output, aligned_BL, rows.chosen_BL, progress=progress)
         if config.self_conditioning:
-            belief_BLD = jax.lax.stop_gradient(bound.belief(logits_BLV))
-            after = dataclasses.replace(after, belief_BLD=belief_BLD)
+            after = dataclasses.replace(after, belief_BLD=jax.lax.stop_gradient(bound.belief(logits_BLV)))
         return sums, (after, chosen_BL)
 
     def _total(self, call: Call, parts, length, keep_BL, canvas: Canvas, fits_B):

@@ -32,9 +32,6 @@ class Cosine:
       peak: highest learning rate.
       warmup_steps: steps until the peak.
       final: share of the peak that is left at the end.
-
-    Raises:
-      PadirError: a number is out of its range.
     """
 
     peak: checks.Positive = 1e-3
@@ -90,18 +87,16 @@ class Adafactor:
     clip_norm: float | None = None
 
     def transformation(self, num_steps: int) -> optax.GradientTransformation:
-        return _clipped(
-            self.clip_norm,
-            optax.adafactor(
-                learning_rate=self.learning_rate.schedule(num_steps),
-                factored=self.factored,
-                multiply_by_parameter_scale=self.multiply_by_parameter_scale,
-                decay_rate=self.decay_rate,
-                clipping_threshold=self.clipping_threshold,
-                momentum=self.momentum,
-                weight_decay_rate=self.weight_decay or None,
-            ),
+        adafactor = optax.adafactor(
+            learning_rate=self.learning_rate.schedule(num_steps),
+            factored=self.factored,
+            multiply_by_parameter_scale=self.multiply_by_parameter_scale,
+            decay_rate=self.decay_rate,
+            clipping_threshold=self.clipping_threshold,
+            momentum=self.momentum,
+            weight_decay_rate=self.weight_decay or None,
         )
+        return _clipped(self.clip_norm, adafactor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +119,8 @@ class Adam:
 
     def transformation(self, num_steps: int) -> optax.GradientTransformation:
         schedule = self.learning_rate.schedule(num_steps)
-        return _clipped(
-            self.clip_norm, optax.adamw(schedule, self.b1, self.b2, self.eps, weight_decay=self.weight_decay)
-        )
+        adam = optax.adamw(schedule, self.b1, self.b2, self.eps, weight_decay=self.weight_decay)
+        return _clipped(self.clip_norm, adam)
 
 
 def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -159,11 +153,8 @@ def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -
 
 def without_gradient(params: Any, prefixes: tuple[str, ...]) -> Any:
     """Applies `stop_gradient` to the parameters under the prefixes."""
-    if not prefixes:
-        return params
-    return jax.tree.map(
-        lambda leaf, is_frozen: jax.lax.stop_gradient(leaf) if is_frozen else leaf, params, _under(params, prefixes)
-    )
+    stop = jax.lax.stop_gradient
+    return jax.tree.map(lambda leaf, under: stop(leaf) if under else leaf, params, _under(params, prefixes))
 
 
 def _under(params: Any, prefixes: tuple[str, ...]) -> Any:
@@ -194,9 +185,6 @@ class NotFinite:
         counts the step as "skipped" in metrics.jsonl).
       most_in_a_row: number of skipped steps in a row after which "skip" also stops the run; so many failures in a row
         are not due to single batches.
-
-    Raises:
-      PadirError: the action is unknown, or `most_in_a_row` is below 1.
     """
 
     action: Annotated[str, partial(checks.one_of, ACTIONS)] = "stop"
@@ -217,11 +205,8 @@ def is_finite(loss: Float[Array, ""], grads: Any) -> Bool[Array, ""]:
 class Watch:
     """Applies the policy to steps whose loss or gradient is not finite, as soon as the outcome of a step is known.
 
+    If the policy stops the run, `add` and `drain` raise a PadirError, and the batch is saved in the model directory.
     Only `drain` waits for outcomes.
-
-    Attributes:
-      folder: the model directory, where the batch is saved if the run stops.
-      policy: the action for a step that is not finite.
     """
 
     def __init__(self, folder: Path, policy: NotFinite):
@@ -233,22 +218,14 @@ class Watch:
         """Records a step, and applies the policy to earlier steps.
 
         Args:
-          batch: the batch of the step, [B, ...] arrays by name.
           count: a scalar, possibly not yet computed, that is 0 if loss and gradient were finite.
-
-        Raises:
-          PadirError: an earlier step was not finite, and the policy stops the run.
         """
         self._pending.append((step, batch, count))
         while len(self._pending) > _STEPS_BEHIND:
             self._look()
 
     def drain(self) -> None:
-        """Waits for all steps, and applies the policy to them.
-
-        Raises:
-          PadirError: a step was not finite, and the policy stops the run.
-        """
+        """Waits for all steps, and applies the policy to them."""
         while self._pending:
             self._look()
 
@@ -264,16 +241,10 @@ class Watch:
             return
         if self.policy.action == "skip":
             what += f", {self._in_a_row} times in a row"
-        path = self.folder / FOLDER / f"step_{step}{_process()}.npz"
+        process = f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""  # each saves its own rows
+        path = self.folder / FOLDER / f"step_{step}{process}.npz"
         with atomic_file(path, binary=True) as file:
             np.savez(file, **batch)  # type: ignore[arg-type]
-        remedy = "" if self.policy.action == "skip" else ", or leave such updates out (NotFinite.action='skip')"
-        raise PadirError(
-            f"{what}; its batch is saved in {path}: lower the learning rate or clip the gradient{remedy}; the"
-            " checkpoints were saved before that step"
-        )
-
-
-def _process() -> str:
-    """Suffix of this process's file name, because each process saves its own rows; "" if there is one process."""
-    return f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""
+        skip = "" if self.policy.action == "skip" else ", or leave such updates out (NotFinite.action='skip')"
+        remedy = f"lower the learning rate or clip the gradient{skip}; the checkpoints were saved before that step"
+        raise PadirError(f"{what}; its batch is saved in {path}", remedy=remedy)

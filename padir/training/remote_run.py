@@ -89,10 +89,8 @@ class RemoteRun:
         there = self._run_json(self.remote.read(RUN)).get("run")
         if here is not None and here != there:
             found = "no run" if there is None else "another run"
-            raise PadirError(
-                f"{self.folder} is the copy of a training run at {self.remote.address}, where there is {found} now",
-                remedy="remove the copy to train what is at the address, or give another address",
-            )
+            what = f"{self.folder} is the copy of a training run at {self.remote.address}, where there is {found} now"
+            raise PadirError(what, remedy="remove the copy to train what is at the address, or give another address")
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         who = f"process {os.getpid()} of {socket.gethostname()} since {began}"
         self._me = {"run": there or secrets.token_hex(8), "trainer": secrets.token_hex(8), "who": who}
@@ -104,21 +102,15 @@ class RemoteRun:
         try:
             return {} if content is None else from_json(dict[str, str], parsed_json(content))
         except (ValueError, TypeError):
-            raise PadirError(
-                f"{RUN} of {self.remote.address} or of its copy {self.folder} is damaged", remedy="remove that file"
-            ) from None
+            what = f"{RUN} of {self.remote.address} or of its copy {self.folder} is damaged"
+            raise PadirError(what, remedy="remove that file") from None
 
     def send_after_save(self) -> None:
-        """Sends new files. If the store does not answer, it logs a warning, and the training goes on.
-
-        Raises:
-          PadirError: another process trains at the address.
-        """
+        """Sends new files (`send`). If the store does not answer, it logs a warning, and the training goes on."""
         try:
             self.send()
         except Unreachable as error:
-            message = "not sent, and tried again after the next checkpoint: %s; %s has all"
-            _log.warning(message, error, self.folder)
+            _log.warning("not sent, and tried again after the next checkpoint: %s; %s has all", error, self.folder)
 
     def send(self) -> None:
         """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address.
@@ -152,8 +144,6 @@ class RemoteRun:
     def _check_alone(self) -> None:
         there = self._run_json(self.remote.read(RUN))
         if there.get("trainer") != self._me["trainer"]:
-            who = there.get("who", "nobody")
-            raise PadirError(
-                f"{self.remote.address} must have one trainer, this process, got {who} in its {RUN}",
-                remedy=f"let one of them train; this one ends, and its checkpoints are in {self.folder}",
-            )
+            got = f"got {there.get('who', 'nobody')} in its {RUN}"
+            remedy = f"let one of them train; this one ends, and its checkpoints are in {self.folder}"
+            raise PadirError(f"{self.remote.address} must have one trainer, this process, {got}", remedy=remedy)

@@ -111,14 +111,9 @@ class TrainRun:
         self.tokenizer = load_tokenizer(mixture.folders[0])
         self.programs = Programs.of(config, self.tokenizer.ids)
         self.mesh = self.programs.placement.mesh
-        loader = make_loader(
-            mixture,
-            config.batching,
-            row_multiple=self.mesh.shape[DATA] * config.batching.parts,
-            length_token=config.model.length_token,
-            seed=config.seed,
-            shard=process_rows(self.mesh),
-        )
+        rows = self.mesh.shape[DATA] * config.batching.parts
+        how = {"row_multiple": rows, "length_token": config.model.length_token, "seed": config.seed}
+        loader = make_loader(mixture, config.batching, **how, shard=process_rows(self.mesh))
         self.batches = PlacedBatches(loader, self.programs.placement.batch)
         self.card = ModelCard(
             config=config.model,
@@ -161,10 +156,9 @@ class TrainRun:
             state = placement.fresh(initial)
         self.state, self.at = state, int(settle(state).step)
         if self.at > self.config.num_steps:
-            raise PadirError(
-                f"num_steps must be at least {self.at}, the step of the last checkpoint in {self.checkpoints.folder},"
-                f" got {self.config.num_steps}: raise num_steps (train.num_steps in gin), or give another model_dir"
-            )
+            least = f"at least {self.at}, the step of the last checkpoint in {self.checkpoints.folder}"
+            remedy = "raise num_steps (train.num_steps in gin), or give another model_dir"
+            raise PadirError("num_steps", least, self.config.num_steps, remedy)
         if is_first():
             warn_of_changes(self.checkpoints.config(self.at), self.config_text, self.at)
         return from_first(lambda: finished(self.folder, self.at)) if self.at == self.config.num_steps else None
@@ -244,9 +238,8 @@ class TrainRun:
         if stopping:
             with told(f"writing the checkpoint of step {self.at}"):
                 self.checkpoints.wait()
-            raise KeyboardInterrupt(
-                f"saved step {self.at} of {num_steps} in {self.folder}; run the same command to go on"
-            )
+            saved = f"saved step {self.at} of {num_steps} in {self.folder}"
+            raise KeyboardInterrupt(f"{saved}; run the same command to go on")
 
     def validate(self) -> dict[str, float]:
         """Decodes the validation split, if there is one, and logs its metrics."""
@@ -264,22 +257,18 @@ class TrainRun:
     def _check_finite(self) -> None:
         self._watch.drain()
         if not on_host(all_finite(self.state.params)):
-            raise PadirError(
-                f"the parameters are not finite at step {self.at}: lower the learning rate or clip the gradient; the"
-                f" checkpoints in {self.checkpoints.folder} were saved while the parameters were still finite"
-            )
+            saved = f"the checkpoints in {self.checkpoints.folder} were saved while the parameters were still finite"
+            remedy = f"lower the learning rate or clip the gradient; {saved}"
+            raise PadirError(f"the parameters are not finite at step {self.at}", remedy=remedy)
 
     def _save(self, extra: bool) -> None:
-        self.checkpoints.save(self.at, self.state, self.batches.get_state(), files=self._described(), extra=extra)
-
-    def _described(self) -> dict[str, bytes]:
-        """The files of a checkpoint that make its model usable before the run has finished."""
         card = dataclasses.replace(self.card, step=self.at, weights=self._current_weights())
-        return {
+        files = {  # they make the model usable before the run has finished
             "config.gin": self.config_text.encode(),
             "model.json": json.dumps(card.to_json(), indent=1).encode(),
             "vocab.model": self.tokenizer.model_bytes,
         }
+        self.checkpoints.save(self.at, self.state, self.batches.get_state(), files=files, extra=extra)
 
     def _current_weights(self) -> Weights:
         decay = self.config.averaging.decay if self.config.averaging.kind == "ema" else None

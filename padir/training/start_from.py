@@ -60,11 +60,9 @@ class StartFrom:
         """
         params, card, theirs = load_model(self.model)
         if card.config.width != model.config.width:
-            raise PadirError(
-                f"start_from must be a model of width {model.config.width}, got {self.model} of width"
-                f" {card.config.width}, whose parameters do not fit: change ModelConfig.width, or start from another"
-                " model"
-            )
+            got = f"{self.model} of width {card.config.width}, whose parameters do not fit"
+            remedy = "change ModelConfig.width, or start from another model"
+            raise PadirError(f"start_from must be a model of width {model.config.width}, got {got}", remedy=remedy)
         found: dict[str, Any] = flax.traverse_util.flatten_dict(params, sep="/")
         expected = param_shapes(model.config, model.ids)
         flat, rows, why = {}, {}, {}

@@ -121,11 +121,7 @@ class Programs:
 
     @staticmethod
     def of(config: TrainConfig, ids: Ids, devices: Sequence[Any] | None = None) -> Programs:
-        """Makes the programs of a configuration.
-
-        Args:
-          devices: the devices that share the work; None: all devices of all processes.
-        """
+        """Makes the programs of a configuration; `devices` share the work (None: all devices of all processes)."""
         model = Transformer(config.model, ids)
         optimizer = frozen(config.optimizer.transformation(config.num_steps), config.freeze)
         optimizer = config.averaging.transformation(optimizer)
@@ -135,16 +131,8 @@ class Programs:
             return TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params))
 
         placement = Placement.of(config.sharding, config.sharding.mesh(devices), model, initial)
-        step_fn = make_step(
-            model,
-            config.objective,
-            optimizer,
-            config.batching,
-            config.seed,
-            config.num_steps,
-            config.not_finite,
-            config.freeze,
-        )
+        settings = config.batching, config.seed, config.num_steps, config.not_finite, config.freeze
+        step_fn = make_step(model, config.objective, optimizer, *settings)
         return Programs(model, placement, initial, placement.step(step_fn))
 
 
@@ -168,8 +156,8 @@ def step_metrics(sums: Sums, objective: Loss, seconds: float) -> dict[str, float
     row = {
         "loss": float(sums.loss) / (segments if objective.normaliser == "sentences" else tokens),
         "length_loss": float(sums.length_loss) / segments,
+        "length_accuracy": float(sums.length_correct) / segments,
     }
-    row["length_accuracy"] = float(sums.length_correct) / segments
     per_stage = zip(stage_loss_S, np.asarray(sums.stage_weight_S), stage_correct_S, strict=True)
     for stage, (loss, weight, correct) in enumerate(per_stage, 1):
         row[f"stage_{stage}_loss"] = float(loss) / max(float(weight), 1.0)  # a stage of weight "none" has no loss
@@ -294,23 +282,19 @@ class PlacedBatches:
 
 
 def read_state(read: Callable[[], tuple[Any, Any] | None], like: Any, shardings: Any) -> tuple[Any, Any]:
-    """Reads arrays and a JSON value in the first process, and distributes both to all processes.
+    """Reads arrays, of the shapes and dtypes of `like`, and a JSON value; distributes both to all processes.
 
     Args:
       read: function that only the first process calls; returns (arrays, JSON value), or None for (None, None).
-      like: shapes and dtypes of the arrays.
-      shardings: shardings of the arrays.
     """
-    arrays: list[Any] = []
+    arrays = like
 
     def rest() -> list[Any]:
-        got = read()
-        if got is None:
+        nonlocal arrays
+        if (got := read()) is None:
             return []
-        arrays.append(got[0])
-        return [got[1]]
+        arrays, value = got
+        return [value]
 
     told = from_first(rest)
-    if not told:
-        return None, None
-    return arrays_from_first(arrays[0] if arrays else like, spread, shardings), told[0]
+    return (arrays_from_first(arrays, spread, shardings), told[0]) if told else (None, None)
