@@ -48,10 +48,8 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
     numbers = (num_processes, process_id)
     if coordinator == AUTO:
         if numbers != (None, None):
-            raise PadirError(
-                "coordinator='auto' takes the processes from the environment",
-                remedy="leave out num_processes and process_id",
-            )
+            what = "coordinator='auto' takes the processes from the environment"
+            raise PadirError(what, remedy="leave out num_processes and process_id")
     elif num_processes is None or process_id is None:
         raise PadirError("coordinator HOST:PORT needs num_processes and process_id", remedy="or use `auto`")
     elif not 0 <= process_id < num_processes:
@@ -60,17 +58,12 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
         raise PadirError("coordinator", "HOST:PORT, such as 10.0.0.1:1234, or `auto`", coordinator)
     jax.config.update("jax_enable_preemption_service", False)  # this service would take SIGTERM from the trainer
     try:
-        jax.distributed.initialize(
-            None if coordinator == AUTO else coordinator,
-            *numbers,
-            shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-        )
+        where = None if coordinator == AUTO else coordinator
+        jax.distributed.initialize(where, *numbers, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
     except (ValueError, RuntimeError) as error:
-        raise PadirError(
-            f"the processes did not join ({first_line(error)})",
-            remedy="check that the first process is running, that the numbers are right, and that the environment has"
-            " them if the coordinator is `auto`",
-        ) from error
+        remedy = "check that the first process is running, that the numbers are right, and that the environment has"
+        remedy += " them if the coordinator is `auto`"
+        raise PadirError(f"the processes did not join ({first_line(error)})", remedy=remedy) from error
 
 
 def is_first() -> bool:
@@ -144,20 +137,17 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
         raise PadirError(f"process {every.index(bytes(32))} stopped: read its messages")
     for number, each in enumerate(every):
         if each != every[0]:
-            raise PadirError(
-                f"{what} must be the same in all processes, but process {number} and process 0 differ",
-                remedy="give both the same options and the same data",
-            )
+            wrong = f"{what} must be the same in all processes, but process {number} and process 0 differ"
+            raise PadirError(wrong, remedy="give both the same options and the same data")
     return cast(T, made)
 
 
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
-    """Sends a tree of arrays from the first process to all, one array at a time, and places them on devices.
+    """Sends a tree of arrays from the first process to all, one at a time, and calls place(array, entry) for each.
 
     Args:
       tree: arrays; in the other processes, objects with the same shapes and dtypes.
-      place: puts an array on devices; its arguments are the array and the entry of `where`.
-      where: a tree of the same structure, for example of shardings.
+      where: a tree of the entries, for example of shardings.
     """
     if jax.process_count() == 1:
         return jax.tree.map(place, tree, where)
@@ -243,14 +233,11 @@ def ignore_absent_tpus(pci: Path = _PCI) -> None:
     Args:
       pci: folder of the machine's PCI devices.
     """
-    if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None or _has_tpu(pci):
+    if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None:
         return
-    if not importlib.metadata.entry_points(group="jax_plugins"):
+    has_tpu = any(path.read_text().strip() == _GOOGLE for path in pci.glob("*/vendor"))
+    if not has_tpu and not importlib.metadata.entry_points(group="jax_plugins"):
         jax.config.update("jax_platforms", "cpu")
-
-
-def _has_tpu(pci: Path) -> bool:
-    return any(path.read_text().strip() == _GOOGLE for path in pci.glob("*/vendor"))
 
 
 def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:

@@ -44,7 +44,7 @@ class Sharding:
         first process gathers the state and writes it.
 
     Raises:
-      PadirError: model_parallel is below 1, or a rule has an unknown name.
+      PadirError: a rule has an unknown name.
     """
 
     model_parallel: checks.Count = 1
@@ -67,11 +67,8 @@ class Sharding:
         devices = all_devices() if devices is None else list(devices)
         if len(devices) % self.model_parallel:
             divisors = [str(n) for n in range(1, len(devices) + 1) if len(devices) % n == 0]
-            raise PadirError(
-                f"Sharding.model_parallel must divide the number of devices, {len(devices)}",
-                got=self.model_parallel,
-                remedy=f"choose one of {', '.join(divisors)}",
-            )
+            what = f"Sharding.model_parallel must divide the number of devices, {len(devices)}"
+            raise PadirError(what, got=self.model_parallel, remedy=f"choose one of {', '.join(divisors)}")
         grid = np.array(devices).reshape(-1, self.model_parallel)
         mesh = Mesh(grid, (DATA, MODEL), axis_types=(AxisType.Auto, AxisType.Auto))
         process_rows(mesh)
@@ -89,21 +86,14 @@ class Sharding:
         """
         data, parallel = mesh.shape[DATA], mesh.shape[MODEL]
         if rows is not None and rows % data:
-            raise PadirError(
-                "Batching.rows",
-                f"a multiple of {data}, the devices that share the rows (of {mesh.size} devices, with"
-                f" Sharding.model_parallel {parallel})",
-                rows,
-            )
+            among = f"(of {mesh.size} devices, with Sharding.model_parallel {parallel})"
+            raise PadirError("Batching.rows", f"a multiple of {data}, the devices that share the rows {among}", rows)
         for name, size in (("heads", model.heads), ("mlp", model.mlp)):
             if size % parallel:
                 raise PadirError(f"ModelConfig.{name}", f"a multiple of Sharding.model_parallel, {parallel}", size)
         if self.shard_parameters and model.width % data:
-            raise PadirError(
-                "with Sharding.shard_parameters ModelConfig.width",
-                f"a multiple of {data}, the devices that share parameters",
-                model.width,
-            )
+            expected = f"a multiple of {data}, the devices that share parameters"
+            raise PadirError("with Sharding.shard_parameters ModelConfig.width", expected, model.width)
 
     def spec(self, axes: Sequence[str], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
         """The `PartitionSpec` of an array with the given axis names and shape.
@@ -126,15 +116,12 @@ class Sharding:
         return PartitionSpec(*entries)
 
     def of_params(self, axes: Any, params: Any, mesh: Mesh | AbstractMesh) -> Any:
-        """The sharding of every parameter.
+        """The sharding of every parameter (or shape of one); `axes` is the tree of `padir.models.params.param_axes`."""
 
-        Args:
-          axes: a tree with the axis names of each parameter (`padir.models.params.param_axes`).
-          params: the parameters, or their shapes.
-        """
-        return jax.tree.map(
-            lambda leaf, names: NamedSharding(mesh, self.spec(tuple(names), leaf.shape, mesh)), params, axes
-        )
+        def place(leaf, names):
+            return NamedSharding(mesh, self.spec(tuple(names), leaf.shape, mesh))
+
+        return jax.tree.map(place, params, axes)
 
 
 def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh) -> Any:
@@ -153,14 +140,11 @@ def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh)
 
     def place(path, leaf):
         owner = next((known[path[i:]] for i in range(len(path)) if path[i:] in known), None)
-        spec = PartitionSpec() if owner is None else _like(leaf.shape, owner[0], owner[1].spec, _fields(path))
+        fields = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
+        spec = PartitionSpec() if owner is None else _like(leaf.shape, owner[0], owner[1].spec, fields)
         return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(place, state)
-
-
-def _fields(path) -> list[str]:
-    return [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
 
 
 def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> PartitionSpec:
@@ -187,10 +171,8 @@ def process_rows(mesh: Mesh) -> tuple[int, int]:
     shares, rest = divmod(mesh.shape[DATA], len(held))
     if rest or held != list(range(held[0], held[0] + len(held))) or held[0] % len(held):
         local = sum(device.process_index == here for device in mesh.devices.flat)
-        raise PadirError(
-            f"Sharding.model_parallel must divide the devices of a process, {local}, or be a multiple of them",
-            got=mesh.shape[MODEL],
-        )
+        what = f"Sharding.model_parallel must divide the devices of a process, {local}, or be a multiple of them"
+        raise PadirError(what, got=mesh.shape[MODEL])
     return held[0] // len(held), shares
 
 
@@ -255,11 +237,9 @@ def all_devices() -> list[Any]:
 
 def mesh_of(tree: Any) -> Mesh | None:
     """The mesh of the devices that hold a tree of arrays; None if they are on one device or on the host."""
-    for leaf in jax.tree.leaves(tree):
-        sharding = getattr(leaf, "sharding", None)
-        if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and DATA in sharding.mesh.axis_names:
-            return sharding.mesh if sharding.mesh.size > 1 else None
-        return None
+    sharding = next((getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(tree)), None)
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and DATA in sharding.mesh.axis_names:
+        return sharding.mesh if sharding.mesh.size > 1 else None
     return None
 
 

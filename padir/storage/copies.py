@@ -66,20 +66,15 @@ def _fetched(remote: RemoteFolder, steps: bool) -> Path:
             with contextlib.suppress(FileNotFoundError):
                 remote.fetch_file(METRICS, copy / METRICS)
         if not whole and not [*copy.glob(f"{CHECKPOINTS}/*/{MANIFEST}")]:
-            raise PadirError(
-                f"{remote.address} holds no {MANIFEST} and no whole checkpoint: it is no folder of padir, or incomplete"
-            )
+            what = f"{remote.address} holds no {MANIFEST} and no whole checkpoint"
+            raise PadirError(what, remedy="it is no folder of padir, or incomplete")
     return copy
 
 
 def fetch_steps(remote: RemoteFolder, folder: Path) -> list[str]:
-    """Fetches every whole checkpoint of a training run that `folder` lacks, and names damaged ones on stderr.
+    """Fetches every whole checkpoint of a training run that `folder` lacks; logs and returns the names of damaged ones.
 
-    Returns:
-      Names of the damaged checkpoints.
-
-    Raises:
-      PadirError: the store does not answer, or the disk is full. Such a checkpoint is missing here, but not damaged.
+    A checkpoint is not damaged if the store does not answer, or if the disk is full: this raises a PadirError.
     """
     damaged = []
     for step in filter(str.isdigit, remote.names(CHECKPOINTS)):

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from padir.errors import PadirError
 
+RESTORE = "restore the folder from a copy"
 _NO_ROOM = {
     errno.ENOSPC: "make room on its disk",
     errno.EDQUOT: "make room in your quota",
@@ -36,18 +37,13 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 
 def check_local(path: str | os.PathLike[str]) -> None:
-    """Checks that a path is no address, because an address would be mistaken for a folder such as `gs:`.
+    """Refuses an address such as gs://bucket/run, which would be mistaken for a folder such as `gs:`.
 
     Only folders that padir can fetch or send may be addresses (`padir.storage.copies`).
-
-    Raises:
-      PadirError: the path is an address, such as gs://bucket/run.
     """
     if is_address(path):
-        remedy = (
-            "copy the file or folder to this machine; --data, --model, --model_dir, --rerank and, of"
-            " prepare, distill and average, --output take addresses"
-        )
+        takers = "--data, --model, --model_dir, --rerank and, of prepare, distill and average, --output take addresses"
+        remedy = f"copy the file or folder to this machine; {takers}"
         raise PadirError("a local path is needed here", got=str(path), remedy=remedy)
 
 
@@ -82,10 +78,6 @@ def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
 
     Args:
       file: True if `path` will be a file, False if it will be a folder.
-
-    Raises:
-      PadirError: no file can be made in the nearest existing parent of `path`, or `file` is True and `path` is a
-        folder.
     """
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
@@ -126,10 +118,8 @@ def beside(final: Path, kind: str) -> Path:
 def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator[IO[Any]]:
     """Opens a file for writing; the file at `path` is replaced when the `with` block ends, but not if the block raises.
 
-    Pipes and devices are written directly. Missing parent folders are made. Text is UTF-8 with LF line ends.
-
-    Raises:
-      PadirError: the file cannot be written (see `write_errors`).
+    Pipes and devices are written directly. Missing parent folders are made. Text is UTF-8 with LF line ends. Errors are
+    those of `write_errors`.
     """
     with write_errors(path), _atomic_file(path, binary) as file:
         yield file
@@ -167,11 +157,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """Reads JSON of any origin.
-
-    Raises:
-      ValueError: the text is not JSON, or is nested too deeply.
-    """
+    """Reads JSON of any origin; raises a ValueError if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -179,30 +165,21 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file of a folder that padir wrote.
-
-    Raises:
-      PadirError: the file is missing or is not JSON.
-    """
+    """Reads a JSON file of a folder that padir wrote."""
     try:
         return parsed_json(path.read_bytes())
     except OSError as error:
-        raise PadirError(
-            f"cannot read {path} ({error.strerror or error})", remedy="restore the folder from a copy"
-        ) from None
+        raise PadirError(f"cannot read {path} ({error.strerror or error})", remedy=RESTORE) from None
     except ValueError:
-        raise PadirError(f"{path} is damaged", remedy="restore the folder from a copy") from None
+        raise PadirError(f"{path} is damaged", remedy=RESTORE) from None
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Returns the path of a file that a manifest names, after checking that the file lies inside the manifest's folder.
+    """The path of a file that a manifest names, after checking that the file lies inside the manifest's folder.
 
     The check protects against folders from untrusted sources. Symbolic links to files of the folder are allowed. If the
     folder is a snapshot in a cache of the Hugging Face hub, links directly in it may also lead to its repository's
     blobs.
-
-    Raises:
-      PadirError: `name` is not a valid file name, or `name` or a symbolic link leads out of the folder.
     """
     try:
         path = folder / name
@@ -210,11 +187,9 @@ def path_inside(folder: Path, name: str) -> Path:
         if file.is_relative_to(home) or (path.parent == folder and file.parent == _blobs(home)):
             return path
     except (OSError, RuntimeError, TypeError, ValueError):  # circular links, or `name` is no string or no file name
-        raise PadirError(f"{name!r} in {folder} is no file", remedy="restore the folder from a copy") from None
-    raise PadirError(
-        f"every file of {folder} must lie inside it, but one is outside its folder: {name!r}",
-        remedy="replace links by copies, and use no folder that you do not trust",
-    )
+        raise PadirError(f"{name!r} in {folder} is no file", remedy=RESTORE) from None
+    what = f"every file of {folder} must lie inside it, but one is outside its folder: {name!r}"
+    raise PadirError(what, remedy="replace links by copies, and use no folder that you do not trust")
 
 
 def check_files(folder: Path) -> None:
@@ -233,9 +208,8 @@ def check_files(folder: Path) -> None:
 def check_chunks(where: Path, shape: Sequence[int], chunk: Sequence[int] | None) -> None:
     """Refuses chunks that are larger than their array, because a chunk is read whole."""
     if any(part > max(1, size) for size, part in zip(shape, chunk or (), strict=False)):
-        raise PadirError(
-            f"the chunks of {where} must not be larger than its shape {tuple(shape)}, got {tuple(chunk or ())}"
-        )
+        what = f"the chunks of {where} must not be larger than its shape {tuple(shape)}"
+        raise PadirError(what, got=tuple(chunk or ()))
 
 
 def _blobs(home: Path) -> Path | None:

@@ -21,6 +21,7 @@ from padir.storage.files import atomic_file, beside, write_errors
 from padir.storage.manifest import MANIFEST, Manifest
 
 LOCK = ".lock"
+_WAIT = "wait until that process has ended, or give another folder"
 _log = logging.getLogger("padir")
 _LEFTOVER = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(partial|old|lock)")  # see `files.beside`
 
@@ -112,10 +113,8 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
         except BlockingIOError:
             if name is None:
                 continue
-            raise PadirError(
-                f"{final} must be written by one process at a time, and another process is writing it",
-                remedy="wait until that process has ended, or give another folder",
-            ) from None
+            what = f"{final} must be written by one process at a time, and another process is writing it"
+            raise PadirError(what, remedy=_WAIT) from None
         except OSError:  # there are no locks
             continue
         if match[2] == "old" and not final.exists():
@@ -130,10 +129,6 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
 
     Args:
       kind: name of a file that every export of this kind has; folders without this file are never replaced.
-
-    Raises:
-      PadirError: the folder holds something else, or other files beside an earlier export, or an earlier export and
-        `overwrite` is False.
     """
     final = Path(folder)
     if vacant(final):
@@ -141,16 +136,14 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if not (final / kind).is_file():
         raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
-        raise PadirError(
-            f"{folder} holds an earlier export", remedy="give another folder, or set overwrite (--overwrite)"
-        )
+        remedy = "give another folder, or set overwrite (--overwrite)"
+        raise PadirError(f"{folder} holds an earlier export", remedy=remedy)
     own = {MANIFEST, *Manifest.read(final).files}
     for path in final.rglob("*"):
         name = str(path.relative_to(final))
         if path.is_file() and name not in own and path.parent.name != "__pycache__":
-            raise PadirError(
-                f"{folder} holds {name}, which is not part of the export", remedy="move it, or give another folder"
-            )
+            what = f"{folder} holds {name}, which is not part of the export"
+            raise PadirError(what, remedy="move it, or give another folder")
 
 
 @contextlib.contextmanager
@@ -159,9 +152,6 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
 
     Args:
       doing: the work that needs the lock, as a participle for messages, such as "trained in".
-
-    Raises:
-      PadirError: another process holds the lock, or the folder cannot be written to.
     """
     import filelock
 
@@ -175,10 +165,8 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
         lock.acquire()
     except filelock.Timeout:
         holder = path.read_text().strip() or "another process"
-        raise PadirError(
-            f"{folder} must be {doing} by one process at a time, and {holder} is at work",
-            remedy="wait until that process has ended, or give another folder",
-        ) from None
+        what = f"{folder} must be {doing} by one process at a time, and {holder} is at work"
+        raise PadirError(what, remedy=_WAIT) from None
     except OSError as error:
         _log.warning("%s cannot be locked (%s): see that nothing else writes to it", folder, error.strerror)
     try:
@@ -201,18 +189,12 @@ class Chunks:
 
     @staticmethod
     def open(folder: Path, inputs: dict[str, Any], overwrite: bool) -> Chunks:
-        """Opens a folder of results; `overwrite` removes results that were made from other inputs.
-
-        Raises:
-          PadirError: the folder holds results from other inputs, and `overwrite` is False.
-        """
+        """Opens a folder of results; results from other inputs are refused, or removed by `overwrite`."""
         chunks = Chunks(folder)
         if chunks.read("inputs") not in (None, inputs):
             if not overwrite:
-                raise PadirError(
-                    f"{folder} holds the unfinished translations of another teacher, decoding or corpus: remove it, or"
-                    " set overwrite"
-                )
+                what = f"{folder} holds the unfinished translations of another teacher, decoding or corpus"
+                raise PadirError(what, remedy="remove it, or set overwrite")
             for path in folder.iterdir():
                 if path.name != LOCK:  # the caller holds this lock
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -221,11 +203,7 @@ class Chunks:
         return chunks
 
     def read(self, name: str) -> Any:
-        """Returns the result called `name`, or None if there is none.
-
-        Raises:
-          PadirError: the file is damaged.
-        """
+        """The result called `name`, or None if there is none."""
         if name not in self:
             return None
         try:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from padir.checks import from_json
 from padir.errors import PadirError
-from padir.storage.files import parsed_json, path_inside
+from padir.storage.files import RESTORE, parsed_json, path_inside
 
 MANIFEST = "manifest.json"
 M = TypeVar("M", bound="Manifest")
@@ -58,7 +58,7 @@ class Manifest:
     files: dict[str, FileSum]
 
     HEADER: ClassVar[dict[str, Any]] = {"format": 2}
-    REMEDY: ClassVar[str] = "restore the folder from a copy"
+    REMEDY: ClassVar[str] = RESTORE
 
     @classmethod
     def read(cls: type[M], folder: Path) -> M:
@@ -90,11 +90,7 @@ class Manifest:
 
     @classmethod
     def of_json(cls: type[M], contents: dict[str, Any]) -> M:
-        """Makes a manifest of the JSON of `to_json`.
-
-        Raises:
-          TypeError: a field is missing or of another type.
-        """
+        """Makes a manifest of the JSON of `to_json`; a TypeError says that a field is missing or of another type."""
         names = {field.name for field in dataclasses.fields(cls)}
         return from_json(cls, {name: value for name, value in contents.items() if name in names})
 
@@ -120,9 +116,8 @@ class Manifest:
             folder.
         """
         if missing := [name for name in needed if name not in self.files]:
-            raise PadirError(
-                f"{folder / MANIFEST} does not name {missing[0]}, so this file cannot be checked", remedy=self.REMEDY
-            )
+            what = f"{folder / MANIFEST} does not name {missing[0]}, so this file cannot be checked"
+            raise PadirError(what, remedy=self.REMEDY)
         for name, expected in self.files.items():
             path = path_inside(folder, name)
             if not os.path.isfile(path):
@@ -149,9 +144,5 @@ def write_manifest(folder: Path) -> None:
 
 
 def check_manifest(folder: Path, needed: Sequence[str] = ()) -> None:
-    """Reads the manifest of a model directory, checkpoint or export and compares every file (see `Manifest.check`).
-
-    Raises:
-      PadirError: in the cases of `Manifest.read` and `Manifest.check`.
-    """
+    """Reads the manifest of a model directory, checkpoint or export and compares every file (see `Manifest.check`)."""
     Manifest.read(folder).check(folder, needed)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from padir.checks import from_json
 from padir.errors import PadirError, first_line
-from padir.storage.files import atomic_file, beside, cannot_write, parsed_json, path_inside, write_errors
+from padir.storage.files import RESTORE, atomic_file, beside, cannot_write, parsed_json, path_inside, write_errors
 from padir.storage.manifest import MANIFEST, FileSum, sealed
 
 T = TypeVar("T")
@@ -45,11 +45,7 @@ class Damaged(PadirError):
 
 @dataclasses.dataclass(frozen=True)
 class RemoteFolder:
-    """A folder of an object store.
-
-    Attributes:
-      address: scheme, bucket and folder, such as gs://bucket/run.
-    """
+    """A folder of an object store; `address` is its scheme, bucket and folder, such as gs://bucket/run."""
 
     address: str
 
@@ -73,22 +69,17 @@ class RemoteFolder:
 
     @property
     def store(self) -> Any:
-        """The file system of fsspec.
-
-        Raises:
-          PadirError: its package is not installed, or it finds no credentials.
-        """
+        """The file system of fsspec."""
         import fsspec
 
         scheme = self.address.partition(":")[0]
         try:
             return fsspec.filesystem(scheme)
         except ImportError:
-            raise PadirError(
-                f"addresses {scheme}:// need the package {PACKAGES[scheme]}, got {self.address}",
-                remedy=f"pip install {PACKAGES[scheme]}",
-            ) from None
-        except Exception as error:  # settings of the store are missing
+            package = PACKAGES[scheme]
+            what = f"addresses {scheme}:// need the package {package}, got {self.address}"
+            raise PadirError(what, remedy=f"pip install {package}") from None
+        except Exception as error:  # settings or credentials of the store are missing
             raise self._unreachable("", error) from error
 
     def names(self, folder: str) -> list[str]:
@@ -125,11 +116,7 @@ class RemoteFolder:
             self._call("rm", folder, recursive=True)
 
     def send(self, folder: Path, name: str = "") -> None:
-        """Sends a folder with a manifest to the folder `name` of the address; the manifest is sent last.
-
-        Raises:
-          Unreachable: the store did not answer; what was sent is not taken for whole.
-        """
+        """Sends a folder with a manifest to the folder `name` of the address, its manifest last."""
         files = _files((folder / MANIFEST).read_bytes(), folder)
         if name:
             self.remove(name)
@@ -166,12 +153,7 @@ class RemoteFolder:
         return True
 
     def fetch_file(self, name: str, file: Path, expected: FileSum | None = None) -> None:
-        """Fetches a file, which appears when all of it is here.
-
-        Raises:
-          FileNotFoundError: there is no such file.
-          Damaged: the file is not the expected one.
-        """
+        """Fetches a file, which appears when all of it is here and is the expected one."""
         partial = beside(file, "partial")
         try:
             with write_errors(file):
@@ -226,10 +208,9 @@ class RemoteFolder:
             raise self._unreachable(name, error) from error
 
     def _unreachable(self, name: str, error: Exception) -> Unreachable:
-        return Unreachable(
-            f"{self._path(name)} cannot be reached ({type(error).__name__}: {first_line(error)})",
-            remedy="check the address, the connection and your credentials, and run the same command again",
-        )
+        what = f"{self._path(name)} cannot be reached ({type(error).__name__}: {first_line(error)})"
+        remedy = "check the address, the connection and your credentials, and run the same command again"
+        return Unreachable(what, remedy=remedy)
 
 
 def join(folder: str, name: str) -> str:
@@ -249,18 +230,15 @@ def _files(text: bytes, where: object) -> dict[str, FileSum]:
         if contents != sealed(contents) or folders & {*files} or not all(map(_may_be_a_file, files)):
             raise ValueError
     except (ValueError, LookupError, TypeError):
-        raise Damaged(f"{where}/{MANIFEST} is damaged", remedy="restore the folder from a copy") from None
+        raise Damaged(f"{where}/{MANIFEST} is damaged", remedy=RESTORE) from None
     return files
 
 
 def _may_be_a_file(name: str) -> bool:
     """False for a name that no disk takes, or that is a folder's; `path_inside` judges where the file would lie."""
     parts = name.split("/")
-    return (
-        parts[-1] not in ("", ".", "..")
-        and len(os.fsencode(name)) <= 1_000
-        and max(len(os.fsencode(part)) for part in parts) <= 200
-    )
+    short = len(os.fsencode(name)) <= 1_000 and max(len(os.fsencode(part)) for part in parts) <= 200
+    return short and parts[-1] not in ("", ".", "..")
 
 
 def _all_at_once(function: Callable[[str], None], names: Iterable[str]) -> None:
