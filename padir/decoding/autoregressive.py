@@ -63,11 +63,8 @@ def generate(
 
     Args:
       key_B: one key per sentence, made from the sentence, so that a result does not depend on its batch.
-      next_fn: the decoder.
-      cache: the cache that `next_fn` gets at the first position.
-      limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length.
-      search: one of `padir.decoding.search`.
-      max_length: L.
+      next_fn, cache: the decoder, and the cache that it gets at the first position.
+      limit_B: maximum length of each sentence in tokens, EOS included, 2 .. max_length (L).
     """
     batch, size = limit_B.shape[0], search.size
     key_BN = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(size)))(key_B)
@@ -140,16 +137,12 @@ def write_targets(
     seed,
     kept_v=None,
 ) -> tuple[Hypotheses, Float[Array, "B N"], Int[Array, " B"]]:
-    """Searches for translations of source sentences.
+    """Searches for translations: hypotheses, their scores (-inf for unfinished ones), passes of each sentence.
 
     Args:
-      source_BS: one sentence with its EOS in each row, then padding; random draws depend on it.
+      source_BS: one sentence with its EOS in each row, then padding; random draws depend on it and on the seed.
       limit_B, search, max_length: as in `generate`.
-      seed: seed of random draws.
       kept_v: the ids that may be written (`Shortlist.restrict`); None for all ids.
-
-    Returns:
-      The hypotheses, their scores (-inf for unfinished ones) and the decoder passes of each sentence.
     """
     params = in_model_dtype(model.config, params)  # once, not for every token
     bound = model.bind({"params": params})
@@ -181,9 +174,6 @@ def score_targets(
     Args:
       source_BS: one sentence with its EOS in each row.
       target_RL: targets with EOS, R = B * N rows: N hypotheses of the first sentence, then of the second, and so on.
-
-    Raises:
-      PadirError: the model is not causal.
     """
     source_BS, target_RL = jnp.asarray(source_BS), jnp.asarray(target_RL)
     bound = model.bind({"params": params})
@@ -199,12 +189,9 @@ def score_drafts(
     source_segment_BS: Int[Array, "B S"],
     target_RL: Int[Array, "R L"],
 ) -> Float[Array, "R L"]:
-    """Computes `score_targets` for sources that are encoded already; a target may be padding only.
+    """Computes `score_targets` for sources that are encoded already (see `Transformer.decode`); targets may be empty.
 
     Only the logits of one hypothesis of each sentence, [B, L, V], are in memory at a time.
-
-    Args:
-      cross_kv, source_segment_BS: as in `Transformer.decode`.
     """
     bound, present_RL = model.bind({"params": params}), target_RL > 0
     states_RLD = bound.target_states(target_RL, present_RL.astype(jnp.int32), cross_kv, source_segment_BS)

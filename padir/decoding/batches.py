@@ -27,12 +27,9 @@ from padir.text.ids import EOS, sorted_batches
 
 @dataclasses.dataclass(frozen=True)
 class SourceBatch:
-    """Sentences that are decoded together.
+    """Sentences that are decoded together, with the encoder's input for each (`LoadedModel.source_tokens`).
 
-    Attributes:
-      texts: one sentence each.
-      tokens: the encoder's input for each sentence (`LoadedModel.source_tokens`).
-      target_lengths: in tokens, EOS included; None to predict them. For a causal model, the length limits.
+    `target_lengths` are in tokens, EOS included; None to predict them. For a causal model they are length limits.
     """
 
     texts: Sequence[str]
@@ -57,11 +54,9 @@ class Written(NamedTuple):
     """Hypotheses of a causal model's search, on the host: N rows for each sentence; rows that pad the batch come last.
 
     Attributes:
-      tokens_BNL: target tokens, EOS included, then padding.
-      length_BN: number of target tokens, EOS included.
+      tokens_BNL, length_BN: target tokens, EOS included, then padding; and their number.
       score_BN: the search's score; -inf for an unfinished row.
-      passes_B: decoder passes of each sentence.
-      draft_passes_B: decoder passes of the drafts that were verified; zeros without drafts.
+      passes_B, draft_passes_B: decoder passes of each sentence, and of its draft if it was verified, else 0.
     """
 
     tokens_BNL: Any
@@ -126,11 +121,8 @@ def choose(
 ) -> list[Translation]:
     """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
-    Args:
-      decoding: options that `resolve` has filled in.
-      tried: the candidates of each sentence. The sentence's first rows of `drafts` hold them; further rows only pad the
-        batch.
-      drafts: the refined candidates, on the host.
+    `tried` are the candidates of each sentence. The sentence's first rows of `drafts`, on the host, hold them; further
+    rows only pad the batch.
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]

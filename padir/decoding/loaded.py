@@ -116,10 +116,7 @@ class LoadedModel:
         return config.readout.longest_source(config.max_length) - 1
 
     def tokens(self, texts: Sequence[str], truncate: bool, name: str) -> tuple[list[list[int]], set[int]]:
-        """Token lists with EOS, and the indices of the texts that were cut.
-
-        Args:
-          name: the noun for a text in error messages.
+        """Token lists with EOS, and the indices of the texts that were cut; `name` is the noun for a text in messages.
 
         Raises:
           PadirError: a text has more tokens than the model takes, and `truncate` is False.

@@ -292,14 +292,7 @@ def mode_of(decoding: Decoding, config: ModelConfig) -> str:
 def resolve(
     decoding: Decoding, config: ModelConfig, corruption: Corruption | None, strategy: Strategy | None
 ) -> Decoding:
-    """Fills in the mode and the model's own strategy and canvas; checks that the options fit the model.
-
-    Args:
-      corruption, strategy: defaults from the model's training run; None for a causal model.
-
-    Raises:
-      PadirError: the options do not fit the model.
-    """
+    """Fills in the mode, and the model's own strategy and canvas; refuses options that do not fit the model."""
     mode = mode_of(decoding, config)
     for name in foreign(mode):
         if getattr(decoding, name) != getattr(Decoding, name):

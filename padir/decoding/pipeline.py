@@ -56,10 +56,9 @@ _TRACE_ROOM = 4  # the number of traced steps is rounded up to a multiple of thi
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RefiningPipeline:
-    """The stages of decoding for a model that refines drafts.
+    """The stages of decoding for a model that refines drafts, with options that `resolve` has filled in.
 
     Attributes:
-      decoding: options that `resolve` has filled in for the model.
       counts: allowed numbers of candidates per sentence. Batches are padded to one of these numbers, so that fewer
         shapes are compiled.
       lengths: allowed row lengths, for the same reason; () allows multiples of 8. Rows of drafts are at least as long
@@ -95,11 +94,7 @@ class RefiningPipeline:
         return EncodedBatch(source, source_BS, encoded, cross_kv)
 
     def try_lengths(self, batch: EncodedBatch) -> list[list[Candidate]]:
-        """Lists the candidates of each sentence, for its given target length or for predicted lengths.
-
-        Raises:
-          PadirError: the length head gives no length, or fewer than `Decoding.top_k`.
-        """
+        """Lists the candidates of each sentence, for its given target length or for predicted lengths."""
         decoding, given = self.decoding, batch.source.target_lengths
         if given is not None:
             lengths = [[length] for length in given]
@@ -122,11 +117,7 @@ class RefiningPipeline:
         return getattr(program.memory_analysis(), "temp_size_in_bytes", None)
 
     def steps(self, source: SourceBatch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass.
-
-        Raises:
-          PadirError: there is a shortlist; the canvas then holds ids of the shortlist instead of the vocabulary.
-        """
+        """Yields tokens_L and score_L of one sentence: its draft of the most likely length, then after each pass."""
         if self.decoding.shortlist is not None:
             raise PadirError("steps cannot be shown with a shortlist", remedy="leave the shortlist out")
         loaded, batch = self.loaded, self.encode(source)
@@ -191,12 +182,10 @@ class RefiningPipeline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CausalPipeline:
-    """The stages of decoding for a model that writes from left to right.
+    """The stages of decoding for a model that writes from left to right, with options that `resolve` has filled in.
 
-    Attributes:
-      decoding: options that `resolve` has filled in for the model.
-      lengths: allowed lengths of source rows; () allows multiples of 8.
-      drafter: in the mode "verify", the pipeline of the drafts.
+    `lengths` are allowed lengths of source rows; () allows multiples of 8. `drafter` makes the drafts of the mode
+    "verify".
     """
 
     loaded: LoadedModel

@@ -58,12 +58,9 @@ def check_process() -> None:
 
 @dataclasses.dataclass
 class ProgramCache:
-    """The compiled programs of several jitted functions.
+    """The compiled programs of several jitted functions; JAX's cache on disk can restore programs that were dropped.
 
-    Attributes:
-      functions: results of `jax.jit`.
-      mappings: the function `mappings`, or another like it.
-      times_dropped: number of times that all programs were dropped; JAX's cache on disk can restore dropped programs.
+    `mappings` is the function of this name, or another like it.
     """
 
     functions: tuple[Any, ...]

@@ -54,9 +54,7 @@ class Drafts(NamedTuple):
 
     Attributes:
       free_RL: True at positions that the decoder writes, which are neither EOS nor padding.
-      length_R: length of each row in tokens, EOS included.
       log_prob_R: sum of the row's log-probabilities; NaN if a position was never written.
-      passes_R: number of decoder passes of the row.
       oscillated_R: True for rows that were ended because they oscillated between two canvases.
       trace_TRL: tokens and log-probabilities of the draft and of every step; None if the steps were not traced.
     """
@@ -96,10 +94,8 @@ def padded(
 ) -> np.ndarray:
     """Pads token lists to an array of one of few shapes, so that few programs are compiled.
 
-    Args:
-      batch_size: maximum number of rows, before rounding up to a multiple of `row_multiple`.
-      row_multiple: the number of devices that share the rows; the number of rows becomes a multiple of this number.
-      lengths: increasing row lengths to choose from; otherwise the length is a multiple of `BUCKET`.
+    There are at most `batch_size` rows, then rounded up to a multiple of `row_multiple`, the devices that share the
+    rows. Their length is one of `lengths`, or a multiple of `BUCKET`.
     """
     num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
     return pad_rows(list(rows), padded_length(max(map(len, rows)), lengths), num_rows)
@@ -133,11 +129,8 @@ def refine_drafts(
 ) -> Drafts:
     """Makes a draft of every candidate of a batch and refines all drafts.
 
-    Args:
-      num_steps: maximum number of decoder passes; a different number does not compile a new program.
-      seed: seed of the drafts.
-      blank_penalty: number subtracted from the logit of the blank (`Decoding.blank_penalty`).
-      kept_v: the ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
+    Other values of `num_steps`, `seed` and `blank_penalty` (see `Decoding`) compile no new program. `kept_v` holds the
+    ids that drafts and results may contain (`Shortlist.restrict`); None for all ids.
     """
     model, params = compact(model, params, kept_v)
     params = in_model_dtype(model.config, params)  # once, not at every pass

@@ -29,12 +29,10 @@ class Hypothesis(NamedTuple):
 
     Attributes:
       text: the hypothesis as text; "" for a rule that reads no text.
-      log_prob: sum of the tokens' log-probabilities, each from the step that wrote the token last. EOS does not count,
-        because the length determines its position.
-      tokens: number of tokens of that sum.
+      log_prob, tokens: sum of the tokens' log-probabilities, each from the step that wrote the token last, and number
+        of tokens. EOS does not count, because the length determines its position.
       length_log_prob: log-probability of the length; None if the length head is no classifier.
-      again: log-probability and number of tokens for `CausalScore`, for which the model reads the finished draft
-        again; nan for other rules.
+      again: log-probability and number of tokens if the model reads the finished draft again (`CausalScore`); else nan.
     """
 
     text: str

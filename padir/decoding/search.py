@@ -26,8 +26,7 @@ class Hypotheses:
     """Rows of a search, N for each sentence.
 
     Attributes:
-      tokens_BNL: target tokens, EOS included, then padding.
-      length_BN: number of target tokens, EOS included.
+      tokens_BNL, length_BN: target tokens, EOS included, then padding; and their number.
       log_prob_BN: the model's log-probability of the tokens; -inf for a row without an allowed extension.
       done_BN: True if the row has written EOS.
     """

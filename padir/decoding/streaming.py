@@ -32,12 +32,8 @@ _ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|</?s>|<(?:pad|unk|extra_id_\d+
 def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iterator[str]:
     """The lines of a file without line ends (LF or CRLF) and without a byte-order mark.
 
-    Args:
-      warn: gets a message for each line that was repaired, was cut or holds characters that are seldom intended.
-      name: the file's name in messages.
-
-    Raises:
-      PadirError: the file cannot be read to its end.
+    `warn` gets a message for each line that was repaired, was cut or holds characters that are seldom intended, with
+    `name` as the name of the file.
     """
     where = f"{name}, line" if name else "line"
     for number, (raw, cut) in enumerate(byte_lines(file, name or "the input", LONGEST_LINE), 1):
@@ -79,7 +75,6 @@ def translate_lines(
       warn: gets a message for each line that was cut.
       ready: says whether the next line is there; if it is not, the lines that were read are translated first.
       progress: gets the number of lines, or of their sentences, translated since its last call.
-      trace: record the steps of each translation.
       split: translate each sentence of a line by itself.
     """
     done_before = 0

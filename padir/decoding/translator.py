@@ -326,12 +326,9 @@ def load_draft(model: str) -> Translator:
 class SharedTranslator(Translator):
     """A translator that shares out the batches of every call of `translate` to all processes.
 
-    All processes must make the same calls; each gets all translations. Batches and translations are the same as with
-    one process. `translate` raises a PadirError if another process failed. It calls `progress` when all processes have
-    finished their batches.
-
-    Args:
-      translator: a translator on devices of this process.
+    It is made of a translator on devices of this process. All processes must make the same calls; each gets all
+    translations, which are those of one process. `translate` raises a PadirError if another process failed. It calls
+    `progress` when all processes have finished their batches.
     """
 
     def __init__(self, translator: Translator):

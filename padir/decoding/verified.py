@@ -38,14 +38,9 @@ _COINS = 2**31 - 1  # folded into the keys of sentences: the draft was drawn fro
 
 @flax.struct.dataclass
 class Verified:
-    """Translations in progress: tokens that were accepted, then padding.
+    """Translations in progress: accepted tokens (EOS included), then padding; their number and log-probability.
 
-    Attributes:
-      tokens_BL: target tokens, EOS included, then padding.
-      length_B: number of target tokens.
-      log_prob_B: the model's log-probability of the tokens.
-      done_B: True if the row has written EOS.
-      rounds_B: number of rounds, each of which is a decoder pass of the model.
+    `done_B` is True if the row has written EOS. A round is a decoder pass of the model.
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -67,7 +62,7 @@ def write_verified(
     search: Greedy | Sampling,
     seed: Any,
 ) -> tuple[Verified, Float[Array, " B"]]:
-    """Translates source sentences by verified decoding.
+    """Translates source sentences by verified decoding: the translations, and their scores (-inf for unfinished ones).
 
     Args:
       limit_B: maximum length of each sentence in tokens, EOS included.
@@ -75,10 +70,6 @@ def write_verified(
       draft_BL: tokens of the drafts, with as many columns as the greatest limit. Numbers that are no tokens are
         allowed, and never accepted.
       search: greedy search, or sampling with one sample for each sentence.
-      seed: seed of random draws.
-
-    Returns:
-      The translations, and the search's score of each; -inf for an unfinished translation.
     """
     params = in_model_dtype(model.config, params)  # once, not at every round
     bound, eos = model.bind({"params": params}), model.ids.eos

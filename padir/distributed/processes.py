@@ -72,13 +72,9 @@ def is_first() -> bool:
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """Calls `make` in the first process and returns the result in all processes.
+    """Calls `make` in the first process and returns the result, or raises its error, in all processes.
 
     All processes must call this function. With several processes the result is sent as JSON, so tuples become lists.
-
-    Raises:
-      Exception: in the first process, the error of `make`.
-      PadirError: in the other processes, the message of that error.
     """
     if jax.process_count() == 1:
         return make()
@@ -112,15 +108,11 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
     """Calls `make` in every process, checks that all results are the same, and returns this process's result.
 
     All processes must call this function. Processes with different data or options would compute nonsense, or wait for
-    each other forever.
+    each other forever. An error of `make` is raised here, and a PadirError in the other processes.
 
     Args:
       what: name of the results in the error message.
       say: converts a result to the text that must be the same in all processes.
-
-    Raises:
-      Exception: the error of `make` in this process.
-      PadirError: the results differ, or `make` failed in another process.
     """
     if jax.process_count() == 1:
         return make()
@@ -225,13 +217,10 @@ def _any(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
 
 
 def ignore_absent_tpus(pci: Path = _PCI) -> None:
-    """Makes JAX use the CPU if libtpu is installed but the machine has neither a TPU nor a plugin for other devices.
+    """Makes JAX use the CPU if libtpu is installed but the machine has no TPU and no plugin for other devices.
 
     Otherwise JAX would start libtpu at its first computation, which looks for a TPU's host and prints errors. A setting
     of JAX_PLATFORMS is left as it is.
-
-    Args:
-      pci: folder of the machine's PCI devices.
     """
     if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None:
         return
@@ -244,11 +233,7 @@ def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
     """Results of `work` for all items, in all processes; process I of N works on the items I, I + N, I + 2 N, ...
 
     All processes must call this function with the same items. With several processes the results travel as JSON, so
-    that tuples become lists; a single process returns them as they are.
-
-    Raises:
-      Exception: the error of `work` in this process, raised when the other processes have been told.
-      PadirError: `work` failed or was interrupted in another process.
+    that tuples become lists. If `work` fails or is interrupted in one process, all raise an error.
     """
     processes = jax.process_count()
     if processes == 1:

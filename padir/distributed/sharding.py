@@ -58,12 +58,7 @@ class Sharding:
             checks.one_of((DATA, MODEL), **{f"the mesh axis of {name!r} in Sharding.rules": axis})
 
     def mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """Makes the mesh [data, model] of the given devices (default: all); adjacent devices share the work on a row.
-
-        Raises:
-          PadirError: the number of devices is no multiple of model_parallel, or `process_rows` cannot share the
-            rows out to processes.
-        """
+        """The mesh [data, model] of the given devices (default: all); adjacent devices share the work on a row."""
         devices = all_devices() if devices is None else list(devices)
         if len(devices) % self.model_parallel:
             divisors = [str(n) for n in range(1, len(devices) + 1) if len(devices) % n == 0]
@@ -75,15 +70,7 @@ class Sharding:
         return mesh
 
     def check(self, mesh: Mesh | AbstractMesh, model: Any, rows: int | None = None) -> None:
-        """Checks that the sizes of a model and its batches can be divided among the devices.
-
-        Args:
-          model: a `ModelConfig`.
-          rows: number of rows of a batch over all devices; None leaves out this check.
-
-        Raises:
-          PadirError: a size is no multiple of its number of devices.
-        """
+        """Refuses a `ModelConfig`, or a number of rows of a batch, that the devices cannot share equally."""
         data, parallel = mesh.shape[DATA], mesh.shape[MODEL]
         if rows is not None and rows % data:
             among = f"(of {mesh.size} devices, with Sharding.model_parallel {parallel})"
@@ -125,14 +112,10 @@ class Sharding:
 
 
 def of_state(state: Any, params: Any, shardings: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """The sharding of every array of a state that mirrors the parameters, such as an optimizer's.
+    """The sharding of every array of a state that contains trees like the parameters, such as an optimizer's.
 
     Arrays with the shape of a parameter have the parameter's sharding. Arrays that lack one axis of a parameter
     (Adafactor's row and column means) are sharded along the remaining axes. All other arrays are on every device.
-
-    Args:
-      state, params: arrays, or their shapes; the state contains trees with the structure of the parameters.
-      shardings: the parameters' shardings.
     """
     shapes = [leaf.shape for leaf in jax.tree.leaves(params)]
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]

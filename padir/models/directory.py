@@ -114,14 +114,7 @@ def load_model(
 def read_card(
     folder: Path, *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[ModelCard, Tokenizer]:
-    """Reads model.json and vocab.model of a model directory or a checkpoint.
-
-    Args:
-      corruption, strategy: instances in place of the card's.
-
-    Raises:
-      PadirError: a file is damaged, or the vocabulary does not belong to the model.
-    """
+    """Reads model.json and vocab.model of a model directory or a checkpoint; the arguments are as in `load_model`."""
     card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
     tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
@@ -132,11 +125,7 @@ def read_card(
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """Reads a weights file and checks its arrays with `model_params`.
-
-    Raises:
-      PadirError: the file is no safetensors file, or holds the weights of another model.
-    """
+    """Reads a weights file and checks its arrays with `model_params`."""
     try:
         with safetensors.safe_open(path, "numpy") as file:  # reads the header alone
             types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
@@ -151,14 +140,9 @@ def _read_weights(path: Path, card: ModelCard) -> dict[str, np.ndarray]:
 
 
 def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> dict[str, np.ndarray]:
-    """Converts loaded arrays to float32 parameters, after checking their names and shapes against the model card.
+    """Converts loaded arrays, by parameter name, to float32, after checks against the model card.
 
-    Args:
-      flat: arrays by parameter name, such as "encoder/layers_0/attention/query/kernel".
-      path: origin of the arrays, for error messages.
-
-    Raises:
-      PadirError: an array is missing, has another shape or type, or is not finite.
+    An array that is missing, of another shape or type, or not finite raises a PadirError that names `path`.
     """
     params = {}
     for name in check_shapes({name: value.shape for name, value in flat.items()}, path, card):
@@ -171,11 +155,7 @@ def model_params(flat: dict[str, np.ndarray], path: Path, card: ModelCard) -> di
 
 
 def check_shapes(shapes: Mapping[str, tuple[int, ...]], path: Path, card: ModelCard) -> list[str]:
-    """Checks names and shapes of stored arrays against the model card, and returns the names of the parameters.
-
-    Raises:
-      PadirError: an array is missing or has another shape.
-    """
+    """Checks names and shapes of stored arrays against the model card, and returns the names of the parameters."""
     depths = {"encoder": card.config.encoder_layers, "decoder": card.config.decoder_layers}
     for stack, depth in depths.items():  # checked first: the shapes of a million layers would take hours
         layers = {name.split("/")[1] for name in shapes if name.startswith(f"{stack}/layers_")}
@@ -203,9 +183,7 @@ def name_and_fields(instance: Any, known: dict[str, Any]) -> dict[str, Any]:
 def recreate(description: dict[str, Any], known: dict[str, Any]) -> Any:
     """Makes the instance that `name_and_fields` described.
 
-    Raises:
-      PadirError: the name is not in `known`.
-      TypeError: a hyperparameter is unknown or has the wrong type.
+    A name that is not in `known` raises a PadirError; an unknown or wrong hyperparameter raises a TypeError.
     """
     name = description["name"]
     if name not in known:

@@ -15,12 +15,9 @@ from padir.refinement.segments import same_segment
 
 @flax.struct.dataclass
 class Encoded:
-    """The encoder's output.
+    """The encoder's output: a vector for each source position, and the length head's prediction for each segment.
 
-    Attributes:
-      memory_BSD: a vector for each source position.
-      segment_BS: segment numbers from 1, and 0 where cross-attention must not look: at padding and [LENGTH] tokens.
-      length: the length head's prediction for each segment.
+    `segment_BS` has 0 where cross-attention must not look: at padding and [LENGTH] tokens.
     """
 
     memory_BSD: Float[Array, "B S D"]

@@ -37,12 +37,8 @@ MOST_LOGITS = 2**21  # 8 MB of logits, which fit into CPU caches and are fastest
 class Transformer(nn.Module):
     """The encoder-decoder model, to be applied with `method=` "encode", "cross_kv" or "decode".
 
-    `__call__` runs encoder and decoder, for initialisation.
-
-    Attributes:
-      config: sizes and options.
-      ids: the vocabulary's ids; their `num_embeddings` is the number of rows of the embedding table, and the readout
-        says which sentinels may be written.
+    `__call__` runs encoder and decoder, for initialisation. `ids.num_embeddings` is the number of rows of the embedding
+    table; the readout says which sentinels may be written.
     """
 
     config: ModelConfig
@@ -194,14 +190,8 @@ class Transformer(nn.Module):
     ) -> Float[Array, "R L D"]:
         """Decoder states of a causal model at every position, each given the target tokens to its left.
 
-        The decoder reads the target shifted to the right; each segment begins with id 0, as in T5X.
-
-        Args:
-          target_BL: targets with their EOS, rows as in `decode`.
-          segment_BL, cross_kv, source_segment_BS: as in `decode`.
-
-        Raises:
-          PadirError: the model is not causal.
+        The decoder reads the targets, with their EOS, shifted to the right; each segment begins with id 0, as in T5X.
+        The arguments are as in `draft_states`.
         """
         self._require_causal()
         x = self.token_embedder(shift_right(target_BL, segment_BL))
@@ -220,16 +210,12 @@ class Transformer(nn.Module):
         """Logits of a causal model at one position, float32, and the cache with this position's keys and values.
 
         Args:
-          token_BN: the token to the left of the position; id 0 at the first position.
-          position: index of the position, from 0.
+          token_BN: the token to the left of the position; id 0 at the first position, 0.
           slot_BNL: for each hypothesis and position, the cache slot (0 .. N - 1) that holds its keys and values. At
             `position` this is the hypothesis's own number. So a beam search reorders hypotheses without copying the
             cache.
           cache: the result of `empty_cache` at the first position, later the cache from the previous call.
           cross_kv, source_segment_BS: as in `decode`; the hypotheses of a sentence share them.
-
-        Raises:
-          PadirError: the model is not causal.
         """
         self._require_causal()
         batch, hypotheses = token_BN.shape
@@ -251,13 +237,8 @@ class Transformer(nn.Module):
         Args:
           token_BJ: the tokens to the left of the positions; id 0 at the first position of a sentence.
           begin_B: index of each sentence's first position here, from 0; the cache must hold all earlier positions, and
-            have room for begin_B + J.
-          cache: the result of `empty_cache` for one hypothesis at first, later the cache from the previous call. Its
-            positions from begin_B on are replaced.
-          cross_kv, source_segment_BS: as in `decode`.
-
-        Raises:
-          PadirError: the model is not causal.
+            have room for begin_B + J. Its positions from begin_B on are replaced.
+          cache: the result of `empty_cache` for one hypothesis at first, later the cache from the previous call.
         """
         self._require_causal()
         text_B1S = (source_segment_BS > 0)[:, None, :]

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from padir.readout.plain import PositionHead
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_canvas
 from padir.refinement.protocols import Corruption, Strategy
@@ -73,7 +72,7 @@ class Ctc:
     name: ClassVar[str] = "CTC"
     sized_by_target: ClassVar[bool] = False
     merges_repeats: ClassVar[bool] = True
-    position_head: ClassVar[PositionHead | None] = BlankHead()
+    position_head: ClassVar[BlankHead] = BlankHead()
     excludes: ClassVar[tuple[str, ...]] = ("decontextualised", "rejecter", "self_conditioning")
     # Equal neighbours are no stutter here, because reading merges them.
     strategy: ClassVar[Strategy] = Padir(remask="none")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
@@ -24,7 +23,7 @@ class Plain:
     name: ClassVar[str] = "plain"
     sized_by_target: ClassVar[bool] = True
     merges_repeats: ClassVar[bool] = False
-    position_head: ClassVar[PositionHead | None] = None
+    position_head: ClassVar[None] = None
     excludes: ClassVar[tuple[str, ...]] = ()
     strategy: ClassVar[Strategy] = Padir()
 
@@ -110,33 +109,6 @@ def token_sums(
 
 
 @runtime_checkable
-class PositionHead(Protocol):
-    """A frozen dataclass for a decoder head with one logit for each position, which decides on some of the ids."""
-
-    def joined(
-        self, logits_BLV: Float[Array, "B L V"], head_BL: Float[Array, "B L"], ids: Ids
-    ) -> Float[Array, "B L V"]:
-        """The logits of all ids, from those of the vocabulary and of the head."""
-        ...
-
-    def best(
-        self,
-        project: Callable[[Float[Array, "B _ D"]], Float[Array, "B _ V"]],
-        states_BLD: Float[Array, "B L D"],
-        head_BL: Float[Array, "B L"],
-        present_BL: Bool[Array, "B L"],
-        ids: Ids,
-    ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
-        """The best ids of the joined logits and their log-probabilities, from few logits of the vocabulary.
-
-        Args:
-          project: the function from decoder states to logits of the vocabulary.
-          present_BL: positions of the canvas; other positions may get any id.
-        """
-        ...
-
-
-@runtime_checkable
 class Readout(Protocol):
     """A frozen dataclass that says how large a canvas is and how its tokens are read into a sentence.
 
@@ -145,7 +117,8 @@ class Readout(Protocol):
       sized_by_target: the canvas has one position for each token of the sentence. Only then does a reference determine
         the canvas's length, and does each position stand for one target token.
       merges_repeats: reading merges equal neighbours, so that `Decoding.drop_repeats` has nothing to do.
-      position_head: a head that the decoder has beside the logits of the vocabulary, or None.
+      position_head: a decoder head with one logit for each position, which decides on some of the ids, or None. Its
+        `joined` gives the logits of all ids, and its `best` the best ids, from few logits of the vocabulary.
       excludes: options of `ModelConfig` that must be unset.
       strategy: the strategy that models are decoded with by default, if their objective names none.
     """
@@ -153,7 +126,7 @@ class Readout(Protocol):
     name: ClassVar[str]
     sized_by_target: ClassVar[bool]
     merges_repeats: ClassVar[bool]
-    position_head: ClassVar[PositionHead | None]
+    position_head: ClassVar[Any]
     excludes: ClassVar[tuple[str, ...]]
     strategy: ClassVar[Strategy]
 

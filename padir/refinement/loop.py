@@ -35,12 +35,11 @@ from padir.text.ids import at_most
 
 @flax.struct.dataclass
 class State:
-    """A refinement between two passes; the leaves of all attributes but `step` begin with axis B.
+    """A refinement after `step` passes; the leaves of all other attributes begin with axis B.
 
     Rows may be dropped or reordered between passes, in all these attributes alike.
 
     Attributes:
-      step: number of passes that the loop has made.
       key_B: one key per row.
       canvas: the canvas that the next pass is given.
       memory, stop_memory: memory of the strategy and of its stopping rule.

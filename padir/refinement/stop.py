@@ -66,12 +66,7 @@ class Fixpoint(Never):
 
 @flax.struct.dataclass
 class Cycled:
-    """Memory of `Cycle`.
-
-    Attributes:
-      before_BL: the tokens that the pass before was given; -1 before the first pass.
-      cycled_BL: positions of the sentences that were finished because they oscillated between two canvases.
-    """
+    """Memory of `Cycle`: the tokens that the pass before was given (-1 at first), and positions ended as cycles."""
 
     before_BL: Int[Array, "B L"]
     cycled_BL: Bool[Array, "B L"]
@@ -137,12 +132,7 @@ class Agreed(Never):
 
 @flax.struct.dataclass
 class Repeated:
-    """Memory of `Repetition`.
-
-    Attributes:
-      tokens_BL: the tokens of `Proposal.last` after the pass before; -1 before the first pass.
-      count_BL: number of passes that have not changed these tokens, at each position of the sentence.
-    """
+    """Memory of `Repetition`: the last tokens of `Proposal.last` (-1 at first), and for how many passes they stayed."""
 
     tokens_BL: Int[Array, "B L"]
     count_BL: Int[Array, "B L"]

@@ -29,9 +29,8 @@ _log = logging.getLogger("padir")
 def copy_of(remote: RemoteFolder, kind: str) -> Path:
     """The folder on this machine that goes with an address.
 
-    Args:
-      kind: "read" for a copy that is fetched; "write" for the copy of a training run; "made" for another folder that is
-        written here and then sent.
+    `kind` is "read" for a copy that is fetched, "write" for a training run, "made" for another folder written and then
+    sent.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     copies = Path(os.environ.get("PADIR_COPIES") or home / "padir" / "copies")
@@ -42,13 +41,8 @@ def copy_of(remote: RemoteFolder, kind: str) -> Path:
 def fetched(path: PathLike, *, steps: bool = False) -> Path:
     """The folder on this machine to read: a local folder itself, or the copy of a folder at an address, fetched now.
 
-    A process fetches an address once. A training run that has no finished model is fetched with its checkpoints.
-
-    Args:
-      steps: fetch the checkpoints and the metrics of a training run in any case.
-
-    Raises:
-      PadirError: the address holds nothing that is whole, a file is damaged, or the store does not answer.
+    A process fetches an address once. A training run that has no finished model is fetched with its checkpoints;
+    `steps` fetches the checkpoints and the metrics of a training run in any case.
     """
     return _fetched(RemoteFolder.at(path), steps) if is_address(path) else Path(path)
 
@@ -96,11 +90,7 @@ def sent_folder(path: PathLike) -> Iterator[Path]:
 
     The contents of the address are fetched first, so that the block works as with a local folder. If an earlier call
     finished the folder but could not send it, that folder is sent instead, unless another process has written to the
-    address since.
-
-    Raises:
-      PadirError: a file at the address is damaged, the address holds an unfinished training run, the store does not
-        answer, or another process writes the copy.
+    address since. An address with an unfinished training run is refused.
     """
     if not is_address(path):
         yield Path(path)

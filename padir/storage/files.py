@@ -51,11 +51,7 @@ def check_local(path: str | os.PathLike[str]) -> None:
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns an `OSError` about `path`, or about anything in or above it, into a `PadirError` with a remedy.
 
-    Errors about other files and broken pipes pass unchanged. Links in `path` are followed.
-
-    Raises:
-      PadirError: the disk is full, the folder is read-only, something else is in the way of `path`, or `path` is an
-        address (see `check_local`).
+    Errors about other files and broken pipes pass unchanged. Links in `path` are followed. An address is refused.
     """
     check_local(path)
     try:

@@ -37,10 +37,7 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
     If the process is killed, `folder` is the old folder or the new one, provided that the file system can exchange two
     folders (on Linux it can). Elsewhere `remove_leftovers` brings the old folder back. A folder that another process
-    made during the block is never replaced.
-
-    Raises:
-      PadirError: the folder cannot be written (see `write_errors`), or another process is writing it.
+    made during the block is never replaced. Errors are those of `write_errors`.
     """
     final = Path(folder).resolve()
     with write_errors(folder), partial_folder(final) as partial:
@@ -93,12 +90,7 @@ def partial_folder(final: Path) -> Iterator[Path]:
 def remove_leftovers(parent: Path, name: str | None = None) -> None:
     """Removes the partial folders of killed processes, and renames back folders that these processes had set aside.
 
-    Args:
-      parent: the folder that holds the partial folders.
-      name: the final name of the folder that was being written; None means any name.
-
-    Raises:
-      PadirError: another process is writing the folder called `name`.
+    With the final `name` of one folder (None: any), raises a PadirError if another process is writing it.
     """
     for path in list(parent.iterdir()) if parent.is_dir() else ():
         match = _LEFTOVER.fullmatch(path.name)

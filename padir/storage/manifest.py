@@ -62,11 +62,7 @@ class Manifest:
 
     @classmethod
     def read(cls: type[M], folder: Path) -> M:
-        """Reads a folder's manifest; `check` then compares the files with the manifest.
-
-        Raises:
-          PadirError: the manifest is missing, damaged, of another format, or lies outside the folder.
-        """
+        """Reads a folder's manifest; `check` then compares the files with the manifest."""
         path = path_inside(folder, MANIFEST)
         if not os.path.isfile(path):
             raise PadirError(f"{folder} has no {MANIFEST}: it is incomplete, or no folder of padir")
@@ -105,15 +101,10 @@ class Manifest:
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
     def check(self, folder: Path, needed: Sequence[str] = (), *, sums: bool = True) -> None:
-        """Compares the size and SHA-256 of every file with the manifest.
+        """Compares the size and, with `sums`, the SHA-256 of every file with the manifest.
 
         Args:
           needed: files that the manifest must name, so that no file is read without a check.
-          sums: False compares sizes alone.
-
-        Raises:
-          PadirError: the manifest does not name a needed file, or a file is missing, unreadable, changed or outside the
-            folder.
         """
         if missing := [name for name in needed if name not in self.files]:
             what = f"{folder / MANIFEST} does not name {missing[0]}, so this file cannot be checked"

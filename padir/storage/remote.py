@@ -51,11 +51,7 @@ class RemoteFolder:
 
     @staticmethod
     def at(path: PathLike) -> RemoteFolder:
-        """Reads an address.
-
-        Raises:
-          PadirError: the scheme is unknown, its package is not installed, or the address names no folder in a bucket.
-        """
+        """Reads an address, whose scheme must be known and its package installed."""
         scheme, _, rest = os.fspath(path).partition(":")
         names = [name for name in rest.split("/") if name]
         address = f"{scheme.lower()}://{'/'.join(names)}"
@@ -129,11 +125,8 @@ class RemoteFolder:
     def fetch(self, folder: Path, name: str = "") -> bool:
         """Fetches the folder `name` of the address to `folder`; False if it has no manifest (it is incomplete).
 
-        Files that are here already are compared with the manifest and not fetched again.
-
-        Raises:
-          Damaged: a file is missing or differs from the manifest; the message names its address.
-          PadirError: the store does not answer, or a file cannot be written here.
+        Files that are here already are compared with the manifest and not fetched again. A file that is missing there
+        or differs from the manifest raises `Damaged`, with its address.
         """
         there = join(self.address, name)
         if (text := self.read(join(name, MANIFEST))) is None:
@@ -182,11 +175,9 @@ class RemoteFolder:
         return self._tried(name, lambda path: getattr(self.store, function)(path, *arguments, **named))
 
     def _tried(self, name: str, attempt: Callable[[str], T]) -> T:
-        """Calls `attempt` with the file's address, again after errors of the connection; returns its result.
+        """Calls `attempt` with the file's address, again after errors of the connection; raises `Unreachable` at last.
 
-        Raises:
-          Unreachable: every attempt failed, or the store refused.
-          OSError: there is no such file, or the disk of this machine is full.
+        Errors that mean a missing file, or a full disk of this machine, pass unchanged.
         """
         for wait in (*_WAITS, None):
             try:

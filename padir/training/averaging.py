@@ -136,19 +136,13 @@ def mean_of_checkpoints(
     until: int | None = None,
     check: Check = lambda shapes: None,
 ) -> tuple[Any, Weights]:
-    """Mean of the last or best regular checkpoints of a run, and a description of these weights.
+    """Mean of a run's last or best `count` regular checkpoints (or of all, if there are fewer), and its description.
 
     Args:
-      kind: "last" or "best".
-      count: number of checkpoints to average; all are averaged if the run has fewer.
       decay: decay of the run's moving average, or None if the run has none. Validation measures the BLEU of the moving
         average. So kind "best" averages the moving averages, and kind "last" averages the parameters.
       until: the last step whose checkpoint may be averaged; None for no limit.
       check: as in `Checkpoints.params`.
-
-    Raises:
-      PadirError: the run has no checkpoint or none with a measured BLEU, or a checkpoint is damaged or lacks the moving
-        average.
     """
     steps: Sequence[int] = [step for step in checkpoints.regular_steps() if until is None or step <= until]
     if kind == "best":

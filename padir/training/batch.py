@@ -49,9 +49,7 @@ class StageRows:
     """Arrays of one training stage that `Objective.end_stage` needs besides the decoder's states; axis B comes first.
 
     Attributes:
-      canvas: the canvas that the decoder was shown.
       keep_BL: logits of the rejecter head; None if the model has none.
-      target_BL: the target tokens; with the plain readout, as many as the canvas has.
       chosen_BL: positions that the corruption, or the transition before this stage, chose.
       weight_BL: positions that count in the loss, or their weights.
       key_B: random keys of the transition to the next stage.
@@ -102,18 +100,15 @@ class Sums:
 
 
 def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *rows: Any) -> tuple[Any, Any]:
-    """Computes `fn(*rows)` in chunks of rows; its results for a row must not depend on other rows.
+    """Computes `fn(*rows)` in chunks of rows, whose results must not depend on other rows.
 
     The backward pass recomputes the intermediate results of a chunk. So at any time they exist for at most one chunk.
-
-    A chunk has the largest number of rows that divides B and gives at most `positions_at_once` positions, but at least
-    one row. The rows of a chunk come from all parts of the batch. So if devices share the rows, and the number of rows
-    is a multiple of the number of devices, every device has a part of each chunk.
+    The rows of a chunk come from all parts of the batch. So devices that share the rows have a part of each chunk.
 
     Args:
       fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
-      positions_at_once: maximum number of positions in a chunk; None computes all rows at once and keeps all
-        intermediate results for the gradient.
+      positions_at_once: maximum number of positions in a chunk, which has at least one row; None computes all rows at
+        once and keeps all intermediate results for the gradient.
       rows: trees of arrays [B, ...]; the first is one array [B, L, ...].
 
     >>> import jax.numpy as jnp

@@ -49,10 +49,8 @@ class WriteByAll:
     """Writes one state from all processes: each process writes the parts that its devices hold.
 
     All processes make an instance at the same point of the program, which copies the parts to the host. `wait` may run
-    in another thread, because the processes then meet through JAX's coordinator and not on the devices.
-
-    Args:
-      folder: the unfinished folder of a checkpoint, which the first process has made and all processes see.
+    in another thread, because the processes then meet through JAX's coordinator and not on the devices. The first
+    process has made `folder`, the unfinished folder of a checkpoint, and all processes see it.
     """
 
     def __init__(self, folder: Path, state: Any):
@@ -72,12 +70,7 @@ class WriteByAll:
         self._checkpointer.save(folder.absolute() / ARRAYS, state)
 
     def wait(self) -> None:
-        """Waits until all processes have written their parts.
-
-        Raises:
-          Exception: this process could not write its part: read its messages.
-          PadirError: in the first process, another process could not.
-        """
+        """Waits until all processes have written their parts; raises if this one (in the first, any) could not."""
         error = None
         try:
             self._checkpointer.wait_until_finished()

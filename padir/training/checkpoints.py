@@ -52,17 +52,13 @@ def _opened(stack: contextlib.ExitStack, folder: Path) -> Iterator[Path]:
 class Checkpoints:
     """The checkpoints of one training run: `save` returns at once, `restore_latest` skips damaged checkpoints.
 
-    Regular checkpoints come at the run's intervals, and only regular checkpoints are averaged. A stop between two
-    intervals saves an extra checkpoint, from which the run resumes. The next save removes it. So a run that was stopped
-    ends with the same regular checkpoints as an uninterrupted run.
-
-    Leaving the context manager waits for the last save, even after an exception: Orbax cannot finish a background save
-    once the process exits.
+    Regular checkpoints come at the run's intervals, and only they are averaged. A stop between two intervals saves an
+    extra checkpoint, from which the run resumes, and which the next save removes. Leaving the context manager waits for
+    the last save, even after an exception: Orbax cannot finish a background save once the process exits.
 
     Attributes:
       folder: the folder that holds one folder for each step.
-      keep: number of the newest regular checkpoints that are kept.
-      protected: steps whose checkpoints are kept, however old.
+      keep: number of the newest regular checkpoints that are kept, beside those of the steps `protected`.
       shared: True if several processes train and all of them see the folder.
       after_save: called in the first process, in the background, after each save.
     """
@@ -119,9 +115,6 @@ class Checkpoints:
         Args:
           files: contents of further files by name.
           extra: True for an extra checkpoint, False for a regular one.
-
-        Raises:
-          PadirError: an earlier save, for which the call waits, failed.
         """
         self.wait()
         final, rest = self.folder / str(step), (dict(loader_state), files, extra)
@@ -191,10 +184,7 @@ class Checkpoints:
         return PadirError(what, remedy=f"make room in {self.folder}, and run the same command again")
 
     def restore_latest(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """State and loader state of the newest undamaged checkpoint, or None; logs damaged checkpoints.
-
-        Args:
-          like: a state of the same structure and shapes, or the shapes alone (from `jax.eval_shape`).
+        """State (like `like`) and loader state of the newest undamaged checkpoint, or None; logs damaged ones.
 
         Raises:
           PadirError: checkpoints exist, but all are damaged or none fits the state.
@@ -204,10 +194,8 @@ class Checkpoints:
     def restore_parts(self, like: Any, shardings: Any) -> tuple[Any, Any]:
         """Restores as `restore_latest` does, but each process reads the parts of the arrays that its devices hold.
 
-        All processes must call this function. Only the first compares the files with the manifest.
-
-        Returns:
-          State and loader state; (None, None) if there is no checkpoint.
+        All processes must call this; the first compares the files with the manifest. (None, None) if there is no
+        checkpoint.
         """
 
         def check(folder: Path) -> int:
@@ -261,9 +249,6 @@ class Checkpoints:
         Args:
           check: called with the shapes of the arrays by name, before memory is taken for them; it may raise to refuse
             them.
-
-        Raises:
-          PadirError: the checkpoint is missing or damaged, or holds no parameters or no moving average.
         """
         folder, path = self.folder / str(step), ("opt_state", "average") if moving_average else ("params",)
         check_files(folder)

@@ -84,10 +84,6 @@ class TrainingLog:
       num_steps: total number of optimizer steps.
       start: the step from which the run resumes. Rows of later steps are dropped from metrics.jsonl, because the run
         logs these steps again. If only the model is left to write, the metrics of averaged weights are dropped, too.
-      parameters: number of the model's parameters.
-
-    Raises:
-      PadirError: the files cannot be written; `write` raises this error, too, also for a deleted folder.
     """
 
     def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):

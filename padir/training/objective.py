@@ -268,8 +268,7 @@ class Objective(Loss):
     ) -> tuple[Any, Any]:
         """A stage's sums, and the next stage's canvas and chosen positions (None after the last stage).
 
-        Takes decoder states, not logits, so that `by_rows` frees the logits of each chunk of rows once its sums are
-        computed.
+        It takes decoder states, so that `by_rows` frees the logits of each chunk of rows once its sums are computed.
         """
         config, bound = model.config, model.bind({"params": params})
         logits_BLV = bound.logits(states_BLD)

@@ -133,11 +133,8 @@ def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -
 def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -> optax.GradientTransformation:
     """An optimizer that does not change parameters under the prefixes, and keeps no state for them.
 
-    Args:
-      prefixes: beginnings of the parameters' names, in whole components: "decoder/layers_1" is not "decoder/layers_10".
-
-    Raises:
-      PadirError: at `init`, if no parameter begins with a prefix, or if the prefixes leave nothing to train.
+    Prefixes are whole components of names: "decoder/layers_1" is not "decoder/layers_10". `init` refuses prefixes
+    without parameters, and prefixes that leave nothing to train.
     """
     if not prefixes:
         return optimizer

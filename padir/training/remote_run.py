@@ -29,15 +29,11 @@ _LOGS = (METRICS, "tensorboard/*", "not_finite/*")
 class RemoteRun:
     """The copy on this machine of a training run at an address; only the first of several processes uses it.
 
-    The run trains in the copy. Each checkpoint is sent when it is whole, after the lines of metrics up to its step.
-    Then old checkpoints are removed from the address. Files that could not be sent are sent after the next checkpoint.
+    The run trains in the copy, `folder`. Each checkpoint is sent when it is whole, after the lines of metrics up to its
+    step. Then old checkpoints are removed from the address. What could not be sent is sent after the next checkpoint.
 
     If two machines train at one address, the process that began later goes on. The other process finds a new name in
-    run.json before it sends anything more, and ends. On one machine the lock of the copy refuses a second process, as
-    for any model directory.
-
-    Attributes:
-      folder: the copy.
+    run.json before it sends anything more, and ends. On one machine the lock of the copy refuses a second process.
     """
 
     def __init__(self, address: str):
@@ -49,11 +45,7 @@ class RemoteRun:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Fetches what the copy lacks, and sends the logs if the block ends with a `PadirError`; needs the copy's lock.
-
-        Raises:
-          PadirError: the copy belongs to another run than the address, or the store does not answer.
-        """
+        """Fetches what the copy lacks; sends the logs if the block ends with a `PadirError`. Needs the copy's lock."""
         self._claim()
         self._fetch()
         try:
@@ -113,12 +105,7 @@ class RemoteRun:
             _log.warning("not sent, and tried again after the next checkpoint: %s; %s has all", error, self.folder)
 
     def send(self) -> None:
-        """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address.
-
-        Raises:
-          Unreachable: the store does not answer.
-          PadirError: another process trains at the address.
-        """
+        """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address."""
         self._check_alone()
         self._send_logs()
         checkpoints = Checkpoints(self.folder / CHECKPOINTS)

@@ -39,12 +39,7 @@ shardings as in training, and each of several processes calls the function."""
 
 
 class StopSignal:
-    """A request to stop, which the training loop reads after each step.
-
-    Attributes:
-      requested: True once a signal has come.
-      immediate: True if the next signal raises KeyboardInterrupt at once.
-    """
+    """A request to stop, once a signal has come; if `immediate`, the next signal raises KeyboardInterrupt at once."""
 
     requested = immediate = False
 
@@ -88,12 +83,7 @@ class TrainRun:
 
     Several processes take the same decisions, because their metrics are equal, or the first process broadcasts them
     (`padir.distributed.processes`). Only the first process writes to the model directory, except for shared
-    checkpoints.
-
-    Attributes:
-      config: the settings of the run.
-      at: number of optimizer steps taken.
-      latest: the last metrics.
+    checkpoints. `at` is the number of optimizer steps taken, `latest` holds the last metrics.
     """
 
     def __init__(
@@ -132,12 +122,7 @@ class TrainRun:
         self._learning_rate = config.optimizer.learning_rate.schedule(config.num_steps)
 
     def restore(self) -> dict[str, float] | None:
-        """Restores the last checkpoint, or makes the initial state; returns the metrics if the run is finished.
-
-        Raises:
-          PadirError: the checkpoints have more steps than the run, belong to another model or are all damaged, or no
-            parameter of `start_from` fits.
-        """
+        """Restores the last checkpoint, or makes the initial state; returns the metrics if the run is finished."""
         model, placement, initial = self.programs.model, self.programs.placement, self.programs.initial
         like, shardings = placement.like, placement.state
         if self.checkpoints.shared:
@@ -213,12 +198,7 @@ class TrainRun:
         self._sums, self._mark = None, time.perf_counter()
 
     def checkpoint(self, stopping: bool) -> None:
-        """Saves and validates at the intervals, and saves when the run is asked to stop.
-
-        Raises:
-          PadirError: a loss, gradient or parameter is not finite.
-          KeyboardInterrupt: the run was asked to stop, now or within the validation, and its state is saved.
-        """
+        """Saves and validates at the intervals; if the run is asked to stop, it saves and raises KeyboardInterrupt."""
         intervals, num_steps = self.config.intervals, self.config.num_steps
         regular = self.at % intervals.checkpoint == 0 or self.at == num_steps
         validating = intervals.evaluates(self.at, num_steps) and not stopping

@@ -52,11 +52,8 @@ class StartFrom:
         """Reads the parameters that fit `model`; logs which parameters are taken, and why the others are not.
 
         Returns:
-          A parameter tree of `model` with zeros for all parameters that are not taken, and the names of the taken
-          parameters: the keyword arguments of `fill`, as a JSON value.
-
-        Raises:
-          PadirError: there is no such model, it has another width, or none of its parameters fits.
+          A parameter tree of `model` with zeros for all parameters that are not taken, and the keyword arguments of
+            `fill`.
         """
         params, card, theirs = load_model(self.model)
         if card.config.width != model.config.width:
@@ -116,12 +113,7 @@ class StartFrom:
 
 
 def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: dict[str, list[int]]) -> Any:
-    """Initialises all parameters that `StartFrom.load` did not take; runs inside jit.
-
-    Args:
-      taken: names of the parameters that `given` has.
-      rows: for embeddings that are taken in part, the ids that `given` has.
-    """
+    """Initialises all parameters that `StartFrom.load` did not take (all rows but `rows` of embeddings); inside jit."""
     fresh: dict[str, Any] = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
     flat: dict[str, Any] = flax.traverse_util.flatten_dict(given, sep="/")
     params = {}

@@ -108,8 +108,6 @@ class Programs:
     """Programs of a training run, with its model and placement.
 
     Attributes:
-      model: the Flax module, without parameters.
-      placement: shardings of the state and of batches.
       initial: function from parameters, or None to draw fresh ones, to the state before the first step.
       step: function from (state, batch that `placement` has put on the devices) to (next state, sums).
     """
@@ -183,13 +181,7 @@ class TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Shardings of the train state, and the jitted functions that use them.
-
-    Attributes:
-      mesh: mesh of the devices, with axes [data, model].
-      state: the sharding of each array of the state.
-      like: shape and dtype of each array of the state.
-    """
+    """Shardings of the train state on a mesh, its shapes and dtypes (`like`), and jitted functions with them."""
 
     mesh: Mesh
     state: TrainState
@@ -242,11 +234,7 @@ class PlacedBatches:
 
     The state counts only batches that were taken, and no batch that was only fetched. So a run that resumes from the
     state takes exactly the batches that the stopped run had not taken. An error of `fetch` is raised when the batch is
-    taken, so that a finished step can still be recorded and saved.
-
-    Args:
-      loader: an iterator over batches with `get_state` and `set_state` (`padir.data.loader.make_loader`).
-      place: puts the arrays of a batch on the devices.
+    taken, so that a finished step can still be recorded and saved. `place` puts the arrays of a batch on the devices.
     """
 
     def __init__(self, loader: Any, place: Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]):

@@ -4,41 +4,170 @@ rewriting      strategies that take back the worst tokens and write them again
 confidence     strategies in which the model's confidence decides which positions are written
 sampling       strategies that draw tokens, or the places to hide again, at random
 schedules      the number of positions that are hidden after each pass
-registry       the names of the strategies, and the check that a model can be decoded with one
+
+This module makes strategies from their names and hyperparameters, or from text such as "threshold:tau=0.9".
 """
 
+from __future__ import annotations
+
+import ast
+import dataclasses
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from padir.checks import fits, type_name
+from padir.errors import PadirError, nearest
+from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Factor, Frechet, Renoise, Threshold
-from padir.refinement.strategies.registry import (
-    STRATEGIES,
-    check_strategy,
-    checked_call,
-    get_strategy,
-    parse_call,
-    parse_strategy,
-)
 from padir.refinement.strategies.rewriting import Constant, MaskPredict, Padir, Rejecter
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, PathPlanning, Remdm, SundaeSampling
 
-__all__ = [
-    "STRATEGIES",
-    "BlockGibbs",
-    "Constant",
-    "EasyFirst",
-    "EntropyBound",
-    "Factor",
-    "Frechet",
-    "IndependentParallel",
-    "MaskPredict",
-    "Padir",
-    "PathPlanning",
-    "Rejecter",
-    "Remdm",
-    "Renoise",
-    "SundaeSampling",
-    "Threshold",
-    "check_strategy",
-    "checked_call",
-    "get_strategy",
-    "parse_call",
-    "parse_strategy",
-]
+STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "padir": Padir,
+    "mask_predict": MaskPredict,
+    "constant": Constant,
+    "easy_first": EasyFirst,
+    "sundae": SundaeSampling,
+    "rejecter": Rejecter,
+    "threshold": Threshold,
+    "entropy_bound": EntropyBound,
+    "block_gibbs": BlockGibbs,
+    "independent_parallel": IndependentParallel,
+    "renoise": Renoise,
+    "factor": Factor,
+    "frechet": Frechet,
+    "remdm": Remdm,
+    "p2": PathPlanning,
+}
+
+
+def get_strategy(name: str, **hyperparameters) -> Strategy:
+    """Makes the decoding strategy of a given name.
+
+    Raises:
+      PadirError: no strategy has that name, or a hyperparameter is unknown or of the wrong type; the message lists the
+        known names.
+
+    >>> get_strategy("threshold", tau=1)
+    Threshold(tau=1.0, final_tau=None, schedule=None)
+    """
+    if name not in STRATEGIES:
+        raise PadirError(f"no strategy is called {name!r}", remedy=nearest(name, STRATEGIES))
+    return STRATEGIES[name](**checked_call(STRATEGIES[name], name, hyperparameters))
+
+
+def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) -> dict[str, Any]:
+    """Checks values for the fields of a dataclass that have a default; makes floats of integers and tuples of lists.
+
+    Args:
+      name: the name of the dataclass in messages.
+      further: names and defaults of values that are no fields.
+
+    Raises:
+      PadirError: a field is unknown, or a value has the wrong type; the message lists the fields.
+    """
+    hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
+    fields = [field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING]
+    texts = {each.name: f"{each.name}: {type_name(hints[each.name])} = {each.default!r}" for each in fields}
+    texts |= {field: f"{field}: {type(default).__name__} = {default!r}" for field, default in further.items()}
+    listed = ", ".join(texts.values()) or "none"
+    checked = dict(values)
+    for field, value in values.items():
+        if field not in texts:
+            raise PadirError(f"{name} has no hyperparameter {field!r}: it has {listed}")
+        if not fits(value, hints[field]):
+            raise PadirError(f"{field}={value!r} is of the wrong type for {name}: it has {listed}")
+        if type(value) is int and not isinstance(value, hints[field]):
+            checked[field] = float(value)
+        if isinstance(value, list):
+            checked[field] = tuple(value)
+    return checked
+
+
+def parse_strategy(text: str) -> Strategy:
+    """Makes a strategy from text such as "threshold" or "threshold:tau=0.9,final_tau=0.5", as on the command line.
+
+    Raises:
+      PadirError: this is no text or text of another form, or `get_strategy` refuses the name or a hyperparameter.
+
+    >>> parse_strategy("block_gibbs:block=3,order=margin")
+    BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
+    """
+    if not isinstance(text, str):
+        raise PadirError("strategy", "text such as 'threshold:tau=0.9'", text)
+    name, values = parse_call(text, "strategy", "threshold:tau=0.9")
+    return get_strategy(name, **values)
+
+
+def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
+    """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, and a bare word is a string.
+
+    Args:
+      noun, example: the kind of object that the text names, and an example, for the error message.
+
+    Raises:
+      PadirError: the text has another form.
+
+    >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9")
+    ('block_gibbs', {'block': 3, 'order': 'margin'})
+    """
+    name, _, fields = text.partition(":")
+    try:
+        call: Any = ast.parse(f"dict({fields})", mode="eval").body
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError
+        return name, {
+            keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (ValueError, SyntaxError, AttributeError):
+        raise PadirError(
+            f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}, got {text!r}"
+        ) from None
+
+
+def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruption, config: Any) -> None:
+    """Checks that a model can be decoded with a strategy from drafts of a corruption.
+
+    The drafts must consist of noise that the model was trained with. This does not apply to a decontextualised decoder,
+    which sees no noise at all. The strategy's attribute `needs` may name four requirements:
+
+    - "decontextualised": a decoder in which a position can be kept from seeing other positions.
+    - "rejecter": a decoder with a rejecter head.
+    - "mask": a decoder that can be told which positions are hidden, because it was trained with masks or does not see
+      hidden positions. Only such a decoder gives the conditional distribution of a position given the others.
+    - "pieces": a decoder that was trained with random pieces, from drafts of random pieces.
+
+    Args:
+      canvas: the corruption that drafts are made with.
+      trained: the corruption that the model was trained with.
+      config: the model's `ModelConfig`.
+
+    Raises:
+      PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
+    """
+    needs = getattr(strategy, "needs", frozenset())
+    others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
+    name = next((name for name, cls in STRATEGIES.items() if cls is type(strategy)), type(strategy).__name__)
+    for need, what in (("decontextualised", "a decontextualised decoder"), ("rejecter", "a rejecter head")):
+        if need in needs and not getattr(config, need):
+            lacking = f"{name} needs {what} (ModelConfig.{need} = True), which this model does not have"
+            raise PadirError(lacking, remedy=others)
+    kinds, known = canvas.noise_kinds, trained.noise_kinds
+    made = f"the canvas is made with {canvas}"
+    pieces = kinds == {"pieces"} <= known and not config.decontextualised
+    if "pieces" in needs and not pieces:
+        what = f"{name} needs drafts of random pieces and a model that was trained with them"
+        raise PadirError(f"{what}, but {made} and the model was trained with {trained}", remedy=others)
+    if config.decontextualised:
+        return
+    if "mask" in needs and known == {"pieces"}:
+        what = f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks"
+        raise PadirError(what, remedy=f"{others}, or train with masks")
+    if not kinds <= known:
+        what = f"{made}, but this model was trained with {trained} and has never seen its noise"
+        raise PadirError(what, remedy="leave the canvas out (Decoding.canvas), or train with that noise")
+    if "mask" in needs and not canvas.deterministic:
+        what = f"{name} hides positions behind a mask, but {made}"
+        raise PadirError(what, remedy="give it a canvas of masks, Decoding.canvas = @Mask()")

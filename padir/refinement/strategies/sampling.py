@@ -158,12 +158,8 @@ def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 class Sweep:
     """Memory of `IndependentParallel`: the current state of the chain, and the part of the next state already drawn.
 
-    The canvas shows the current state with one position of each segment hidden.
-
-    Attributes:
-      tokens_BL, score_BL: the current state, which changes at the end of a sweep.
-      drawn_tokens_BL, drawn_score_BL: the next state at the positions that this sweep has drawn.
-      pending_BL: positions that this sweep has still to draw; the leftmost of each segment is hidden.
+    The canvas shows the current state with one position of each segment hidden, the leftmost of `pending_BL`, which
+    this sweep has still to draw.
     """
 
     tokens_BL: Int[Array, "B L"]
