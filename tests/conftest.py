@@ -119,7 +119,7 @@ def bucket(tmp_path, monkeypatch):
     """The fake store behind gs:// (`support.bucket`), empty, and an empty folder of copies of its folders."""
     from support.bucket import Bucket, install, nothing
 
-    from padir.storage import copies, remote
+    from padir.storage import remote
 
     install()
     monkeypatch.setattr(Bucket, "root", tmp_path / "buckets")
@@ -127,6 +127,6 @@ def bucket(tmp_path, monkeypatch):
     monkeypatch.setattr(Bucket, "before", staticmethod(nothing))
     monkeypatch.setattr(remote, "_WAITS", [0.0, 0.0])
     monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "copies"))
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()
     yield Bucket
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()

@@ -12,7 +12,7 @@ from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.interop.tfds_sets import get_source
-from padir.storage.copies import fetched
+from padir.storage.remote import fetched
 from padir.text.languages import pair_of
 
 

@@ -15,7 +15,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.jobs import learn_shortlist
 from padir.reporting import tables
 from padir.reporting.patience import told
-from padir.storage.copies import sent_folder
+from padir.storage.remote import sent_folder
 from padir.text import tokenizer
 from padir.text.tokenizer import Tokenizer
 

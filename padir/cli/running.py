@@ -17,9 +17,8 @@ from padir.decoding.program_cache import compile_cache
 from padir.distributed.processes import ignore_absent_tpus
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_stopping
-from padir.storage.copies import fetched
 from padir.storage.files import check_local, check_writable, is_address, write_json
-from padir.storage.remote import RemoteFolder, Unreachable
+from padir.storage.remote import RemoteFolder, Unreachable, fetched
 
 # Options that may be addresses, and commands whose --output may be one.
 _ADDRESSES = ("data", "model", "model_dir", "rerank")

@@ -21,7 +21,7 @@ from padir.jobs.average import average_run
 from padir.jobs.distillation import distill
 from padir.jobs.teacher import Teacher
 from padir.reporting.patience import told
-from padir.storage.copies import sent_folder
+from padir.storage.remote import sent_folder
 from padir.training.config import TrainConfig
 from padir.training.loop import train
 

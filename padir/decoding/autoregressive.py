@@ -183,11 +183,7 @@ def score_targets(
 
 @functools.partial(jax.jit, static_argnums=0)
 def score_drafts(
-    model: Transformer,
-    params: Any,
-    cross_kv: Any,
-    source_segment_BS: Int[Array, "B S"],
-    target_RL: Int[Array, "R L"],
+    model: Transformer, params: Any, cross_kv: Any, source_segment_BS: Int[Array, "B S"], target_RL: Int[Array, "R L"]
 ) -> Float[Array, "R L"]:
     """Computes `score_targets` for sources that are encoded already (see `Transformer.decode`); targets may be empty.
 

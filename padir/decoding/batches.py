@@ -67,11 +67,7 @@ class Written(NamedTuple):
 
 
 def source_batches(
-    texts: Sequence[str],
-    tokens: Sequence[list[int]],
-    batch_size: int,
-    *,
-    target_lengths: Sequence[int] | None = None,
+    texts: Sequence[str], tokens: Sequence[list[int]], batch_size: int, *, target_lengths: Sequence[int] | None = None
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
@@ -226,9 +222,6 @@ def _trace(loaded: LoadedModel, decoding: Decoding, drafts: Drafts, row: int):
     length, pieces = int(drafts.length_R[row]), loaded.tokenizer.pieces
     tokens_TL, scores_TL = (each_TRL[: decoding.num_steps + 1, row, :length] for each_TRL in drafts.trace_TRL)
     return tuple(
-        (
-            tuple(pieces[i] for i in tokens_L),
-            tuple(None if np.isnan(score) else float(score) for score in scores_L),
-        )
+        (tuple(pieces[i] for i in tokens_L), tuple(None if np.isnan(score) else float(score) for score in scores_L))
         for tokens_L, scores_L in zip(tokens_TL, scores_TL, strict=True)
     )

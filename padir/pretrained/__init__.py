@@ -7,8 +7,8 @@ import re
 from os import PathLike
 from pathlib import Path
 
-from padir.storage.copies import fetched
 from padir.storage.files import is_address
+from padir.storage.remote import fetched
 
 __all__ = ["DEFAULT", "PRETRAINED", "model_folder"]
 
@@ -26,7 +26,7 @@ def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
     A path wins over a name, unless the path is an export (`padir export --output de_en` makes such a folder). A model
     of the Hugging Face Hub is read from the hub's cache on this machine (HF_HUB_CACHE, or HF_HOME/hub, or
     ~/.cache/huggingface/hub); `hf download ORG/NAME` puts it there. padir itself fetches models only from addresses
-    such as gs://bucket/run (`padir.storage.copies.fetched`, which explains `steps`).
+    such as gs://bucket/run (`padir.storage.remote.fetched`, which explains `steps`).
 
     >>> model_folder("de_en").parent.name
     'pretrained'

@@ -39,7 +39,7 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 def check_local(path: str | os.PathLike[str]) -> None:
     """Refuses an address such as gs://bucket/run, which would be mistaken for a folder such as `gs:`.
 
-    Only folders that padir can fetch or send may be addresses (`padir.storage.copies`).
+    Only folders that padir can fetch or send may be addresses (`padir.storage.remote`).
     """
     if is_address(path):
         takers = "--data, --model, --model_dir, --rerank and, of prepare, distill and average, --output take addresses"

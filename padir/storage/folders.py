@@ -138,6 +138,16 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
             raise PadirError(what, remedy="move it, or give another folder")
 
 
+def made_lock(path: Path, **how: Any) -> Any:
+    """The lock of a file, which is made. The soft lock is never used: its file would stay after a killed process."""
+    import filelock
+
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    return filelock.UnixFileLock(path, fallback_to_soft=False, **how)
+
+
 @contextlib.contextmanager
 def folder_lock(folder: Path, doing: str) -> Iterator[None]:
     """Holds the lock of a folder, the file `.lock` in it, which the kernel unlocks when the process ends or is killed.
@@ -148,11 +158,7 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
     import filelock
 
     path = folder / LOCK
-    with write_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    # The soft lock is never used, because its file would stay after a killed process.
-    lock = filelock.UnixFileLock(path, blocking=False, fallback_to_soft=False)
+    lock = made_lock(path, blocking=False)
     try:
         lock.acquire()
     except filelock.Timeout:

@@ -257,11 +257,7 @@ class Checkpoints:
 
 
 def load_step(
-    folder: Path,
-    step: int | None = None,
-    *,
-    corruption: Corruption | None = None,
-    strategy: Strategy | None = None,
+    folder: Path, step: int | None = None, *, corruption: Corruption | None = None, strategy: Strategy | None = None
 ) -> tuple[Any, ModelCard, Tokenizer]:
     """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step; None is the newest.
 

@@ -14,11 +14,19 @@ from collections.abc import Iterator
 
 from padir.checks import from_json
 from padir.errors import PadirError
-from padir.storage.copies import CHECKPOINTS, METRICS, copy_of, fetch_steps, read_if_there
 from padir.storage.files import parsed_json, write_json
 from padir.storage.folders import remove_leftovers
 from padir.storage.manifest import MANIFEST
-from padir.storage.remote import Damaged, RemoteFolder, Unreachable
+from padir.storage.remote import (
+    CHECKPOINTS,
+    METRICS,
+    Damaged,
+    RemoteFolder,
+    Unreachable,
+    copy_of,
+    fetch_steps,
+    read_if_there,
+)
 from padir.training.checkpoints import Checkpoints
 
 _log = logging.getLogger("padir")

@@ -16,11 +16,10 @@ from padir.data.prepared import load_manifest
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.models.directory import load_model
-from padir.storage import copies
-from padir.storage.copies import fetched, sent_folder
+from padir.storage import remote
 from padir.storage.files import is_address
 from padir.storage.manifest import MANIFEST, sealed, write_manifest
-from padir.storage.remote import RemoteFolder, Unreachable
+from padir.storage.remote import RemoteFolder, Unreachable, fetched, sent_folder
 
 RUN = "gs://bucket/run"
 
@@ -46,7 +45,7 @@ def names(bucket, operation):
 
 def again():
     """What a new process fetches."""
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()
     return fetched(RUN)
 
 
@@ -80,7 +79,7 @@ class TestFetching:
             try:
                 again()
             except PadirError:
-                assert not (copies.copy_of(RemoteFolder(RUN), "read") / MANIFEST).exists()
+                assert not (remote.copy_of(RemoteFolder(RUN), "read") / MANIFEST).exists()
                 raise
 
         refuses_damage(read, there)
@@ -103,7 +102,7 @@ class TestFetching:
         (there.parent / "outside").write_text("1")
         with pytest.raises(PadirError, match="must lie inside it"):
             fetched(RUN)
-        assert not [*copies.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
+        assert not [*remote.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
 
     @pytest.mark.parametrize(
         "odd", ["x" * 300, "x/" * 3_000 + "y", "", ".", "sub/", "sub/..", "sub", "one/1", "\ud800"]
@@ -131,7 +130,7 @@ class TestFetching:
         (step / "state").write_text("1" * 5_000)
         write_manifest(step)
         with full_disk(1_000), pytest.raises(PadirError, match="cannot write .*: raise the limit"):
-            copies.fetch_steps(RemoteFolder(RUN), tmp_path)
+            remote.fetch_steps(RemoteFolder(RUN), tmp_path)
         assert not [*(tmp_path / "checkpoints").iterdir()]
 
     @pytest.mark.parametrize("change", [lambda step: (step / MANIFEST).unlink(), write_manifest])
@@ -147,7 +146,7 @@ class TestFetching:
                 change(step)
 
         bucket.before = staticmethod(changed)
-        assert copies.fetch_steps(RemoteFolder(RUN), tmp_path) == ["6"]
+        assert remote.fetch_steps(RemoteFolder(RUN), tmp_path) == ["6"]
         assert "was removed or replaced" in caplog.text
         assert not (tmp_path / "checkpoints" / "6").exists()
 
@@ -243,7 +242,7 @@ class TestPrepared:
     def test_data_are_read(self, bucket, tmp_path):
         shutil.copytree(prepared_numbers(tmp_path), bucket.root / "bucket" / "data")
         assert main(["shortlist", "--data", "gs://bucket/data", "--output", str(tmp_path / "shortlist.npz")]) == 0
-        copies._fetched.cache_clear()
+        remote._fetched.cache_clear()
         words = ["--print_config", "--model_dir", str(tmp_path / "run")]
         assert main(["train", "toy_cpu", "--gin.DATASET='gs://bucket/data'", *words]) == 0
         got = [name for name in names(bucket, "get") if name.endswith("arrayrecord")]

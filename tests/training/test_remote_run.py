@@ -15,10 +15,9 @@ from support.training import assert_same_params, train_tiny
 from padir.cli import main
 from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.storage import copies
-from padir.storage.copies import copy_of, fetched
+from padir.storage import remote
 from padir.storage.manifest import MANIFEST, check_manifest
-from padir.storage.remote import RemoteFolder, Unreachable
+from padir.storage.remote import RemoteFolder, Unreachable, copy_of, fetched
 from padir.training.checkpoints import Checkpoints
 from padir.training.config import Intervals
 from padir.training.remote_run import RemoteRun
@@ -48,7 +47,7 @@ def lose_the_machine(bucket, tmp_path):
     """What follows happens on a machine that has no copy of anything."""
     bucket.before = staticmethod(lambda operation, name: None)
     bucket.calls.clear()
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()
     shutil.rmtree(tmp_path / "copies")
 
 
@@ -303,9 +302,9 @@ def test_runs_are_read_whether_finished_or_not(data, straight, bucket, tmp_path)
     assert Translator.load(RUN, step=4).card.step == 4
     assert main(["average", "--model_dir", RUN, "--best", "1", "--output", str(tmp_path / "mean")]) == 0
     (there(bucket) / MANIFEST).unlink()
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()
     assert Translator.load(RUN).card.step == 6
     shutil.rmtree(there(bucket) / "checkpoints" / "6")
-    copies._fetched.cache_clear()
+    remote._fetched.cache_clear()
     assert Translator.load(RUN).card.step == 4
     assert [path.name for path in fetched(RUN).glob("checkpoints/*")] == ["4"]
