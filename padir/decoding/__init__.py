@@ -2,7 +2,7 @@
 
 `Translator` is the entry point; `Decoding` holds its options. `Rerank` rules choose among drafts, `Search` rules write
 from left to right, a `Shortlist` restricts the output vocabulary. The stages that every batch passes are in
-`padir.decoding.pipeline`, the jitted programs in `refine_batch`, `autoregressive` and `verified`.
+`padir.decoding.pipeline`, the jitted programs in `refine_batch` and `autoregressive`.
 """
 
 from padir.decoding.options import MODES, Decoding, DecodingOptions, option_table

@@ -78,8 +78,8 @@ class Decoding:
 
     Attributes:
       mode: "refine" refines drafts, "causal" writes from left to right. "verify" also writes from left to right, but
-        checks several tokens of a draft in one pass (`padir.decoding.verified`). None chooses "verify" if `draft` is
-        given, else "refine" if the model can refine, else "causal". Only dual models have all three modes.
+        checks several tokens of a draft in one pass (`padir.decoding.autoregressive`). None chooses "verify" if `draft`
+        is given, else "refine" if the model can refine, else "causal". Only dual models have all three modes.
       num_steps: T, maximum number of decoder passes.
       strategy: the refinement strategy, or its name with options ("threshold:tau=0.9"); None for the model's own.
       canvas: the corruption that makes drafts, or its name; None for the corruption that the model was trained with.
@@ -157,9 +157,6 @@ class Decoding:
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
         """These options with other values. Another mode resets the options that do not apply to it.
-
-        Raises:
-          PadirError: no option has that name (the message has the nearest name), or a value is refused.
 
         >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets
+from padir.decoding.autoregressive import length_limits, score_drafts, score_targets, write_targets, write_verified
 from padir.decoding.batches import Candidate, EncodedBatch, SourceBatch, Written, candidates, choose, not_finite
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding
@@ -41,7 +41,6 @@ from padir.decoding.refine_batch import (
 )
 from padir.decoding.search import Beam
 from padir.decoding.translation import TargetScore, Translation, broken, clean, without_repeats
-from padir.decoding.verified import write_verified
 from padir.distributed.sharding import on_host
 from padir.errors import PadirError
 from padir.models.length import top_lengths

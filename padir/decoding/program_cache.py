@@ -22,16 +22,13 @@ SHARE = 0.6  # share of the allowed mappings at which programs are dropped; othe
 
 
 def compile_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Lets JAX keep compiled programs on disk for the next process.
+    """Lets JAX keep compiled programs on disk for the next process; returns the folder, or None if nothing is kept.
 
     Every command of `padir` calls this function, and so does `Translator.load` unless JAX has a folder already.
 
     Args:
       folder: the folder; None for `JAX_COMPILATION_CACHE_DIR` or, if that is not set, ~/.cache/padir/jax. The empty
         string keeps nothing.
-
-    Returns:
-      The folder, or None if nothing is kept.
     """
     if folder is None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

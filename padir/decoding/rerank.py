@@ -119,17 +119,14 @@ class CausalScore:
 class Rescore:
     """Score by another model: log-probability / tokens ** brevity, as in noisy parallel decoding (Gu et al., 2018).
 
-    `padir.decoding.translator.rescorer` makes this rule from an autoregressive model's directory.
+    `padir.decoding.translator.rescorer` makes this rule from an autoregressive model's directory. Texts in another
+    language than `target_language` ("" for any) are refused.
 
     Attributes:
       score_fn: the other model as a function from (sources, targets) to (log-probability, tokens) of each target; None
         for a rule that only names a model.
       brevity: exponent of the number of tokens, in the other model's pieces; 1 is the mean.
       name: the other model's name in tables.
-      target_language: the language that the other model writes; "" for any.
-
-    Raises:
-      PadirError: when called, the texts are in another language.
     """
 
     score_fn: ScoreFn | None
@@ -190,9 +187,6 @@ RULES = ("own", "causal", "mbr", "mbr_bleu")
 
 def rule_of(name: str, brevity: float = 1.0, length_weight: float = 0.0) -> Rerank:
     """Makes a rule of `RULES`, or one that rescores with a model, which `Translator.resolved` loads.
-
-    Raises:
-      PadirError: the name is neither a rule nor a model directory.
 
     >>> rule_of("own", brevity=0.5)
     OwnScore(brevity=0.5, length_weight=0.0)

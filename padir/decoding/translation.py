@@ -113,11 +113,9 @@ def clean(text: str, source: str) -> str:
 
 
 def without_repeats(tokens_L: np.ndarray, free_L: np.ndarray, copied: frozenset[int] = frozenset()) -> list[int]:
-    """Leaves out free tokens that equal their left neighbour (the paper's section L.2).
+    """Leaves out free tokens that equal their left neighbour (the paper's section L.2), except `copied` ids.
 
-    Args:
-      copied: ids that may repeat, such as digits: without them the pieces 1 0 0 would become 1 0. The paper has no such
-        ids.
+    These are digits, for example: without them the pieces 1 0 0 would become 1 0. The paper has no such ids.
 
     >>> without_repeats(np.array([7, 7, 8, 8, 7, 1, 0]), np.arange(7) < 5, frozenset([8]))
     [7, 8, 8, 7]
@@ -131,8 +129,7 @@ def packed_without_repeats(
 ) -> Int[Array, "B L"]:
     """Applies `without_repeats` to every row inside jit; moves kept tokens to the left and adds EOS if there is room.
 
-    Args:
-      copied_V: True for ids that may repeat; all True leaves all repetitions in.
+    `copied_V` is True for ids that may repeat.
     """
     left_BL = jnp.pad(tokens_BL, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     kept_BL = free_BL & ((tokens_BL != left_BL) | copied_V[tokens_BL])

@@ -156,10 +156,8 @@ class Translator:
     ) -> Iterator[Translation]:
         """Translates sentences as they come, such as the lines of a file that is larger than the memory.
 
-        Yields the translations in the order of the texts, after every 16 batches. The arguments are as in `translate`.
-
-        Raises:
-          PadirError: as `translate`, when the text in question is reached.
+        Yields the translations in the order of the texts, after every 16 batches. Arguments and errors are as in
+        `translate`.
 
         >>> translator = Translator.load()  # doctest: +SKIP
         >>> with open("new.de") as file:  # doctest: +SKIP
@@ -212,9 +210,6 @@ class Translator:
           sources, targets: one sentence each, as many sources as targets.
           batch_size: number of pairs scored at once.
           truncate: cut texts that are too long instead of raising an error.
-
-        Raises:
-          PadirError: the model only refines drafts, the numbers differ, or a text has more tokens than the model takes.
         """
         if not (self.card.config.causal or self.card.config.dual):
             what = "the model refines drafts and gives targets no probability"
@@ -230,10 +225,8 @@ class Translator:
     def predict_lengths(self, texts: Iterable[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
-        Sources that are longer than the model takes are cut.
-
-        Raises:
-          PadirError: the length head gives no length, or fewer than k.
+        Sources that are longer than the model takes are cut. A length head that gives no or fewer lengths raises a
+        PadirError.
         """
         tokens, _ = self.loaded.source_tokens(checks.strings("texts", texts), truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
@@ -244,9 +237,6 @@ class Translator:
         Args:
           folder: the directory, which must not exist or be empty.
           dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
-
-        Raises:
-          PadirError: there is something in the folder, or it cannot be written.
         """
         place = Path(folder)
         if not vacant(place):

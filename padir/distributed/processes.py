@@ -137,9 +137,8 @@ def agreed(what: str, make: Callable[[], T], say: Callable[[T], str] = repr) -> 
 def arrays_from_first(tree: Any, place: Callable[[np.ndarray, Any], Any], where: Any) -> Any:
     """Sends a tree of arrays from the first process to all, one at a time, and calls place(array, entry) for each.
 
-    Args:
-      tree: arrays; in the other processes, objects with the same shapes and dtypes.
-      where: a tree of the entries, for example of shardings.
+    In the other processes, `tree` holds objects with the same shapes and dtypes. `where` is a tree of the entries, for
+    example of shardings.
     """
     if jax.process_count() == 1:
         return jax.tree.map(place, tree, where)

@@ -144,11 +144,7 @@ def _like(shape, whole_shape, spec: PartitionSpec, fields: list[str]) -> Partiti
 
 
 def process_rows(mesh: Mesh) -> tuple[int, int]:
-    """(index of this process's share of a batch's rows, number of shares), which `make_loader` takes as `shard`.
-
-    Raises:
-      PadirError: a row would be shared by some devices of this process and by other processes.
-    """
+    """(index of this process's share of a batch's rows, number of shares), which `make_loader` takes as `shard`."""
     here = jax.process_index()
     held = [i for i, row in enumerate(mesh.devices) if any(device.process_index == here for device in row)]
     shares, rest = divmod(mesh.shape[DATA], len(held))

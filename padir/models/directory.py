@@ -49,8 +49,6 @@ def save_model(
     """Writes a model directory. A new one appears whole; in a folder that holds a training run, the manifest is last.
 
     Args:
-      folder: the directory; made if it does not exist.
-      params: the parameter tree.
       gin_config: text of config.gin, the operative configuration of the training run.
       dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
 

@@ -24,9 +24,7 @@ from padir.text.ids import segment_lengths
 class LengthOutput:
     """A length head's prediction for each segment: a distribution, one number, or nothing (head "oracle").
 
-    Attributes:
-      logits_BGM: logits of the lengths 1 .. M; index i means length i + 1.
-      mean_BG: predicted length, a real number.
+    `logits_BGM` are logits of the lengths 1 .. M (index i means length i + 1), `mean_BG` is a predicted real number.
     """
 
     logits_BGM: Float[Array, "B G M"] | None = None

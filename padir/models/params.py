@@ -94,14 +94,10 @@ KEPT = ("length_predictor", "binary_projection")  # small heads, whose results d
 
 
 def quantise(params: Any) -> Any:
-    """Rounds the kernels and the token embedding of a parameter tree to 8 bits, for decoding.
+    """Rounds the kernels and the token embedding of a float32 or bfloat16 parameter tree to 8 bits, for decoding.
 
-    Args:
-      params: parameters in float32 or bfloat16. A tree that is already rounded would lose its scales.
-
-    Returns:
-      The tree with int8 arrays "kernel" and "embedding" and their scales "kernel_scale" and "embedding_scale".
-      `Transformer.apply` and `Translator` accept this tree.
+    The arrays "kernel" and "embedding" become int8, with scales "kernel_scale" and "embedding_scale" beside them.
+    `Transformer.apply` and `Translator` accept this tree. A tree that is already rounded would lose its scales.
 
     >>> int(quantise({"wi": {"kernel": jnp.array([[0.5], [-1.0]])}})["wi"]["kernel"][1, 0])
     -127

@@ -141,13 +141,10 @@ def alignment_loss(
     label_smoothing: float,
     z_loss: float,
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Each row's loss over all alignments, z-loss included, and its z-loss.
+    """Each row's loss over all alignments, z-loss included, and its z-loss; `own_BLC` is from `label_logits`.
 
     Optax normalises over the columns of a row's own labels. Adding the difference of two normalisers turns this into a
     normalisation over all ids. Only the second normaliser reads all logits.
-
-    Args:
-      own_BLC: the columns of each row's own labels (`label_logits`).
     """
     import optax  # decoding does without it
 
@@ -185,13 +182,12 @@ def label_logits(logits_BLV: Float[Array, "B L V"], label_BN: Int[Array, "B N"],
 def best_alignment(own_BLC: Float[Array, "B L C"], canvas: Canvas, label_BN: Int[Array, "B N"]) -> Int[Array, "B L"]:
     """The most likely alignment of each target to its canvas (Viterbi): a piece or the blank at every free position.
 
-    Args:
-      own_BLC: `label_logits` of the canvas's positions; adding a constant to a position's logits does not change the
-        result.
-      canvas: gives the free positions, to which the target is aligned; all others keep their tokens.
-      label_BN: the target's pieces, 0 after the last.
-
+    A constant added to a position's logits does not change the result. Positions that are not free keep their tokens.
     If the target needs more positions than are free, the row's alignment is meaningless.
+
+    Args:
+      own_BLC: `label_logits` of the canvas's positions.
+      label_BN: the target's pieces, 0 after the last.
     """
     batch, states = label_BN.shape[0], 2 * label_BN.shape[1] + 1
     blank = canvas.ids.blank

@@ -215,13 +215,12 @@ def draft(
 
     Args:
       key_B: one key per row.
-      length_B: target lengths in tokens, EOS included.
-      max_length: L, at least the largest target length.
+      length_B: target lengths in tokens, EOS included, 1 .. max_length (L).
       corruption: the corruption that makes the noise; it is used at rate 1.
 
     Raises:
-      PadirError: there is not one key for each row, a length is no whole number or (unless it is traced) outside
-        1 .. max_length, or the corruption is none.
+      PadirError: a key or length is of the wrong kind, a length is out of range (unless it is traced), or the
+        corruption is none.
 
     >>> from padir.refinement import Mask
     >>> ids = Ids(vocab_size=16, num_sentinels=4, first_regular=3)

@@ -122,9 +122,7 @@ def best_by_block(
 
     Args:
       project: (begin, size) -> logits of the ids begin .. begin + size - 1.
-      vocab_size: number of ids, V.
       banned_ids: ids that are left out of the maximum and of the normalisation.
-      block: largest number of ids in a block.
 
     >>> logits_BLV = jnp.array([[[0.1, 2.0, 0.3, 1.0, 3.0]]])
     >>> project = lambda begin, size: jax.lax.dynamic_slice_in_dim(logits_BLV, begin, size, axis=-1)

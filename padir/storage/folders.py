@@ -119,8 +119,7 @@ def remove_leftovers(parent: Path, name: str | None = None) -> None:
 def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: bool) -> None:
     """Checks that an export may be written to `folder`, which must be absent, empty, or an export to overwrite.
 
-    Args:
-      kind: name of a file that every export of this kind has; folders without this file are never replaced.
+    `kind` is a file that every export of this kind has; folders without this file are never replaced.
     """
     final = Path(folder)
     if vacant(final):
@@ -152,8 +151,7 @@ def made_lock(path: Path, **how: Any) -> Any:
 def folder_lock(folder: Path, doing: str) -> Iterator[None]:
     """Holds the lock of a folder, the file `.lock` in it, which the kernel unlocks when the process ends or is killed.
 
-    Args:
-      doing: the work that needs the lock, as a participle for messages, such as "trained in".
+    `doing` is the work that needs the lock, as a participle for messages, such as "trained in".
     """
     import filelock
 

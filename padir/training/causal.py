@@ -66,11 +66,8 @@ class Sum(Loss):
     The encoder runs once for both. In the metrics the causal loss is the last stage.
 
     Attributes:
-      refining, causal: the objectives of the two ways of writing.
+      refining, causal: the objectives of the two ways of writing; the loss of both is a mean over tokens.
       causal_weight: factor of the causal loss.
-
-    Raises:
-      PadirError: the refining loss is not a mean over tokens, or the weight is not above 0.
     """
 
     trains = "dual"

@@ -36,9 +36,6 @@ class StartFrom:
       model: a model directory, or the name of a model that comes with padir.
       parts: "encoder" (with the length head), "decoder" (with the output projection, the rejecter and the projection
         for self-conditioning) or both. The token embedding is taken in either case.
-
-    Raises:
-      PadirError: `parts` is empty or names something else.
     """
 
     model: str

@@ -41,11 +41,8 @@ def make_step(
 
     A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums. With `Batching.parts` above 1 the
     gradients of the summed loss are added up part by part, then divided once; there is one check for finite numbers and
-    one update for the whole batch.
-
-    Args:
-      freeze: beginnings of the names of parameters that get no gradient, which saves computing it; `optimizer` must
-        leave them as they are (`padir.training.optimizer.frozen`).
+    one update for the whole batch. Parameters whose names begin with one of `freeze` get no gradient, which saves
+    computing it; `optimizer` must leave them as they are (`padir.training.optimizer.frozen`).
     """
     key = jax.random.key(seed)
 

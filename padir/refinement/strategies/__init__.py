@@ -43,11 +43,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def get_strategy(name: str, **hyperparameters) -> Strategy:
-    """Makes the decoding strategy of a given name.
-
-    Raises:
-      PadirError: no strategy has that name, or a hyperparameter is unknown or of the wrong type; the message lists the
-        known names.
+    """Makes the decoding strategy of a given name; the message about an unknown name or hyperparameter lists the known ones.
 
     >>> get_strategy("threshold", tau=1)
     Threshold(tau=1.0, final_tau=None, schedule=None)
@@ -60,12 +56,8 @@ def get_strategy(name: str, **hyperparameters) -> Strategy:
 def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) -> dict[str, Any]:
     """Checks values for the fields of a dataclass that have a default; makes floats of integers and tuples of lists.
 
-    Args:
-      name: the name of the dataclass in messages.
-      further: names and defaults of values that are no fields.
-
-    Raises:
-      PadirError: a field is unknown, or a value has the wrong type; the message lists the fields.
+    `name` is the dataclass in messages, which list its fields. `further` holds names and defaults of values that are no
+    fields.
     """
     hints = typing.get_type_hints(cls) | {field: type(default) for field, default in further.items()}
     fields = [field for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING]
@@ -88,9 +80,6 @@ def checked_call(cls: Any, name: str, values: dict[str, Any], **further: Any) ->
 def parse_strategy(text: str) -> Strategy:
     """Makes a strategy from text such as "threshold" or "threshold:tau=0.9,final_tau=0.5", as on the command line.
 
-    Raises:
-      PadirError: this is no text or text of another form, or `get_strategy` refuses the name or a hyperparameter.
-
     >>> parse_strategy("block_gibbs:block=3,order=margin")
     BlockGibbs(block=3, order='margin', temperature=1.0, parallel=False)
     """
@@ -103,11 +92,7 @@ def parse_strategy(text: str) -> Strategy:
 def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]:
     """Splits NAME or NAME:FIELD=VALUE,FIELD=VALUE; values are Python literals, and a bare word is a string.
 
-    Args:
-      noun, example: the kind of object that the text names, and an example, for the error message.
-
-    Raises:
-      PadirError: the text has another form.
+    The error for text of another form names the `noun`, the kind of object that the text names, and an `example`.
 
     >>> parse_call("block_gibbs:block=3,order=margin", "strategy", "threshold:tau=0.9")
     ('block_gibbs', {'block': 3, 'order': 'margin'})
@@ -140,12 +125,8 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     - "pieces": a decoder that was trained with random pieces, from drafts of random pieces.
 
     Args:
-      canvas: the corruption that drafts are made with.
-      trained: the corruption that the model was trained with.
+      canvas, trained: the corruptions that drafts are made with, and that the model was trained with.
       config: the model's `ModelConfig`.
-
-    Raises:
-      PadirError: the model does not meet a requirement; the message names it and the strategies without requirements.
     """
     needs = getattr(strategy, "needs", frozenset())
     others = f"choose one of {', '.join(name for name, cls in STRATEGIES.items() if not getattr(cls, 'needs', None))}"
