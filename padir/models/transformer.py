@@ -210,7 +210,7 @@ class Transformer(nn.Module):
         """Logits of a causal model at one position, float32, and the cache with this position's keys and values.
 
         Args:
-          token_BN: the token to the left of the position; id 0 at the first position, 0.
+          token_BN: the token to the left of the position; id 0 at position 0.
           slot_BNL: for each hypothesis and position, the cache slot (0 .. N - 1) that holds its keys and values. At
             `position` this is the hypothesis's own number. So a beam search reorders hypotheses without copying the
             cache.

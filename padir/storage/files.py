@@ -70,7 +70,7 @@ def cannot_write(path: str | os.PathLike[str], error: OSError) -> PadirError:
 
 
 def check_writable(path: str | os.PathLike[str], *, file: bool) -> None:
-    """Fails early if `path`, of a file or folder, cannot be written, instead of after hours of work. Leaves nothing behind."""
+    """Fails early, not after hours of work, if `path` (a file or folder) cannot be written. Leaves nothing behind."""
     if file and os.path.isdir(path):
         raise cannot_write(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe or device

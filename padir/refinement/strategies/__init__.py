@@ -43,7 +43,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def get_strategy(name: str, **hyperparameters) -> Strategy:
-    """Makes the decoding strategy of a given name; the message about an unknown name or hyperparameter lists the known ones.
+    """Makes the decoding strategy of a given name; messages about unknown names and fields list the known ones.
 
     >>> get_strategy("threshold", tau=1)
     Threshold(tau=1.0, final_tau=None, schedule=None)
