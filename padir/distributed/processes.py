@@ -242,19 +242,15 @@ def shared_out(items: Sequence[T], work: Callable[[T], Any]) -> list[Any]:
         text = json.dumps({"done": [work(item) for item in items[jax.process_index() :: processes]]})
     except (Exception, KeyboardInterrupt) as raised:  # any error, because the others wait for an answer
         text, error = json.dumps({"error": str(raised)}), raised
-    every = _texts_of_all(text)
+    content = text.encode()
+    sizes = from_all(np.array(len(content), np.int32))
+    texts = from_all(padded(content, int(sizes.max())))
     if error is not None:
         raise error
     results: list[Any] = [None] * len(items)
-    for process, each in enumerate(map(json.loads, every)):
+    every = [json.loads(each[:size].tobytes()) for each, size in zip(texts, sizes.tolist(), strict=True)]
+    for process, each in enumerate(every):
         if "error" in each:
             raise PadirError(f"process {process} stopped: {each['error'] or 'read its messages'}")
         results[process::processes] = each["done"]
     return results
-
-
-def _texts_of_all(text: str) -> list[str]:
-    content = text.encode()
-    sizes = from_all(np.array(len(content), np.int32))
-    every = from_all(padded(content, int(sizes.max())))
-    return [each[:size].tobytes().decode() for each, size in zip(every, sizes.tolist(), strict=True)]

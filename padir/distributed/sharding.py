@@ -168,17 +168,13 @@ def on_host(tree: Any) -> Any:
     If an array lies on the devices of several processes, all processes must call this function, and each gets the whole
     array.
     """
-    if all(_is_whole_here(leaf) for leaf in jax.tree.leaves(tree)):
-        return jax.device_get(tree)
     leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    if all(array.is_fully_addressable or array.is_fully_replicated for array in arrays):
+        return jax.device_get(tree)
     settle(leaves)
     leaves = settle(_replicate(NamedSharding(leaves[0].sharding.mesh, PartitionSpec()))(leaves))
     return jax.tree.unflatten(structure, jax.device_get(leaves))
-
-
-def _is_whole_here(leaf: Any) -> bool:
-    """True if the devices of this process hold the whole array."""
-    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
 def settle(tree: Any) -> Any:

@@ -113,28 +113,23 @@ def atomic_file(path: str | os.PathLike[str], *, binary: bool = False) -> Iterat
     Pipes and devices are written directly. Missing parent folders are made. Text is UTF-8 with LF line ends. Errors are
     those of `write_errors`.
     """
-    with write_errors(path), _atomic_file(path, binary) as file:
-        yield file
-
-
-@contextlib.contextmanager
-def _atomic_file(path: str | os.PathLike[str], binary: bool) -> Iterator[IO[Any]]:
     how: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": "\n"}
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, **how) as file:
-            yield file
-        return
-    final = Path(os.path.realpath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = beside(final, "partial")
-    try:
-        with partial.open(**how) as file:
-            yield file
-        if final.exists():
-            shutil.copymode(final, partial)  # a file that only its owner may read stays so
-        os.replace(partial, final)
-    finally:
-        partial.unlink(missing_ok=True)
+    with write_errors(path):
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, **how) as file:
+                yield file
+            return
+        final = Path(os.path.realpath(path))
+        final.parent.mkdir(parents=True, exist_ok=True)
+        partial = beside(final, "partial")
+        try:
+            with partial.open(**how) as file:
+                yield file
+            if final.exists():
+                shutil.copymode(final, partial)  # a file that only its owner may read stays so
+            os.replace(partial, final)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

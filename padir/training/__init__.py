@@ -1,6 +1,6 @@
 """Training: `train` takes prepared data and a `TrainConfig`, and writes a model directory.
 
-The settings lie in `config`, the objectives in `objective` and `causal`, their losses in `losses`, and the
+The settings lie in `config`, the objectives in `objective` and `causal`, their losses in `batch`, and the
 optimizers in `optimizer`. `loop` and `run` take the training steps, log, save checkpoints, average weights and stop
 gracefully at signals; an interrupted run resumes from its last checkpoint with bit-identical results. `start_from`
 initialises parameters from another model.
