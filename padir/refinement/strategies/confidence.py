@@ -1,21 +1,4 @@
-"""Strategies in which the model's confidence decides how many positions a step writes, or in which order.
-
-The guarantee of `Frechet`. Let positions 1 .. k have the argmax tokens a_i with probabilities 1 - e_i under the model.
-Suppose that these are the marginals of some joint distribution P of the k tokens, about which nothing else is known.
-
-- A draw of P differs from a = (a_1, .., a_k) only if some position differs, so P(a) >= 1 - sum_i e_i, the lower bound
-  of Frechet. It is reached if at most one position differs at a time.
-- Any other choice x has some x_i != a_i, so P(x) <= P(X_i != a_i) = e_i <= max_i e_i.
-
-So the tokens that are most likely one by one are the most likely ones together if
-
-    sum_i e_i + max_i e_i < 1.
-
-No weaker condition on the e_i is enough, because one joint distribution reaches both bounds: with probability e_i,
-position i alone has another token, and always the same one. If the largest e of the k positions replaces each e_i, the
-condition becomes (k + 1) max_i e_i < 1. If the positions are in order of confidence, both left sides grow with k, so
-there is a largest k.
-"""
+"""Strategies in which the model's confidence decides how many positions a step writes, or in which order."""
 
 from __future__ import annotations
 
@@ -169,7 +152,7 @@ class Frechet(Memoryless):
 
     A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
     positions, with the largest doubt counted twice, must be below the bound. With the bound 1, the tokens of a step are
-    also the most likely combination, even if the positions depend on each other. This module's docstring derives the
+    also the most likely combination, even if the positions depend on each other. docs/theory.md derives the
     rule. A sentence's most confident position is always written, and the last step writes all hidden positions. A
     sentence ends when no position is hidden. arXiv 2606.02955 proposes this rule for diffusion language models (its
     project page states it).

@@ -1,23 +1,8 @@
 """Schedules of step sizes: how many positions are still hidden after each pass.
 
-The criterion for an optimum. Let all positions be written in a random order, and let h(k) be the mean entropy of a
-hidden position given k written ones; h falls. A pass that writes s positions together when c are written draws each
-from its own conditional. Their entropies sum to s h(c). Writing them one after the other would give h(c) + h(c + 1) +
-... + h(c + s - 1). The difference is the pass's expected loss, a Kullback-Leibler divergence in nats. The sum over all
-positions is the same for every schedule, so the best sizes minimise the sum over passes of s_t h(c_t), a left Riemann
-sum of h (arXiv 2511.04647 states this connection in its abstract). With c_t continuous, the derivative with respect to
-c_t vanishes if
-
-    h(c_(t-1)) - h(c_t) + s_t h'(c_t) = 0.
-
-- If h falls linearly, this gives s_t = s_(t-1): "linear" is optimal.
-- If h(k) is proportional to 1 / (1 + k) above its floor, this gives s_t / (1 + c_t) = s_(t-1) / (1 + c_(t-1)): 1 + c
-  grows by the same factor in every pass, from 1 to 1 + L, which is the schedule "geometric".
-- "doubling" has the factor 2 for any number of passes, so a sentence needs about log2(L) passes.
-- "cosine" writes few positions at first, as many others do; no simple h makes it optimal.
-
-`padir analyse schedule` measures the loss of each schedule on references, also with the most confident tokens first. It
-prints shares that can be given instead of a name.
+docs/theory.md says for which texts "linear" and "geometric" are optimal. "doubling" takes about log2(L) passes,
+"cosine" writes few positions at first. `padir analyse schedule` measures the loss of each schedule on references, also
+with the most confident tokens first. It prints shares that can be given instead of a name.
 """
 
 from __future__ import annotations
