@@ -6,19 +6,12 @@ from pathlib import Path
 import gin.config as gin_config
 import pytest
 
-from padir import config
+from padir import Decoding, PadirError, config
 from padir.cli import main
 from padir.data.plan import Batching
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import STRATEGIES, MaskPredict, Padir, Threshold
-from padir.refinement.transitions import Lifted
-from padir.training.causal import Causal
-from padir.training.config import Intervals, TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Adam, Cosine
+from padir.refinement import STRATEGIES, Lifted, Mask, MaskPredict, Padir, Threshold, Uniform
+from padir.training import Adafactor, Adam, Causal, Cosine, Intervals, Objective, TrainConfig
 
 REPOSITORY = Path(__file__).parents[1]
 SHIPPED = sorted(path.relative_to(REPOSITORY) for path in (REPOSITORY / "configs").rglob("*.gin"))

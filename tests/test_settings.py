@@ -4,23 +4,14 @@ import math
 
 import pytest
 
-from padir.data.plan import Batching
-from padir.data.prepared import LengthLimits
+from padir import PadirError, Sharding
+from padir.data import Batching, LengthLimits
 from padir.data.toy import ToyDeEn
-from padir.decoding.options import Decoding
-from padir.decoding.rerank import CausalScore, MinimumBayesRisk, OwnScore
-from padir.decoding.search import Beam, Sampling
-from padir.distributed.sharding import Sharding
-from padir.errors import PadirError
+from padir.decoding import Beam, CausalScore, Decoding, MinimumBayesRisk, OwnScore, Sampling
 from padir.models.config import ModelConfig
+from padir.refinement import Glat, Mask, MaskRange, SampledUnroll, Uniform
 from padir.refinement import strategies as s
-from padir.refinement.corruption import Mask, MaskRange, Uniform
-from padir.refinement.transitions import Glat, SampledUnroll
-from padir.training.averaging import Averaging
-from padir.training.causal import Causal, Sum
-from padir.training.config import Intervals
-from padir.training.objective import Objective
-from padir.training.optimizer import Cosine, NotFinite
+from padir.training import Averaging, Causal, Cosine, Intervals, NotFinite, Objective, Sum
 
 INF, NAN = math.inf, math.nan
 COUNT, RATE = ([0, 2**31], [1]), ([-0.1, 1.1, NAN], [0.0, 1.0])

@@ -5,11 +5,10 @@ import argparse
 import pytest
 from support.tiny_model import random_model_dir
 
-from padir import config
+from padir import PadirError, config
 from padir.cli.arguments import check_options, decoding_of, decodings_of, load_models
 from padir.cli.entry import build_parser, main
 from padir.decoding.options import Decoding, option_table
-from padir.errors import PadirError
 from padir.refinement.strategies import MaskPredict, Threshold
 
 pytestmark = pytest.mark.usefixtures("blank_config")

@@ -27,11 +27,8 @@ from padir.cli import main
 from padir.data.prepared import load_manifest, read_text
 from padir.errors import PadirError
 from padir.metrics.scores import score_all
-from padir.models.encoder import Encoded
-from padir.models.length import LengthOutput
-from padir.refinement.corruption import Mask
-from padir.refinement.scores import Output
-from padir.refinement.strategies import MaskPredict
+from padir.models import Encoded, LengthOutput
+from padir.refinement import Mask, MaskPredict, Output
 from padir.text.ids import positions_in_segment
 from padir.text.tokenizer import train
 

@@ -10,16 +10,10 @@ import pytest
 from padir import config
 from padir.interop.tfds_sets import TFDS_SETS
 from padir.measuring.benchmark.training_speed import model_flops
-from padir.models.params import count_parameters
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Padir
-from padir.refinement.transitions import Lifted
+from padir.models import Transformer, count_parameters
+from padir.refinement import Lifted, Padir, Uniform
 from padir.text.ids import Ids
-from padir.training.causal import Causal
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import Adafactor, Cosine
+from padir.training import Adafactor, Causal, Cosine, Objective, TrainConfig
 
 REPOSITORY = Path(__file__).parents[2]
 IDS = Ids(vocab_size=32_100, num_sentinels=100, first_regular=259)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from support.small_corpus import Listed, small_tokenizer
 
+from padir.data import Batching, Mixture, load_manifest
 from padir.data.loader import make_loader
-from padir.data.plan import Batching
 from padir.data.prepare import prepare
-from padir.data.prepared import Mixture, load_manifest
 from padir.errors import PadirError
 from padir.text.tokenizer import train
 

@@ -13,10 +13,9 @@ from support.tiny import pairs, rows_of, tiny_model
 from padir.decoding.autoregressive import generate, length_limits, score_targets, write_targets
 from padir.decoding.search import Beam, Greedy, Sampling
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
+from padir.models import ModelConfig, Transformer
 from padir.models.decoder import _put, _put_by_row, shift_right
 from padir.models.layers import RelativePositionBias, relative_position_bucket
-from padir.models.transformer import Transformer
 from padir.refinement.segments import sentence_keys
 from padir.text.ids import EOS
 

@@ -5,9 +5,8 @@ import itertools
 import pytest
 from support.tiny_model import random_translator
 
-from padir.decoding.options import Decoding
+from padir import Decoding, PadirError
 from padir.decoding.translation import clean
-from padir.errors import PadirError
 from padir.evaluation.systems import named, ways
 from padir.interop.stablehlo import export_model
 from padir.refinement.strategies import MaskPredict, Padir

@@ -18,8 +18,7 @@ from padir.data.toy import ToyDeEn
 from padir.decoding import refine_batch as drafts
 from padir.decoding.batches import Candidate, SourceBatch
 from padir.decoding.pipeline import PROGRAMS
-from padir.refinement.loop import refine
-from padir.refinement.strategies import Padir
+from padir.refinement import Padir, refine
 
 TIED = 1e-4  # a difference of two logits that means nothing in float32
 STEPS = 4

@@ -5,9 +5,8 @@ import random
 import jax.numpy as jnp
 import pytest
 
+from padir import Decoding, PadirError
 from padir.decoding.batches import candidate_rows, candidates
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
 
 
 @pytest.mark.parametrize(

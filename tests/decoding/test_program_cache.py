@@ -10,9 +10,8 @@ import pytest
 from support.tiny_model import random_translator
 
 import padir
-from padir.decoding.options import Decoding
+from padir import Decoding, PadirError
 from padir.decoding.program_cache import ProgramCache, mappings
-from padir.errors import PadirError
 from padir.measuring import benchmark
 
 

@@ -11,21 +11,18 @@ from support.commands import run
 from support.small_corpus import ENGLISH, GERMAN, Listed
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
+from padir import Decoding, PadirError, Translator
 from padir.data.prepare import prepare
 from padir.data.prepared import Mixture
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import padded
 from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
 from padir.decoding.translation import clean
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.jobs import learn_shortlist as lexicon
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
 from padir.jobs.teacher import to_json
 from padir.measuring import benchmark
-from padir.models.directory import save_model
-from padir.models.params import quantise
+from padir.models import quantise, save_model
 from padir.refinement.strategies import Padir, SundaeSampling
 from padir.text.ids import Ids
 

@@ -10,26 +10,16 @@ import numpy as np
 import pytest
 from support.tiny_model import TINY, random_model_dir, random_translator, same
 
+from padir.decoding import Decoding, OwnScore, Rescore, Translator, rescorer
 from padir.decoding.batches import Candidate, SourceBatch, choose
-from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import refine_drafts
-from padir.decoding.rerank import OwnScore, Rescore
 from padir.decoding.translation import Translation, clean, without_repeats
-from padir.decoding.translator import Translator, rescorer
 from padir.errors import PadirError
 from padir.metrics.scores import bleu
 from padir.models.directory import ModelCard
+from padir.refinement import BlockGibbs, EasyFirst, IndependentParallel, MaskPredict, Padir, Rejecter, Threshold
 from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
-from padir.refinement.strategies import (
-    BlockGibbs,
-    EasyFirst,
-    IndependentParallel,
-    MaskPredict,
-    Padir,
-    Rejecter,
-    Threshold,
-)
 
 TEXTS = [
     "eins",

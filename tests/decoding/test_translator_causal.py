@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 from support.tiny_model import TINY, random_translator, same
 
+from padir import Decoding, PadirError, Translation, Translator
 from padir.decoding.autoregressive import length_limits
-from padir.decoding.options import Decoding
-from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
-from padir.models.directory import ModelCard, save_model
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import Padir
+from padir.models import ModelCard, Transformer, init_params, save_model
+from padir.refinement import Mask, Padir, Uniform
 from padir.text.ids import EOS
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben", "acht acht", "neun null", "vier drei zwei eins"]

@@ -8,13 +8,11 @@ from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 from support.tiny_model import random_model_dir
 
+from padir.decoding import Greedy, Sampling, Shortlist, Translator
 from padir.decoding.autoregressive import BLOCK, Verified, follow, judge, write_targets, write_verified
 from padir.decoding.loaded import LoadedModel
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import encode
-from padir.decoding.search import Greedy, Sampling
-from padir.decoding.shortlist import Shortlist
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.text.ids import EOS
 

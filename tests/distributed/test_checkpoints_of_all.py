@@ -11,9 +11,7 @@ from support.many_devices import SETTINGS, Processes, prepared, training
 
 from padir.models.directory import load_model
 from padir.storage.manifest import check_manifest
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import TrainConfig
-from padir.training.loop import train
+from padir.training import Checkpoints, TrainConfig, train
 
 FSDP = "Sharding.shard_parameters=True"
 SHARED = "Sharding.shared_filesystem=True"

@@ -19,9 +19,7 @@ from support.workers import environment_with
 from padir.distributed.processes import agreed, join
 from padir.errors import PadirError
 from padir.models.directory import load_model
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import TrainConfig
-from padir.training.loop import train
+from padir.training import Checkpoints, TrainConfig, train
 
 TOLERANCE = 1e-4  # of a loss: sums over devices are added up in another order, and every step goes on from them
 

@@ -11,24 +11,11 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from support.fakes import IDS
 from support.tiny_model import TINY
 
-from padir.distributed.sharding import (
-    DATA,
-    MODEL,
-    Sharding,
-    all_devices,
-    keep_rows,
-    mesh_of,
-    of_state,
-    on_host,
-    process_rows,
-)
+from padir.distributed import Sharding, of_state, on_host, process_rows
+from padir.distributed.sharding import DATA, MODEL, all_devices, keep_rows, mesh_of
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
-from padir.models.params import init_params, param_axes
-from padir.models.transformer import Transformer
-from padir.training.averaging import Averaging
-from padir.training.batch import Batch, Sums
-from padir.training.optimizer import Adafactor, Adam
+from padir.models import ModelConfig, Transformer, init_params, param_axes
+from padir.training import Adafactor, Adam, Averaging, Batch, Sums
 from padir.training.step import Placement, TrainState
 
 MESH = AbstractMesh((2, 4), (DATA, MODEL))

@@ -10,10 +10,9 @@ import pytest
 from support.many_devices import Processes
 from support.tiny_model import prepared_numbers, random_model_dir
 
+from padir import PadirError, Translator
 from padir.cli import main
-from padir.decoding.translator import Translator
 from padir.distributed.processes import shared_out
-from padir.errors import PadirError
 from padir.models.directory import save_model
 
 

@@ -5,19 +5,14 @@ import types
 
 import pytest
 
-from padir.decoding.options import Decoding
-from padir.decoding.rerank import MinimumBayesRisk
+from padir.decoding import Decoding, MinimumBayesRisk, Translator
 from padir.decoding.translation import EMPTY_LINE, Translation
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.evaluation import TestSet, describe_row, length_recall
+from padir.evaluation import TestSet, describe_row, evaluate_all, length_recall
 from padir.evaluation.evaluation import of_drafts
-from padir.evaluation.systems import evaluate_all
 from padir.metrics.scores import Score
-from padir.models.config import ModelConfig
-from padir.models.directory import Weights
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import MaskPredict, Padir
+from padir.models import ModelConfig, Weights
+from padir.refinement import Mask, MaskPredict, Padir, Uniform
 
 TEST_SET = TestSet("listed", "de", "en", ["eins zwei drei vier", "fünf"], ["one two three four", "five"])
 

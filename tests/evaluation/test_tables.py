@@ -8,16 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from padir.decoding.options import Decoding
-from padir.decoding.rerank import MinimumBayesRisk
-from padir.decoding.shortlist import Shortlist
+from padir.decoding import Decoding, MinimumBayesRisk, Shortlist
 from padir.errors import PadirError
 from padir.evaluation import Evaluation, Row, TestSet, describe_row, paper_tables, read_rows, to_csv, to_markdown
 from padir.evaluation.report import cells
 from padir.evaluation.rows import system_columns
 from padir.metrics.scores import Score
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import MaskPredict, Padir
+from padir.refinement import Mask, MaskPredict, Padir, Uniform
 
 TEST_SET = TestSet("toy", "de", "en", ["a", "b"], ["c", "d"])
 

@@ -13,9 +13,8 @@ from support.fakes import keys
 from support.tiny import drawn_params, rows_of
 
 from padir.decoding.translation import without_repeats
-from padir.models.config import ModelConfig
+from padir.models import ModelConfig, Transformer
 from padir.models.length import top_lengths
-from padir.models.transformer import Transformer
 from padir.refinement import Padir, Uniform, draft, refine
 from padir.text.ids import Ids
 from padir.training.objective import Objective

@@ -10,9 +10,7 @@ from correctors import GibbsCorrector, PredictorCorrector
 from left_to_right import LeftToRight
 from support.fakes import IDS, canvas, conditionals, keys, moody, oracle, output, stepped
 
-from padir import config
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
+from padir import Decoding, PadirError, config
 from padir.refinement import BlockGibbs, Mask, MaskPredict, Padir, Remdm, Threshold, Uniform, draft, refine
 from padir.refinement.strategies import check_strategy
 

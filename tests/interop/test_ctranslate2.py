@@ -6,13 +6,10 @@ import pytest
 from support.small_corpus import Numbers
 from support.tiny_model import random_model_dir, random_translator
 
+from padir import Decoding, PadirError, Translator
 from padir.data.prepare import prepare
-from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.interop.ctranslate2 import CTranslate2Translator
-from padir.jobs.distillation import distill
-from padir.jobs.teacher import Teacher
+from padir.jobs import Teacher, distill
 
 pytest.importorskip("ctranslate2")
 GREEDY = Decoding(beam=1)

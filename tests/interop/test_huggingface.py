@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 from support.tiny_model import TINY
 
+from padir import PadirError, Translator
 from padir.cli import main
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
-from padir.models.directory import ModelCard, save_model
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Padir
+from padir.models import ModelCard, Transformer, init_params, save_model
+from padir.refinement import Padir, Uniform
 from padir.storage.manifest import sealed, write_manifest
 
 

@@ -16,21 +16,15 @@ import safetensors.numpy
 from support.faults import refuses_damage, refuses_forgery
 from support.tiny_model import random_translator
 
+from padir import Decoding, PadirError, Translator
 from padir.cli import main
-from padir.decoding.options import Decoding
 from padir.decoding.translation import clean
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
-from padir.interop import stablehlo
+from padir.interop import Lengths, export_model, stablehlo
 from padir.interop import stablehlo as export
 from padir.interop import standalone as exported
-from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
-from padir.models import products
-from padir.models.directory import save_model
-from padir.models.params import init_params
-from padir.refinement.corruption import Mask, Uniform
-from padir.refinement.strategies import STRATEGIES, Constant, MaskPredict
+from padir.models import init_params, products, save_model
+from padir.refinement import STRATEGIES, Constant, Mask, MaskPredict, Uniform
 from padir.storage.manifest import write_manifest
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()

@@ -16,22 +16,17 @@ import numpy as np
 from support.small_corpus import Listed, Numbers
 
 from padir.data.plan import Batching
-from padir.decoding.options import Decoding
-from padir.decoding.rerank import MinimumBayesRisk
+from padir.decoding import Decoding, MinimumBayesRisk, Translator
 from padir.decoding.translation import clean
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import import_model, take
-from padir.models.config import ModelConfig
-from padir.models.directory import save_model
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
+from padir.models import ModelConfig, Transformer, init_params, save_model
+from padir.refinement import MaskPredict
 from padir.refinement import transitions as between
-from padir.refinement.strategies import MaskPredict
+from padir.training import Adafactor, Cosine
 from padir.training import objective as loss
-from padir.training.optimizer import Adafactor, Cosine
 from padir.training.step import TrainState, make_step, step_metrics
 
 with warnings.catch_warnings():  # T5X uses what JAX has deprecated

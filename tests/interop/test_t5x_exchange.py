@@ -14,9 +14,8 @@ from etils import epath
 from support.small_corpus import small_tokenizer
 from support.tiny_model import TINY, random_model_dir, random_translator
 
+from padir import PadirError, Translator
 from padir.cli import main
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.interop.t5x.checkpoint import read, write
 from padir.interop.t5x.exchange import (
     check_fits,
@@ -26,9 +25,7 @@ from padir.interop.t5x.exchange import (
     take,
     write_description,
 )
-from padir.models.directory import Weights, load_model
-from padir.models.params import init_params, param_shapes
-from padir.models.transformer import Transformer
+from padir.models import Transformer, Weights, init_params, load_model, param_shapes
 
 SIZES = ("width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "max_length", "dropout_rate")
 GIN = [f"--gin.ModelConfig.{name}={getattr(TINY, name)}" for name in SIZES]

@@ -12,18 +12,14 @@ import pytest
 from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers
 from support.tiny_model import TINY, random_model_dir
 
+from padir import PadirError, Translation, Translator
+from padir.data import Batching, LengthLimits, Mixture, load_manifest, read_text
 from padir.data.loader import make_loader
-from padir.data.plan import Batching
 from padir.data.prepare import prepare
-from padir.data.prepared import LengthLimits, Mixture, load_manifest, read_text
 from padir.decoding.options import Decoding, resolve
-from padir.decoding.translation import Translation
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.jobs.distillation import CHUNK_BATCHES, distill
 from padir.jobs.teacher import Teacher, to_json
-from padir.refinement.corruption import Mixed
-from padir.refinement.strategies import MaskPredict, Padir, Rejecter
+from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
 from padir.text.tokenizer import train
 

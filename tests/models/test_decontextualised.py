@@ -12,10 +12,8 @@ from support.tiny_model import random_translator
 
 from padir.errors import PadirError
 from padir.models.config import ModelConfig
-from padir.refinement.canvas import restore, veil
-from padir.refinement.corruption import Mask, draft
+from padir.refinement import STRATEGIES, Mask, draft, get_strategy, restore, veil
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import STRATEGIES, get_strategy
 from padir.text.ids import positions_in_segment
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 8)])

@@ -18,11 +18,9 @@ from support.training import assert_equal
 
 from padir.errors import PadirError
 from padir.models.directory import MODEL_FILES, ModelCard, load_model
-from padir.refinement.corruption import CORRUPTIONS, Mixed, Uniform
-from padir.refinement.strategies import STRATEGIES, Padir
+from padir.refinement import CORRUPTIONS, STRATEGIES, Mixed, Padir, Uniform
 from padir.storage.manifest import MANIFEST, write_manifest
-from padir.text.ids import Ids
-from padir.text.tokenizer import train
+from padir.text import Ids, train
 
 # Writes a model again and again, in processes of which the nth ends without notice at its nth look at the disk.
 KILLED = """if True:

@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from padir.models.config import ModelConfig
+from padir.models import ModelConfig, Transformer
 from padir.models.layers import relative_position_bucket
 from padir.models.length import top_lengths
-from padir.models.transformer import Transformer
 from padir.refinement.corruption import Uniform
 from padir.text.ids import Ids
-from padir.training.batch import Batch
-from padir.training.objective import Objective
+from padir.training import Batch, Objective
 
 GOLDEN = Path(__file__).parent / "golden"
 FORWARD = np.load(GOLDEN / "forward.npz")

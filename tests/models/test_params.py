@@ -10,13 +10,10 @@ from flax.traverse_util import flatten_dict
 from support.tiny import drawn_params
 from support.tiny_model import TINY, random_translator
 
-from padir.decoding import autoregressive, refine_batch
-from padir.decoding.search import Greedy
-from padir.models.config import ModelConfig
+from padir.decoding import Greedy, autoregressive, refine_batch
+from padir.models import ModelConfig, Transformer
 from padir.models.params import in_model_dtype
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Padir
+from padir.refinement import Padir, Uniform
 from padir.text.ids import Ids
 
 IDS = Ids(vocab_size=90, num_sentinels=10, first_regular=3)

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from padir import Translator
+from padir import PadirError, Translator
 from padir.cli import main
-from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.pretrained import DEFAULT, PRETRAINED, model_folder
 

@@ -9,10 +9,8 @@ import pytest
 from support.small_corpus import Numbers
 from support.tiny_model import random_translator, same
 
-from padir.decoding.options import Decoding
-from padir.decoding.translator import Translator
-from padir.models import products
-from padir.models.params import quantise
+from padir.decoding import Decoding, Translator
+from padir.models import products, quantise
 from padir.models.products import int8_dot
 
 RNG = np.random.RandomState(0)

@@ -11,13 +11,9 @@ from support.tiny import one_layer_model, pairs, rows_of
 from support.tiny_model import random_translator
 
 from padir.errors import PadirError
-from padir.models import transformer
-from padir.models.config import ModelConfig
+from padir.models import ModelConfig, transformer
+from padir.refinement import Constant, Output, Padir, Uniform, draft, refine
 from padir.refinement.canvas import unbelieving
-from padir.refinement.corruption import Uniform, draft
-from padir.refinement.loop import refine
-from padir.refinement.scores import Output
-from padir.refinement.strategies import Constant, Padir
 from padir.training.objective import Objective
 
 BATCH = rows_of([pairs([(4, 6), (5, 8)]), pairs([(7, 9)], seed=1)], 16, 16)

@@ -10,9 +10,7 @@ from support.fakes import IDS
 from support.tiny import pairs, rows_of, tiny_model
 
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
-from padir.models.params import count_parameters, quantise
-from padir.models.transformer import Transformer
+from padir.models import ModelConfig, Transformer, count_parameters, quantise
 from padir.refinement.scores import best_tokens, forbid
 from padir.text.ids import Ids, positions_in_segment
 

@@ -12,15 +12,12 @@ from support.tiny import pairs, rows_of, tiny_model
 
 from padir.data.plan import Batching
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
-from padir.models.transformer import Transformer
+from padir.models import ModelConfig, Transformer
 from padir.readout.ctc import BlankHead, Ctc, alignment_loss, best_alignment, label_logits, positions_needed
-from padir.refinement.corruption import RandomVisible, Uniform, draft
+from padir.refinement import Glat, RandomVisible, Uniform, draft
 from padir.refinement.scores import best_tokens, forbid
-from padir.refinement.transitions import Glat
+from padir.training import Objective, TrainConfig
 from padir.training.batch import StageRows
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
 
 CTC_IDS = dataclasses.replace(IDS, writes_blank=True)
 A, B = CTC_IDS.first_regular, CTC_IDS.first_regular + 1

@@ -10,10 +10,9 @@ from support.tiny_model import TINY, prepared_numbers
 from support.training import train_tiny
 
 import padir
+from padir import PadirError, Translator
 from padir.data.plan import Batching
 from padir.decoding.translation import clean
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.readout import READOUTS, Ctc, Plain, Readout, readout_of
 from padir.readout.plain import token_sums

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from support.fakes import IDS, keys
 
-from padir.refinement.canvas import hide, repeats, restore, veil, write
-from padir.refinement.corruption import Mask, draft
+from padir.refinement import Mask, draft, hide, repeats, restore, veil, write
 from padir.refinement.scores import best_by_block, best_tokens, forbid
 from padir.refinement.segments import count_in_segment, worst
 

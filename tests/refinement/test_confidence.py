@@ -6,9 +6,7 @@ import pytest
 from support.fakes import IDS, canvas, conditionals, keys, moody, output, spread, stepped, unseen
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, draft
-from padir.refinement.loop import refine
-from padir.refinement.strategies.confidence import EasyFirst, EntropyBound, Threshold
+from padir.refinement import EasyFirst, EntropyBound, Mask, Threshold, draft, refine
 
 EOS, MASK = IDS.eos, IDS.mask
 

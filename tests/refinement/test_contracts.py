@@ -13,23 +13,13 @@ from left_to_right import LeftToRight
 from support.fakes import IDS, LENGTHS, clean, judging, keys, moods, moody, stepped, unseen
 
 from padir.errors import PadirError
-from padir.refinement.canvas import from_tokens
+from padir.refinement import Agreed, Cycle, Fixpoint, Never, NothingOpen, Repetition, Steady, from_tokens
 from padir.refinement.corruption import CORRUPTIONS, Mask, Uniform, draft
 from padir.refinement.loop import advance, begin, refine
 from padir.refinement.protocols import Corruption, Stop, Strategy
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import choose_share, count_in_segment
-from padir.refinement.stop import (
-    Agreed,
-    Cycle,
-    Fixpoint,
-    Never,
-    NothingOpen,
-    Repetition,
-    Steady,
-    finished_without,
-    settle,
-)
+from padir.refinement.stop import finished_without, settle
 from padir.refinement.strategies import STRATEGIES, IndependentParallel, Padir, get_strategy, parse_strategy
 from padir.text.ids import positions_in_segment
 

@@ -4,8 +4,7 @@ import pytest
 from support.fakes import IDS, keys
 
 from padir.errors import PadirError
-from padir.refinement.canvas import from_tokens, veil
-from padir.refinement.corruption import Cmlm, Mask, MaskRange, Mixed, RandomVisible, Uniform, UniformRate
+from padir.refinement import Cmlm, Mask, MaskRange, Mixed, RandomVisible, Uniform, UniformRate, from_tokens, veil
 from padir.text.ids import Ids
 
 ROWS, LENGTH = 400, 20

@@ -6,11 +6,9 @@ import numpy as np
 from support.fakes import IDS
 
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, lay_out
-from padir.models.config import ModelConfig
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Uniform
+from padir.models import ModelConfig, Transformer
+from padir.refinement import Padir, Uniform
 from padir.refinement.segments import sentence_keys
-from padir.refinement.strategies import Padir
 from padir.text.ids import EOS, pad_rows
 
 SENTENCES = [[7, 8, EOS], [8, 7, EOS], [7, EOS], [7, 7, EOS], [7, 8, 9, 10, EOS], [9, 10, 7, 8, EOS]]

@@ -10,10 +10,7 @@ from jax.tree_util import Partial
 from support.fakes import IDS, keys, moods, moody, oracle
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, Uniform, draft
-from padir.refinement.loop import refine, steps
-from padir.refinement.scores import Output
-from padir.refinement.stop import Never
+from padir.refinement import Mask, Never, Output, Uniform, draft, refine, steps
 from padir.refinement.strategies import MaskPredict, Padir, SundaeSampling, Threshold
 
 LENGTHS = jnp.array([4, 9])

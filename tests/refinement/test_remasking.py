@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from support.fakes import IDS, canvas, conditionals, keys, output, stepped
 
-from padir.refinement.corruption import Mask, draft
-from padir.refinement.loop import refine
-from padir.refinement.strategies import MaskPredict, PathPlanning, Remdm
+from padir.refinement import Mask, MaskPredict, PathPlanning, Remdm, draft, refine
 
 EOS, MASK, FIRST, ROWS = IDS.eos, IDS.mask, 10, 2_000
 

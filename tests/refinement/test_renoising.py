@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from support.fakes import IDS, canvas, keys, oracle, spread, stepped
 
-from padir.refinement.loop import refine
-from padir.refinement.strategies.confidence import EntropyBound, Renoise
+from padir.refinement import EntropyBound, Renoise, refine
 
 EOS, MASK = IDS.eos, IDS.mask
 

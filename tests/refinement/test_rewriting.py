@@ -5,11 +5,8 @@ import pytest
 from support.fakes import IDS, canvas, judging, keys, moody, oracle, output, stepped
 
 from padir.errors import PadirError
-from padir.refinement.canvas import from_tokens
-from padir.refinement.corruption import Mask, Uniform, draft
-from padir.refinement.loop import refine
+from padir.refinement import Constant, Mask, MaskPredict, Padir, Rejecter, Uniform, draft, from_tokens, refine
 from padir.refinement.scores import Output, forbid, token_scores
-from padir.refinement.strategies import Constant, MaskPredict, Padir, Rejecter
 
 EOS = IDS.eos
 

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from support.fakes import IDS, canvas, conditionals, keys, moody, output, stepped, unseen
 
-from padir.refinement.canvas import write
-from padir.refinement.corruption import Mask, Uniform, draft
-from padir.refinement.loop import refine
+from padir.refinement import Mask, Uniform, draft, refine, write
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies.sampling import BlockGibbs, IndependentParallel, SundaeSampling, sample_tokens
 

@@ -8,9 +8,7 @@ import pytest
 from support.fakes import IDS, keys, moody
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, Uniform, draft
-from padir.refinement.loop import refine
-from padir.refinement.strategies import Constant, MaskPredict, Threshold, parse_strategy
+from padir.refinement import Constant, Mask, MaskPredict, Threshold, Uniform, draft, parse_strategy, refine
 from padir.refinement.strategies.schedules import SCHEDULES, still_hidden
 
 

@@ -12,8 +12,7 @@ from support.fakes import IDS, canvas, judging, keys, moody, output, unseen
 
 import padir
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, MaskRange, Mixed, Uniform, draft
-from padir.refinement.loop import refine
+from padir.refinement import Lifted, Mask, MaskRange, Mixed, Uniform, draft, refine
 from padir.refinement.strategies import (
     STRATEGIES,
     BlockGibbs,
@@ -35,7 +34,6 @@ from padir.refinement.strategies import (
     get_strategy,
     parse_strategy,
 )
-from padir.refinement.transitions import Lifted
 
 EOS = IDS.eos
 ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 from support.fakes import IDS, clean, keys, moody
 
-from padir.refinement.canvas import from_tokens
-from padir.refinement.corruption import Cmlm
-from padir.refinement.protocols import Between
+from padir.refinement import Between, Cmlm, Glat, Lifted, MaskPredict, SampledUnroll, Smart, from_tokens
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import MaskPredict
-from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 
 EOS, MASK = IDS.eos, IDS.mask
 BETWEENS = [Lifted(), Lifted(MaskPredict()), Smart(), Glat(), SampledUnroll()]

@@ -11,9 +11,8 @@ import pytest
 from support.serving import ask, connection, engine_of, figure, running, same
 from support.tiny_model import random_translator
 
-from padir.decoding.options import Decoding
+from padir import Decoding, PadirError
 from padir.decoding.refine_batch import encode, refine_drafts
-from padir.errors import PadirError
 from padir.serve.messages import REFUSALS, Answer, Health, Refusal
 from padir.serve.request import Limits, Request
 

@@ -10,11 +10,10 @@ from support.faults import files_in, full_disk, refuses_damage
 from support.small_corpus import Numbers, number_lines, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir
 
+from padir import PadirError, Translator
 from padir.cli import main
 from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.models.directory import load_model
 from padir.storage import remote
 from padir.storage.files import is_address

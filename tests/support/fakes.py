@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from padir.refinement import Canvas, Output, from_tokens
 from padir.refinement import canvas as canvas_module
-from padir.refinement.canvas import Canvas, from_tokens
 from padir.refinement.loop import propose
-from padir.refinement.scores import Output
 from padir.text.ids import EOS, PADDING, Ids, positions_in_segment
 
 IDS = Ids(vocab_size=64, num_sentinels=32, first_regular=6)  # ids 3, 4 and 5 play the byte pieces

@@ -16,11 +16,7 @@ from padir.data.plan import Batching
 from padir.data.prepare import prepare
 from padir.distributed.sharding import Sharding
 from padir.text.tokenizer import train as train_tokenizer
-from padir.training.config import Intervals, TrainConfig
-from padir.training.loop import train
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
-from padir.training.run import TrainRun
+from padir.training import Adam, Cosine, Intervals, Objective, TrainConfig, TrainRun, train
 
 # Eight heads, and a vocabulary of 400 ids: eight devices can share them.
 MODEL = dataclasses.replace(TINY, heads=8, head_dim=2, max_length=32)

@@ -4,8 +4,7 @@ import functools
 
 import jax
 
-from padir.refinement.corruption import Cmlm, Mask, RandomVisible, UniformRate
-from padir.refinement.strategies import EasyFirst, MaskPredict
+from padir.refinement import Cmlm, EasyFirst, Mask, MaskPredict, RandomVisible, UniformRate
 from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
 from padir.training.objective import Objective
 

@@ -11,10 +11,9 @@ import httpx
 import pytest
 import uvicorn
 
+from padir.decoding import Decoding, Translator
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import Decoding
 from padir.decoding.pipeline import RefiningPipeline
-from padir.decoding.translator import Translator
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
 from padir.serve.request import Limits

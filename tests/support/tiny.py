@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from support.fakes import IDS
 
-from padir.models.config import ModelConfig
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
+from padir.models import ModelConfig, Transformer, init_params
 from padir.training.batch import Batch
 
 

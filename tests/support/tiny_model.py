@@ -11,11 +11,8 @@ from support.tiny import drawn_params
 
 from padir.data.prepare import prepare
 from padir.decoding.translator import Translator
-from padir.models.config import ModelConfig
-from padir.models.directory import ModelCard, save_model
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Uniform
-from padir.refinement.strategies import Padir
+from padir.models import ModelCard, ModelConfig, Transformer, save_model
+from padir.refinement import Padir, Uniform
 from padir.text.ids import Ids
 
 # Dropout's random numbers are half of a training program: the tests of dropout set its rate.

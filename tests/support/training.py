@@ -11,11 +11,7 @@ from support.tiny_model import TINY
 
 from padir.data.plan import Batching
 from padir.models.directory import load_model
-from padir.training.averaging import Averaging
-from padir.training.config import Intervals, TrainConfig
-from padir.training.loop import train
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
+from padir.training import Adam, Averaging, Cosine, Intervals, Objective, TrainConfig, train
 from padir.training.step import Programs
 
 SETTINGS = {

@@ -19,10 +19,9 @@ from support.training import train_tiny
 from padir.errors import PadirError
 from padir.jobs.average import average_run
 from padir.models.directory import Weights, load_model, save_model
+from padir.training import Intervals, Objective
 from padir.training.averaging import Averaging, best_steps, mean, mean_of_checkpoints, with_moving_average
 from padir.training.checkpoints import Checkpoints, load_step
-from padir.training.config import Intervals
-from padir.training.objective import Objective
 
 SETTINGS = {
     "objective": Objective(stage_weights=("all",)),

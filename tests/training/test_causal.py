@@ -14,23 +14,15 @@ from support.tiny_model import TINY
 from support.training import train_tiny
 
 from padir.data.plan import Batching
-from padir.decoding import batches
+from padir.decoding import Decoding, Translator, batches
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import Decoding
 from padir.decoding.translation import without_repeats
-from padir.decoding.translator import Translator
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
+from padir.models import ModelConfig, Transformer, load_model
 from padir.models.decoder import shift_right
-from padir.models.directory import load_model
-from padir.models.transformer import Transformer
-from padir.refinement.corruption import Mask
-from padir.refinement.transitions import Glat
+from padir.refinement import Glat, Mask
 from padir.text.ids import EOS
-from padir.training.causal import Causal, Sum
-from padir.training.config import Intervals, TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
+from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
 from padir.training.step import step_metrics
 
 PAIRS = pairs([(4, 5), (6, 3), (3, 7)], length_token=False)

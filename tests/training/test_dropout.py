@@ -10,8 +10,7 @@ import pytest
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.refinement.corruption import Mask
-from padir.training.causal import Causal
-from padir.training.objective import Objective
+from padir.training import Causal, Objective
 
 RATE = 0.25
 ENCODER = [

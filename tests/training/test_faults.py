@@ -16,10 +16,9 @@ from support.small_corpus import Numbers, number_lines, small_tokenizer
 from support.tiny_model import prepared_numbers, random_model_dir, random_translator
 from support.training import assert_equal, assert_same_params, save_all, state_at, train_tiny
 
+from padir.data import Batching, load_tokenizer, read_text
 from padir.data.loader import make_loader
-from padir.data.plan import Batching
 from padir.data.prepare import prepare
-from padir.data.prepared import load_tokenizer, read_text
 from padir.errors import PadirError
 from padir.models.directory import load_model, save_model
 from padir.storage.files import beside
@@ -27,8 +26,7 @@ from padir.storage.folders import LOCK, atomic_folder, folder_lock
 from padir.storage.manifest import MANIFEST, check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 from padir.text.tokenizer import train as train_vocabulary
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import Intervals
+from padir.training import Checkpoints, Intervals
 from padir.training.log import TrainingLog
 
 ORBAX_LEAVES_COROUTINES = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

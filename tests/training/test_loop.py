@@ -24,18 +24,12 @@ from support.workers import environment_with
 
 from padir.data.plan import Batching
 from padir.errors import PadirError
-from padir.models.directory import load_model
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
+from padir.models import Transformer, init_params, load_model
 from padir.refinement.corruption import Mask
 from padir.storage.folders import LOCK
 from padir.text.ids import Ids
-from padir.training.batch import Batch
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import Intervals
+from padir.training import Adam, Batch, Checkpoints, Cosine, Intervals, Objective
 from padir.training.log import TrainingLog, read_rows
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
 from padir.training.step import TrainState, make_step
 
 TESTS = Path(__file__).parents[1]

@@ -13,16 +13,11 @@ from support.fakes import IDS, keys
 from support.objectives import EXPECTED
 from support.tiny import pairs, rows_of, tiny_model
 
-from padir.models.config import ModelConfig
-from padir.models.transformer import Transformer
-from padir.refinement.canvas import from_tokens, veil
-from padir.refinement.corruption import Mask
-from padir.refinement.strategies import MaskPredict, Padir, Rejecter
-from padir.refinement.transitions import Glat, Lifted, SampledUnroll, Smart
+from padir.models import ModelConfig, Transformer
+from padir.refinement import Glat, Lifted, Mask, MaskPredict, Padir, Rejecter, SampledUnroll, Smart, from_tokens, veil
 from padir.text.ids import Ids
+from padir.training import Causal, Objective
 from padir.training.batch import StageRows, by_rows
-from padir.training.causal import Causal
-from padir.training.objective import Objective
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]
 BATCH = rows_of([pairs(row, seed=seed) for seed, row in enumerate(ROWS)], 16, 16)

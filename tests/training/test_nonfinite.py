@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 from support.training import SETTINGS, train_tiny
 
-from padir import config
+from padir import PadirError, config
 from padir.data.loader import make_loader
-from padir.errors import PadirError
 from padir.models.directory import load_model
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import Intervals, TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import NotFinite
+from padir.training import Checkpoints, Intervals, NotFinite, Objective, TrainConfig
 
 STEPS = SETTINGS["num_steps"]
 

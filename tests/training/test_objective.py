@@ -11,13 +11,9 @@ from support.objectives import run
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
-from padir.models.config import ModelConfig
-from padir.models.length import LengthOutput
-from padir.models.transformer import Transformer
-from padir.refinement.canvas import from_tokens, hide
-from padir.refinement.corruption import Cmlm, Mask, Mixed, RandomVisible, Uniform
+from padir.models import LengthOutput, ModelConfig, Transformer
+from padir.refinement import Cmlm, Constant, Mask, MaskPredict, Mixed, Padir, RandomVisible, Uniform, from_tokens, hide
 from padir.refinement.scores import Output, forbid
-from padir.refinement.strategies import Constant, MaskPredict, Padir
 from padir.refinement.transitions import Lifted
 from padir.training.batch import STAGE_WEIGHTS, cross_entropy, length_loss, rejecter_loss, stage_weight
 from padir.training.objective import Objective

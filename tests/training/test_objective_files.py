@@ -13,15 +13,9 @@ from support.tiny import pairs, rows_of
 
 from padir import config
 from padir.data.plan import Batching
-from padir.models.config import ModelConfig
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
-from padir.refinement.strategies import MaskPredict, Padir
-from padir.refinement.transitions import Glat
-from padir.training.causal import Causal, Sum
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
+from padir.models import ModelConfig, Transformer, init_params
+from padir.refinement import Glat, MaskPredict, Padir
+from padir.training import Adam, Causal, Cosine, Objective, Sum, TrainConfig
 from padir.training.step import TrainState, make_step, step_metrics
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ from support.training import train_tiny
 
 from padir.data.loader import _Records
 from padir.errors import PadirError
-from padir.training.config import Intervals
-from padir.training.run import TrainRun
+from padir.training import Intervals, TrainRun
 from padir.training.step import PlacedBatches
 
 

@@ -12,14 +12,12 @@ from support.faults import flip_a_bit
 from support.many_devices import Processes, prepared, training
 from support.training import assert_same_params, train_tiny
 
+from padir import PadirError, Translator
 from padir.cli import main
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
 from padir.storage import remote
 from padir.storage.manifest import MANIFEST, check_manifest
 from padir.storage.remote import RemoteFolder, Unreachable, copy_of, fetched
-from padir.training.checkpoints import Checkpoints
-from padir.training.config import Intervals
+from padir.training import Checkpoints, Intervals
 from padir.training.remote_run import RemoteRun
 
 TESTS = Path(__file__).parents[1]

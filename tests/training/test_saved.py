@@ -8,10 +8,8 @@ import orbax.checkpoint as ocp
 import pytest
 from support.training import assert_equal
 
-from padir.decoding.translator import Translator
-from padir.errors import PadirError
-from padir.jobs.average import average_run
-from padir.jobs.teacher import Teacher
+from padir import PadirError, Translator
+from padir.jobs import Teacher, average_run
 from padir.models.directory import load_model
 from padir.storage.manifest import write_manifest
 from padir.training.checkpoints import Checkpoints, load_step

@@ -10,14 +10,10 @@ from support.small_corpus import GERMAN, number_lines
 from support.tiny_model import TINY, random_model_dir, random_translator
 from support.training import assert_same_params, train_tiny
 
-from padir import config
-from padir.errors import PadirError
-from padir.models.directory import load_model, save_model
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
+from padir import PadirError, config
+from padir.models import Transformer, init_params, load_model, save_model
 from padir.text.tokenizer import train as train_vocabulary
-from padir.training.config import Intervals, TrainConfig
-from padir.training.optimizer import Adam, Cosine
+from padir.training import Adam, Cosine, Intervals, TrainConfig
 from padir.training.start_from import StartFrom, fill
 
 STEPS = {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}

@@ -13,9 +13,8 @@ from support.tiny import one_layer_model, pairs, rows_of
 from padir.data.plan import Batching
 from padir.errors import PadirError
 from padir.refinement.corruption import Mask
+from padir.training import Causal, Objective, Sum
 from padir.training.batch import mean_loss
-from padir.training.causal import Causal, Sum
-from padir.training.objective import Objective
 from padir.training.step import TrainState, make_step, step_metrics
 
 PAIRS = [[pair] for pair in pairs([(4, 5), (6, 3), (3, 7)])]

@@ -7,9 +7,7 @@ from support.training import train_tiny
 
 from padir import config
 from padir.models.config import ModelConfig
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
-from padir.training.optimizer import Adam, Cosine
+from padir.training import Adam, Cosine, Objective, TrainConfig
 
 REPOSITORY = Path(__file__).parents[2]
 RUNS = sorted(path.name for path in (REPOSITORY / "configs" / "run").glob("*.gin"))

@@ -8,8 +8,7 @@ from support.fakes import Clock
 from support.small_corpus import Numbers
 from support.tiny_model import TINY, prepared_numbers, random_translator
 
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
+from padir import Decoding, PadirError
 from padir.evaluation import TestSet, describe_row
 from padir.measuring import benchmark
 from padir.measuring.benchmark import speed_report

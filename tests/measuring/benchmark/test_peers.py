@@ -7,9 +7,7 @@ import pytest
 from support.small_corpus import Numbers
 from support.tiny_model import random_translator
 
-from padir.decoding.options import Decoding
-from padir.decoding.shortlist import Shortlist
-from padir.errors import PadirError
+from padir import Decoding, PadirError, Shortlist
 from padir.evaluation import TestSet
 from padir.interop.ctranslate2 import _vocabulary_map, convert
 from padir.measuring import benchmark

@@ -9,18 +9,14 @@ import pytest
 from support.fakes import Clock
 from support.tiny_model import TINY, prepared_numbers
 
+from padir.data import Batching, Mixture
 from padir.data.loader import make_loader
-from padir.data.plan import Batching
-from padir.data.prepared import Mixture
 from padir.errors import PadirError
 from padir.measuring.benchmark import training_speed
 from padir.measuring.compilation.costs import matrix_flops
-from padir.models.params import init_params
-from padir.models.transformer import Transformer
+from padir.models import Transformer, init_params
 from padir.text.ids import Ids
-from padir.training.batch import Batch
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
+from padir.training import Batch, Objective, TrainConfig
 
 IDS = Ids(vocab_size=400)
 

@@ -17,8 +17,7 @@ from padir.measuring.compilation.program_list import DecodeShape, Program, decod
 from padir.measuring.compilation.program_text import ProgramText
 from padir.models.config import ModelConfig
 from padir.text.ids import Ids
-from padir.training.causal import Causal
-from padir.training.config import TrainConfig
+from padir.training import Causal, TrainConfig
 
 IDS = Ids(500)
 SMALL = ModelConfig(width=64, heads=2, head_dim=32, mlp=128, encoder_layers=1, decoder_layers=1, max_length=64)

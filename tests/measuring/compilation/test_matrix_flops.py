@@ -12,9 +12,7 @@ from padir.measuring.compilation.costs import matrix_flops
 from padir.measuring.compilation.program_list import train_program
 from padir.models.config import ModelConfig
 from padir.text.ids import Ids
-from padir.training.causal import Causal
-from padir.training.config import TrainConfig
-from padir.training.objective import Objective
+from padir.training import Causal, Objective, TrainConfig
 
 SIDE = 4
 PRODUCT = 2.0 * SIDE**3

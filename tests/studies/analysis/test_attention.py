@@ -9,8 +9,7 @@ import pytest
 from support.fakes import IDS
 from support.tiny import tiny_model
 
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
+from padir import Decoding, PadirError
 from padir.evaluation import TestSet
 from padir.models.config import ModelConfig
 from padir.studies.analysis import attention

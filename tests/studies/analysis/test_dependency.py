@@ -9,9 +9,8 @@ import pytest
 from support.fakes import IDS, conditionals, given
 from support.tiny_model import random_translator
 
+from padir import Decoding, PadirError
 from padir.data.toy import references
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.refinement.scores import forbid
 from padir.studies.analysis import agreement, attention, dependency, study

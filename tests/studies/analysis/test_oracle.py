@@ -11,9 +11,8 @@ import pytest
 from support.fakes import IDS, canvas, given
 from support.tiny_model import random_translator
 
+from padir import Decoding, PadirError
 from padir.data.toy import ToyDeEn
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
 from padir.evaluation import TestSet
 from padir.refinement import STRATEGIES, Mask, MaskPredict, SundaeSampling, Uniform, parse_strategy
 from padir.studies.analysis import analyses, audit

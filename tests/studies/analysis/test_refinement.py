@@ -13,14 +13,12 @@ from support.fakes import IDS, conditionals
 from support.small_corpus import Numbers
 from support.tiny_model import random_model_dir, random_translator
 
+from padir import Decoding, PadirError
 from padir.cli import main
-from padir.decoding.options import Decoding
-from padir.errors import PadirError
 from padir.evaluation import TestSet, evaluate
+from padir.refinement import Cmlm, Mask, MaskPredict, parse_strategy
+from padir.refinement import draft as fresh_draft
 from padir.refinement import loop as refine
-from padir.refinement.corruption import Cmlm, Mask
-from padir.refinement.corruption import draft as fresh_draft
-from padir.refinement.strategies import MaskPredict, parse_strategy
 from padir.studies.analysis import analyses, refining
 from padir.studies.analysis.association import reliability
 from padir.studies.analysis.study import first_sentences, reference_tokens, refined

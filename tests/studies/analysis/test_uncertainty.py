@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from support.tiny_model import random_translator
 
+from padir import Decoding, PadirError
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import Decoding
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, lay_out
-from padir.errors import PadirError
 from padir.evaluation import TestSet
-from padir.refinement.corruption import Cmlm
+from padir.refinement import Cmlm, MaskPredict
 from padir.refinement.scores import best_tokens, forbid
-from padir.refinement.strategies import MaskPredict
 from padir.studies.analysis.study import refined
 from padir.studies.analysis.uncertainty import ORDERS, Plan, nats_by_step, searched
 from padir.studies.ising import pass_sizes

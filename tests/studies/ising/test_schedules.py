@@ -8,9 +8,7 @@ import pytest
 from support.fakes import IDS, keys, moody
 
 from padir.errors import PadirError
-from padir.refinement.corruption import Mask, draft
-from padir.refinement.loop import refine
-from padir.refinement.strategies import MaskPredict
+from padir.refinement import Mask, MaskPredict, draft, refine
 from padir.refinement.strategies.schedules import SCHEDULES
 from padir.studies.ising import experiments, pass_sizes, spin_models
 from padir.studies.ising.decoders import Oracle
