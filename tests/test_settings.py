@@ -11,7 +11,7 @@ from padir.decoding import Beam, CausalScore, Decoding, MinimumBayesRisk, OwnSco
 from padir.models.config import ModelConfig
 from padir.refinement import Glat, Mask, MaskRange, SampledUnroll, Uniform
 from padir.refinement import strategies as s
-from padir.training import Averaging, Causal, Cosine, Intervals, NotFinite, Objective, Sum
+from padir.training import Averaging, Causal, Cosine, Intervals, NotFinite, Objective, Sum, TrainConfig
 
 INF, NAN = math.inf, math.nan
 COUNT, RATE = ([0, 2**31], [1]), ([-0.1, 1.1, NAN], [0.0, 1.0])
@@ -32,6 +32,7 @@ RANGES = [
     (Cosine, "peak", [0.0], [1e-9]),
     (Cosine, "warmup_steps", [-1], [0]),
     (Cosine, "final", *RATE),
+    (TrainConfig, "num_steps", *COUNT),
     (NotFinite, "action", ["ignore"], ["skip"]),
     (NotFinite, "most_in_a_row", *COUNT),
     (Batching, "parts", *COUNT),
@@ -50,6 +51,7 @@ RANGES = [
     (s.Constant, "count", [-1], [0]),
     (s.Constant, "remask", ["mask", "none"], ["previous", "start", "logits"]),
     (s.Rejecter, "threshold", [-1.0], [0.0]),
+    *((cls, "bound", [0.0], [0.1]) for cls in (s.Factor, s.Frechet)),
     (s.Threshold, "tau", *RATE),
     (s.Threshold, "final_tau", [0.91], [0.0, 0.9]),
     (s.EntropyBound, "gamma", [-1.0], [0.0]),

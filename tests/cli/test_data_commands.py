@@ -79,7 +79,6 @@ def test_a_missing_vocabulary_is_refused(built, tmp_path, capsys):
     [
         (["--task", "wmt99_de_en"], "unknown source 'wmt99_de_en': known are toy_de_en"),
         (["--task", "multi30k_de_en", "--data_dir", "nowhere"], "neither nowhere"),
-        (["--task", "toy_de_en", "--size", -5], "size must be at least 1, got -5"),
         ([], "no corpus: give --task NAME"),
         (["--gin.ModelConfig.width=8"], "no corpus: give --task NAME"),
         (["--train", "a.tsv"], "files need --languages SRC-TGT"),

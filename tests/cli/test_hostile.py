@@ -268,10 +268,8 @@ class TestFiles:
         assert scored[0].count("\n") == 2 and len(set(scored)) == 1
 
     @pytest.mark.parametrize("command", ["vocab", "prepare", "evaluate", "score", "translate"])
-    @pytest.mark.parametrize("tail", [b"cut", b"garbage"])
-    def test_a_gzip_file_with_a_bad_tail_is_named(self, tokenizer, folder, model, tmp_path, capsys, command, tail):
-        whole = gzip.compress(b"eins\n" * 50)
-        (tmp_path / "bad.gz").write_bytes(whole[:-3] if tail == b"cut" else whole + tail)
+    def test_a_gzip_file_with_a_bad_tail_is_named(self, tokenizer, folder, model, tmp_path, capsys, command):
+        (tmp_path / "bad.gz").write_bytes(gzip.compress(b"eins\n" * 50)[:-3])
         (tmp_path / "ok.en").write_bytes(b"one\n" * 50)
         files = ["--languages", "de-en", "--test", tmp_path / "bad.gz", tmp_path / "ok.en"]
         options = {

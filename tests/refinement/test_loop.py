@@ -206,10 +206,9 @@ def test_arrays_of_a_partial_decoder_are_arguments_of_the_generator():
     assert len(traced) == 1
 
 
-@pytest.mark.parametrize("num_steps", [0, -1])
-def test_zero_steps_are_refused(num_steps):
-    with pytest.raises(PadirError, match=f"at least 1, got {num_steps}"):
-        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=num_steps)
+def test_zero_steps_are_refused():
+    with pytest.raises(PadirError, match="at least 1, got 0"):
+        refine(keys(2), start(), oracle(jnp.zeros((2, 9), int)), Padir(), num_steps=0)
 
 
 class TestNan:

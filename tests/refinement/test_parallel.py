@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from support.fakes import IDS, canvas, conditionals, stepped
 
-from padir.errors import PadirError
 from padir.refinement.scores import Output, forbid
 from padir.refinement.strategies import Factor, Frechet
 
@@ -57,11 +56,6 @@ class TestRule:
     @pytest.mark.parametrize("cls", [Frechet, Factor])
     def test_the_last_step_writes_everything(self, cls):
         assert written(cls(), doubting(0.4, 0.45, 0.3), 3, num_steps=1)[0] == [20, 21, 22]
-
-    def test_wrong_bounds(self):
-        for cls in (Frechet, Factor):
-            with pytest.raises(PadirError, match=f"{cls.__name__}.bound must be above 0, got 0.0"):
-                cls(0.0)
 
 
 def step_on(joint_VVV, strategy=None):

@@ -24,7 +24,6 @@ from padir.refinement.strategies import (
     IndependentParallel,
     MaskPredict,
     Padir,
-    PathPlanning,
     Rejecter,
     Remdm,
     Renoise,
@@ -36,6 +35,7 @@ from padir.refinement.strategies import (
 )
 
 EOS = IDS.eos
+DRAWING = (Remdm, BlockGibbs, IndependentParallel)
 ORDINARY = types.SimpleNamespace(decontextualised=False, rejecter=False)
 DISCO = types.SimpleNamespace(decontextualised=True, rejecter=False)
 JUDGING = types.SimpleNamespace(decontextualised=False, rejecter=True)
@@ -62,22 +62,7 @@ class TestEquivalences:
 
     @pytest.mark.parametrize(
         "strategy",
-        [
-            MaskPredict(),
-            Constant(),
-            EasyFirst(),
-            SundaeSampling(),
-            Rejecter(),
-            Threshold(),
-            EntropyBound(),
-            Renoise(),
-            Factor(),
-            Frechet(),
-            Remdm(temperature=0.0),
-            PathPlanning(),
-            BlockGibbs(temperature=0.0),
-            IndependentParallel(temperature=0.0),
-        ],
+        [*(cls() for cls in STRATEGIES.values() if cls not in DRAWING), *(cls(temperature=0.0) for cls in DRAWING)],
         ids=lambda strategy: type(strategy).__name__,
     )
     @pytest.mark.parametrize("corruption", [Uniform(), Mask()], ids=["uniform", "mask"])

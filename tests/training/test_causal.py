@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.objectives import run
 from support.tiny import one_layer_model, pairs, rows_of
-from support.tiny_model import TINY
+from support.tiny_model import TINY, random_translator
 from support.training import train_tiny
 
 from padir.data.plan import Batching
@@ -224,11 +224,9 @@ def test_what_is_refused(make, message):
         make()
 
 
-def test_the_causal_side_chooses_among_drafts(data, tmp_path, monkeypatch):
+def test_the_causal_side_chooses_among_drafts(tokenizer, monkeypatch):
     """The score of each draft is that of the mode "causal" for its tokens without repeats; the best one wins."""
-    config = dataclasses.replace(TINY, dual=True)
-    train_tiny(data, tmp_path / "run", model=config, objective=Sum(), num_steps=4)
-    translator, texts = Translator.load(tmp_path / "run"), ["eins zwei", "drei vier fünf", "eins"]
+    translator, texts = random_translator(tokenizer, dual=True), ["eins zwei", "drei vier fünf", "eins"]
     pipeline = translator.pipeline(Decoding().changed(rerank="causal", brevity=0.5, top_k=3, n_best=3))
     batch = SourceBatch(texts, translator.loaded.source_tokens(texts, False)[0])
     encoded = pipeline.encode(batch)
@@ -252,9 +250,7 @@ def test_the_causal_side_chooses_among_drafts(data, tmp_path, monkeypatch):
     assert translator.translate(texts, rerank="causal") == translator.translate(texts, rerank="own")
 
 
-def test_only_a_dual_model_has_a_causal_score(data, tmp_path):
-    train_tiny(data, tmp_path / "run", num_steps=1)
-    translator = Translator.load(tmp_path / "run")
+def test_only_a_dual_model_has_a_causal_score(translator):
     with pytest.raises(PadirError, match="'causal' needs a dual model.*rescores, or take the rule 'own'"):
         translator.translate(["eins"], rerank="causal")
     with pytest.raises(PadirError, match="neither a rule nor a model directory: did you mean 'causal'"):

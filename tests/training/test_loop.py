@@ -253,11 +253,6 @@ class TestWrong:
         assert not (tmp_path / "model" / "manifest.json").exists()
         assert not list((tmp_path / "model").glob("checkpoints/*"))
 
-    def test_zero_steps(self, data, tmp_path):
-        with pytest.raises(PadirError, match="^train.num_steps must be at least 1, got 0"):
-            train_tiny(data, tmp_path / "model", num_steps=0)
-        assert not (tmp_path / "model").exists()
-
     def test_sentences_longer_than_the_model_takes(self, data, tmp_path):
         with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*max_source_tokens=12"):
             train_tiny(data, tmp_path / "model", model=dataclasses.replace(TINY, max_length=12))
