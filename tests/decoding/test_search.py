@@ -1,6 +1,7 @@
 """Searches on decoders whose every probability is known: brute force, a plain beam search, frequencies of samples."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -17,27 +18,32 @@ IDS = Ids(vocab_size=9, num_sentinels=3, first_regular=3)  # what can be written
 REGULAR = (3, 4, 5)
 
 
-def decoder(batch, seed=0):
-    """A decoder whose logits depend on the sentence, the last token and the sum of all tokens before the position."""
-    rng = np.random.RandomState(seed)
-    table = jnp.asarray(rng.normal(scale=1.5, size=(batch, 9, 11, 9)), jnp.float32)
+def by_table(tokens_BNL, slot_BNL, position, table):
+    """Logits that depend on the sentence, the last token and the sum of all tokens before the position."""
+    last_BN = jnp.where(position == 0, 0, tokens_BNL[:, :, position - 1])
+    return table[jnp.arange(len(table))[:, None], last_BN, tokens_BNL.sum(-1) % 11], table
 
-    def next_fn(tokens_BNL, slot_BNL, position, cache):
-        last_BN = jnp.where(position == 0, 0, tokens_BNL[:, :, position - 1])
-        return table[jnp.arange(batch)[:, None], last_BN, tokens_BNL.sum(-1) % 11], cache
+
+def decoder(batch, seed=0):
+    """The table of `by_table`, and a function that gives its log-probabilities of a next token as plain numbers."""
+    table = np.random.RandomState(seed).normal(scale=1.5, size=(batch, 9, 11, 9)).astype(np.float32)
 
     def log_probs(b, prefix):
-        """Of the next token, as plain numbers."""
         logits = np.asarray(table[b, prefix[-1] if prefix else 0, sum(prefix) % 11], np.float64)
         return logits - np.log(np.exp(logits).sum())
 
-    return next_fn, log_probs
+    return jnp.asarray(table), log_probs
 
 
-def run(search, next_fn, limits, max_length=None, key_B=None):
+def run(search, table, limits, max_length=None, key_B=None, next_fn=by_table):
     key_B = keys(len(limits)) if key_B is None else key_B
-    max_length = max_length or max(limits)
-    return generate(key_B, next_fn, (), jnp.array(limits), search, max_length=max_length, ids=IDS)
+    return written(search, next_fn, max_length or max(limits), key_B, table, jnp.array(limits))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def written(search, next_fn, max_length, key_B, table, limit_B):
+    """One program for all tables, limits and keys of a shape."""
+    return generate(key_B, next_fn, table, limit_B, search, max_length=max_length, ids=IDS)
 
 
 def outcomes(search, rows):
@@ -64,8 +70,8 @@ class TestBeam:
     @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
     def test_a_wide_one_finds_what_brute_force_finds(self, alpha):
         limits, search = [2, 3, 5, 5], Beam(size=120, alpha=alpha)  # 3 + 9 + 27 + 81 sentences of at most 5 tokens
-        next_fn, log_probs = decoder(4)
-        rows, _ = run(search, next_fn, limits)
+        table, log_probs = decoder(4)
+        rows, _ = run(search, table, limits)
         for b, (found, limit) in enumerate(zip(outcomes(search, rows), limits, strict=True)):
             every = [[*words, EOS] for n in range(1, limit) for words in itertools.product(REGULAR, repeat=n)]
             scores = [log_prob_of(s, log_probs, b) / ((5 + len(s)) / 6) ** alpha for s in every]
@@ -78,8 +84,8 @@ class TestBeam:
     def test_does_what_it_says(self, size, alpha):
         """A search with lists, which goes on until every row is finished."""
         search, limit = Beam(size, alpha), 9
-        next_fn, log_probs = decoder(16, seed=1)
-        rows, _ = run(search, next_fn, [limit] * 16)
+        table, log_probs = decoder(16, seed=1)
+        rows, _ = run(search, table, [limit] * 16, max_length=12)
         for b, found in enumerate(outcomes(search, rows)):
             live, finished = [(0.0, [])], []
             for position in range(limit):
@@ -96,9 +102,9 @@ class TestBeam:
 
     @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
     def test_of_size_1_is_greedy(self, alpha):
-        next_fn, _ = decoder(32, seed=2)
-        one, passes_one = run(Beam(1, alpha), next_fn, [12] * 32)
-        greedy, passes_greedy = run(Greedy(), next_fn, [12] * 32)
+        table, _ = decoder(16, seed=2)
+        one, passes_one = run(Beam(1, alpha), table, [12] * 16)
+        greedy, passes_greedy = run(Greedy(), table, [12] * 16)
         np.testing.assert_array_equal(one.tokens_BNL, greedy.tokens_BNL)
         np.testing.assert_array_equal(passes_one, passes_greedy)
         assert len(set(np.asarray(greedy.length_BN)[:, 0].tolist())) > 3
@@ -109,9 +115,9 @@ class TestBeam:
             def over(self, rows, limit_B):
                 return rows.done_BN.all(-1)
 
-        next_fn, _ = decoder(32, seed=3)
-        early, passes_early = run(Beam(4), next_fn, [14] * 32)
-        late, passes_late = run(Patient(4), next_fn, [14] * 32)
+        table, _ = decoder(16, seed=3)
+        early, passes_early = run(Beam(4), table, [12] * 16)
+        late, passes_late = run(Patient(4), table, [12] * 16)
         for one, other in zip(outcomes(Beam(4), early), outcomes(Beam(4), late), strict=True):
             assert one[0] == other[0] and len(other) == 4
         assert (passes_early <= passes_late).all() and passes_early.sum() < passes_late.sum()
@@ -128,8 +134,8 @@ class TestBeam:
         assert over == [True, False]
 
     def test_wider_than_what_can_be_written(self):
-        next_fn, _ = decoder(2)
-        rows, _ = run(Beam(20), next_fn, [2, 2])  # three sentences of two tokens; the other rows lead nowhere
+        table, _ = decoder(2)
+        rows, _ = run(Beam(20), table, [2, 2])  # three sentences of two tokens; the other rows lead nowhere
         assert rows.done_BN.sum(-1).tolist() == [3, 3]
         assert {tuple(t) for t in np.asarray(rows.tokens_BNL[rows.done_BN]).tolist()} == {(t, EOS) for t in REGULAR}
 
@@ -138,10 +144,10 @@ class TestSampling:
     LOGITS = jnp.array([9.0, 1.0, 9.0, 0.0, 1.0, 2.0, 9.0, 9.0, 9.0])  # only 3, 4 and 5 may be written first
 
     def frequencies(self, search, count=20_000):
-        def next_fn(tokens_BNL, slot_BNL, position, cache):
-            return jnp.broadcast_to(self.LOGITS, (*tokens_BNL.shape[:2], 9)), cache
+        def constant(tokens_BNL, slot_BNL, position, logits_V):
+            return jnp.broadcast_to(logits_V, (*tokens_BNL.shape[:2], 9)), logits_V
 
-        rows, _ = run(search, next_fn, [2] * (count // search.size))
+        rows, _ = run(search, self.LOGITS, [2] * (count // search.size), next_fn=constant)
         assert (rows.tokens_BNL[..., 1] == EOS).all()
         return np.bincount(np.asarray(rows.tokens_BNL[..., 0]).ravel(), minlength=9)[3:6] / count
 
@@ -152,8 +158,8 @@ class TestSampling:
         np.testing.assert_allclose(frequencies, weights / weights.sum(), atol=4 * 0.5 / np.sqrt(20_000))
 
     def test_samples_of_a_sentence_differ(self):
-        next_fn, _ = decoder(1)
-        rows, _ = run(Sampling(size=8), next_fn, [12])
+        table, _ = decoder(1)
+        rows, _ = run(Sampling(size=8), table, [12])
         assert len({tuple(tokens) for tokens in rows.tokens_BNL[0].tolist()}) > 4
 
 
@@ -168,9 +174,9 @@ class TestSearch:
         assert search == dataclasses.replace(search) and hash(search) == hash(dataclasses.replace(search))
 
     def test_writes_allowed_tokens_then_eos_then_padding(self, search):
-        next_fn, log_probs = decoder(16, seed=5)
+        table, log_probs = decoder(16, seed=5)
         limits = [2, 3, 5, 12] * 4
-        rows, passes_B = run(search, next_fn, limits)
+        rows, passes_B = run(search, table, limits)
         for b, limit in enumerate(limits):
             for n in np.flatnonzero(rows.done_BN[b]):
                 tokens, length = rows.tokens_BNL[b, n].tolist(), int(rows.length_BN[b, n])
@@ -182,24 +188,19 @@ class TestSearch:
             assert rows.done_BN[b].any() and int(rows.length_BN[b].max()) == int(passes_B[b]) <= limit
 
     def test_a_sentence_does_not_depend_on_its_batch_or_its_bucket(self, search):
-        limits, key_B = [12, 4, 12, 7], keys(4)
-        next_fn, _ = decoder(4, seed=6)
-        together, passes_B = run(search, next_fn, limits)
-        wide, passes_wide_B = run(search, next_fn, limits, max_length=20)
+        limits, key_B = [12, 4, 12, 7] * 4, keys(16)
+        table, _ = decoder(16, seed=6)
+        together, passes_B = run(search, table, limits)
+        wide, passes_wide_B = run(search, table, limits, max_length=20)
         np.testing.assert_array_equal(wide.tokens_BNL[..., :12], together.tokens_BNL)
         np.testing.assert_array_equal(passes_wide_B, passes_B)
-
-        def alone_fn(tokens_BNL, *rest):
-            logits_BNV, cache = next_fn(jnp.broadcast_to(tokens_BNL, (4, *tokens_BNL.shape[1:])), *rest)
-            return logits_BNV[2:3], cache
-
-        alone, _ = run(search, alone_fn, limits[2:3], key_B=key_B[2:3])
+        alone, _ = run(search, table[2:3], limits[2:3], key_B=key_B[2:3])
         np.testing.assert_array_equal(alone.tokens_BNL[0], together.tokens_BNL[2])
 
     @pytest.mark.slow
     def test_is_the_same_jitted(self, search):
-        next_fn, _ = decoder(2, seed=7)
+        table, _ = decoder(2, seed=7)
         with jax.disable_jit():
-            plain, _ = run(search, next_fn, [2, 4])
-        jitted, _ = jax.jit(lambda: run(search, next_fn, [2, 4]))()
+            plain, _ = run(search, table, [2, 4])
+        jitted, _ = run(search, table, [2, 4])
         np.testing.assert_array_equal(plain.tokens_BNL, jitted.tokens_BNL)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.commands import run
 from support.small_corpus import ENGLISH, GERMAN, Listed
-from support.tiny_model import TINY, prepared_numbers, random_translator
+from support.tiny_model import TINY, prepared_numbers, random_translator, same
 
 from padir import Decoding, PadirError, Translator
 from padir.data.prepare import prepare
@@ -323,16 +323,11 @@ class TestDecoding:
     def test_of_all_ids_is_decoding_without(self, models, everything):
         how = {"strategy": Padir("logits"), "top_k": 3, "draws": 2, "n_best": 2}
         plain, listed = (models["tied"].translate(TEXTS, shortlist=s, **how) for s in (None, everything))
-        assert [dataclasses.replace(r, score=0.0, candidates=()) for r in listed] == [
-            dataclasses.replace(r, score=0.0, candidates=()) for r in plain
-        ]
-        assert [[text for text, _ in r.candidates] for r in listed] == [[t for t, _ in r.candidates] for r in plain]
-        assert [r.score for r in listed] == pytest.approx([r.score for r in plain], abs=1e-4)
+        same(listed, plain)
 
     def test_of_all_ids_from_left_to_right(self, models, everything):
         plain, listed = (models["causal"].translate(TEXTS, shortlist=s, beam=3) for s in (None, everything))
-        assert [(r.text, r.length, r.passes) for r in listed] == [(r.text, r.length, r.passes) for r in plain]
-        assert [r.score for r in listed] == pytest.approx([r.score for r in plain], abs=1e-4)
+        same(listed, plain)
 
     def test_drafts_are_of_the_list_and_traces_in_ids_of_the_whole(self, models, shortlist):
         translator = models["tied"]

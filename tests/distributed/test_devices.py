@@ -133,7 +133,7 @@ for axes in (PartitionSpec("data"), PartitionSpec(None, "data")):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_eight_devices_translate_as_one(worker, tmp_path, kind, causal):
-    sizes = {"heads": MODEL.heads, "head_dim": MODEL.head_dim, "causal": causal}
+    sizes = {"heads": MODEL.heads, "head_dim": MODEL.head_dim, "causal": causal, "max_length": 8}  # one shape
     folder = random_model_dir(tmp_path, **sizes)
     translate_as("data", str(folder), str(tmp_path / "one.json"))
     worker(8).do("translate", kind, folder, tmp_path / "eight.json")

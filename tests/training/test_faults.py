@@ -98,18 +98,31 @@ class TestEveryBit:
         check_manifest(tmp_path)
 
 
+def export(path, tokenizer):
+    with atomic_folder(path) as folder:
+        (folder / "kind").write_bytes(bytes(2000))
+
+
+WRITERS = {
+    "vocabulary": lambda path, tokenizer: train_vocabulary(number_lines(), path, size=301),
+    "prepared": lambda path, tokenizer: prepare(Numbers(), tokenizer, path, progress=False),
+    "exported": export,
+}
+FULL, READ_ONLY = r"\(File too large\): raise the limit", r"\(.*\): give a folder that you may write to"
+FAULTS = [(kind, most, FULL) for kind in WRITERS for most in (100, 1_000)]
+FAULTS += [*(("prepared", most, FULL) for most in (3_000, 9_000)), *((kind, None, READ_ONLY) for kind in WRITERS)]
+
+
+@pytest.mark.parametrize(("kind", "most", "remedy"), FAULTS)
+def test_nothing_is_left_of_what_cannot_be_written(tokenizer, open_folder, kind, most, remedy):
+    """On a disk that takes no file of more than so many bytes, or in a folder in which nobody may write."""
+    with read_only(open_folder) if most is None else full_disk(most):
+        with pytest.raises(PadirError, match=f"cannot write .*out.* {remedy}"):
+            WRITERS[kind](open_folder / "out", tokenizer)
+    assert not list(open_folder.iterdir())
+
+
 class TestFullDisk:
-    def test_vocabulary(self, tmp_path):
-        with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*vocab.model \(File too large\): raise"):
-            train_vocabulary(number_lines(), tmp_path / "vocab.model", size=301)
-        assert not files_in(tmp_path)
-
-    @pytest.mark.parametrize("most", [100, 3000, 9000])
-    def test_prepared_folder(self, tokenizer, tmp_path, most):
-        with full_disk(most), pytest.raises(PadirError, match="cannot write .*data"):
-            prepare(Numbers(), tokenizer, tmp_path / "data", progress=False)
-        assert not list(tmp_path.iterdir())
-
     @ORBAX_LEAVES_COROUTINES
     def test_checkpoint(self, tmp_path, caplog):
         checkpoints = Checkpoints(tmp_path)
@@ -143,12 +156,6 @@ class TestFullDisk:
             save_model(folder, translator.params, translator.card, translator.tokenizer, "")
         assert {path: path.read_bytes() for path in files_in(folder)} == before
 
-    def test_exported_folder(self, tmp_path):
-        with full_disk(1000), pytest.raises(PadirError, match=r"cannot write .*out \(File too large\): raise"):
-            with atomic_folder(tmp_path / "out") as folder:
-                (folder / "kind").write_bytes(bytes(2000))
-        assert not list(tmp_path.iterdir())
-
     def test_figures(self, tmp_path):
         with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log:
             log._files._history.close()
@@ -167,20 +174,6 @@ class TestFullDisk:
 
 
 class TestReadOnlyFolder:
-    def test_vocabulary(self, open_folder):
-        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*: give a folder that you may"):
-            train_vocabulary(number_lines(), open_folder / "vocab.model", size=301)
-
-    def test_exported_folder(self, open_folder):
-        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*out .*: give a folder that you"):
-            with atomic_folder(open_folder / "out"):
-                pass
-
-    def test_prepared_folder(self, tokenizer, open_folder):
-        with read_only(open_folder), pytest.raises(PadirError, match="cannot write .*data.*: give a folder"):
-            prepare(Numbers(), tokenizer, open_folder / "data", progress=False)
-        assert not list(open_folder.iterdir())
-
     @pytest.mark.parametrize("name", ["model", "."])
     def test_training(self, open_folder, name):
         data = prepared_numbers(open_folder)
