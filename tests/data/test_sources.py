@@ -73,15 +73,6 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
     writer.join()
 
 
-def test_damaged_gzip(tmp_path):
-    whole = gzip.compress(b"line\n" * 1000)
-    (tmp_path / "cut.gz").write_bytes(whole[:-10])
-    (tmp_path / "plain.gz").write_bytes(b"not zipped\n")
-    for name, message in (("cut.gz", "is not a whole gzip file"), ("plain.gz", "is no gzip file, as its name says")):
-        with pytest.raises(PadirError, match=f"{name} {message}"):
-            list(read_lines(tmp_path / name))
-
-
 def test_missing_files_and_splits(tmp_path):
     with pytest.raises(PadirError, match="mine train: no file .*nowhere.de"):
         ParallelText("mine", "de", "en", train=(tmp_path / "nowhere.de", tmp_path / "nowhere.en"))

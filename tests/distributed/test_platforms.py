@@ -24,29 +24,22 @@ def pci(folder, *vendors):
     return folder
 
 
-def test_no_tpu(chosen, tmp_path):
-    processes.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x10de"))
-    assert chosen == {"jax_platforms": "cpu"}
+@pytest.mark.parametrize(("vendors", "expected"), [(["0x8086", "0x10de"], {"jax_platforms": "cpu"}), (["0x1ae0"], {})])
+def test_without_a_tpu_the_cpu_computes(chosen, tmp_path, vendors, expected):
+    processes.ignore_absent_tpus(pci(tmp_path, *vendors))
+    assert chosen == expected
 
 
-def test_a_tpu(chosen, tmp_path):
-    processes.ignore_absent_tpus(pci(tmp_path, "0x8086", "0x1ae0"))
-    assert not chosen
-
-
-def test_a_plugin_for_other_devices(chosen, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["xla_cuda12"])
-    processes.ignore_absent_tpus(pci(tmp_path))
-    assert not chosen
-
-
-def test_no_libtpu(chosen, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    processes.ignore_absent_tpus(pci(tmp_path))
-    assert not chosen
-
-
-def test_a_setting(chosen, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setattr("importlib.metadata.entry_points", lambda group: ["xla_cuda12"]),
+        lambda patch: patch.setattr("importlib.util.find_spec", lambda name: None),
+        lambda patch: patch.setenv("JAX_PLATFORMS", "tpu,cpu"),
+    ],
+    ids=["a plugin for other devices", "no libtpu", "a setting"],
+)
+def test_others_are_left_alone(chosen, tmp_path, monkeypatch, change):
+    change(monkeypatch)
     processes.ignore_absent_tpus(pci(tmp_path))
     assert not chosen

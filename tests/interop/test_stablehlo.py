@@ -24,7 +24,7 @@ from padir.interop import stablehlo as export
 from padir.interop import standalone as exported
 from padir.interop.standalone import Exported, ExportError
 from padir.models import init_params, products, save_model
-from padir.refinement import STRATEGIES, Constant, Mask, MaskPredict, Uniform
+from padir.refinement import STRATEGIES, Constant, Mask, Uniform
 from padir.storage.manifest import write_manifest
 
 WORDS = "null eins zwei drei vier fünf sechs sieben acht neun".split()
@@ -152,9 +152,6 @@ class TestModels:
         [
             ({"length_head": "fertility"}, Decoding(top_k=3)),
             ({"length_head": "affine", "tied": False, "mlp_activations": ("gelu", "linear")}, Decoding()),
-            ({"decontextualised": True, "corruption": Mask()}, Decoding(strategy=STRATEGIES["easy_first"]())),
-            ({"rejecter": True}, Decoding(strategy=STRATEGIES["rejecter"](), brevity=0.5)),
-            ({"corruption": Mask()}, Decoding(strategy=MaskPredict(), top_k=3)),
             ({}, Decoding(brevity=0.3, length_weight=2.0, top_k=4, adjacent=True)),
             ({}, Decoding(strategy=Constant(remask="logits"), drop_repeats=True, num_steps=3)),
         ],

@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from flax.traverse_util import flatten_dict
 from support.tiny import drawn_params
 from support.tiny_model import TINY, random_translator
 
@@ -59,16 +58,6 @@ def test_eight_bit_weights_stay():
     params = {"token_embedder": {"embedding": jnp.ones((3, 2), jnp.int8), "embedding_scale": jnp.ones(3)}}
     kept = in_model_dtype(ModelConfig(dtype="bfloat16"), params)["token_embedder"]
     assert (kept["embedding"].dtype, kept["embedding_scale"].dtype) == (jnp.int8, jnp.float32)
-
-
-def test_bfloat16_precision_keeps_the_small_heads(tokenizer):
-    translator = random_translator(tokenizer, rejecter=True)
-    types = {
-        name.split("/")[0]: leaf.dtype
-        for name, leaf in flatten_dict(translator.loaded.side("refine", "bfloat16").params, sep="/").items()
-    }
-    assert (types["rejecter"], types["length_predictor"]) == (jnp.float32, jnp.float32)
-    assert (types["encoder"], types["token_embedder"]) == (jnp.bfloat16, jnp.bfloat16)
 
 
 def test_a_translator_decodes_with_kernels_that_are_converted_once(tokenizer):

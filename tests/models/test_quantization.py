@@ -110,5 +110,5 @@ def test_logits_of_a_model_in_bfloat16_are_close(tokenizer, sizes):
 def test_the_small_heads_keep_float32(tokenizer, length_head):
     translator = random_translator(tokenizer, length_head=length_head, rejecter=True)
     rounded, short = (in_precision(translator, name).params for name in ("int8", "bfloat16"))
-    heads = rounded["length_predictor"], rounded["rejecter"], short["length_predictor"]
+    heads = [params[name] for params in (rounded, short) for name in ("length_predictor", "rejecter")]
     assert {leaf.dtype.name for leaf in jax.tree.leaves(heads)} == {"float32"}

@@ -20,7 +20,6 @@ import rich.console
 from support.fakes import Clock
 from support.tiny_model import TINY
 from support.training import SETTINGS, assert_same_params, train_tiny
-from support.workers import environment_with
 
 from padir.data.plan import Batching
 from padir.errors import PadirError
@@ -166,14 +165,6 @@ class TestResume:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if "validation_bleu" in row] == [3, 6]
         assert load_model(folder)[1].metrics["validation_bleu"] == 6.0
-
-    def test_a_damaged_checkpoint_is_skipped_for_the_one_before(self, data, straight, finished, logged):
-        file = max((finished / "checkpoints" / "6").rglob("*"), key=lambda path: path.stat().st_size)
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
-        (finished / "manifest.json").unlink()
-        train_tiny(data, finished)
-        assert "skipping the checkpoint of step 6" in logged()
-        assert_same_params(finished, straight[0])
 
     def test_of_another_model_is_refused(self, data, finished):
         with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
@@ -324,20 +315,6 @@ def test_sigterm_to_the_command_saves_and_says_how_to_go_on(data, tmp_path):
     assert "Traceback" not in errors
 
 
-@pytest.mark.slow  # tests/distributed/test_devices.py has eight that share more
-def test_two_devices_train_as_one(data, straight, tmp_path):
-    code = (
-        "import jax, sys; from support.training import train_tiny;"
-        "assert len(jax.local_devices()) == 2; train_tiny(sys.argv[1], sys.argv[2])"
-    )
-    command = [sys.executable, "-c", code, data, str(tmp_path / "two")]
-    subprocess.run(command, check=True, cwd=TESTS, env=environment_with(devices=2))
-    one, two = (dict(_losses(path)) for path in (straight[0], tmp_path / "two"))
-    assert one.keys() == two.keys() and len(one) == 3
-    for step, loss in one.items():
-        np.testing.assert_allclose(two[step], loss, rtol=1e-4)
-
-
 def test_rows_of_metrics_are_never_half_written(tmp_path):
     """The rows that stay are written beside the file, which a kill would leave as it was."""
     rows = [{"step": step, "loss": 0.5} for step in (1, 2, 3)]
@@ -355,10 +332,3 @@ def test_a_run_whose_terminal_is_gone_goes_on(tmp_path, monkeypatch, error):
     monkeypatch.setattr(rich.console.Console, "on_broken_pipe", sys.exit)  # it would lead pytest's output to nowhere
     with TrainingLog(tmp_path, num_steps=9, start=2, parameters=1) as log:
         log.say("It is saved.")
-
-
-def _losses(folder):
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if "loss" in row:
-            yield row["step"], row["loss"]
