@@ -233,15 +233,6 @@ class TestFiles:
         scores = score_all(sources, hypotheses, references, "de", "en", "x")
         assert all(score.value == score.value for score in scores.values())  # no nan
 
-    def test_how_lines_end_changes_nothing(self, causal, tmp_path, capsys):
-        pairs = [("eins zwei", "one two"), ("drei", "three")]
-        scored = []
-        for options in ({}, {"end": b"\r\n"}, {"mark": b"\xef\xbb\xbf"}, {"last": False}):
-            files = self.files(tmp_path, *zip(*pairs, strict=True), **options)
-            assert main(["score", "--model", str(causal), "--input", files[3], "--target", files[4]]) == 0
-            scored.append(capsys.readouterr().out)
-        assert scored[0].count("\n") == 2 and len(set(scored)) == 1
-
     @pytest.mark.parametrize("command", ["vocab", "prepare", "evaluate", "score", "translate"])
     def test_a_gzip_file_with_a_bad_tail_is_named(self, tokenizer, folder, model, tmp_path, capsys, command):
         (tmp_path / "bad.gz").write_bytes(gzip.compress(b"eins\n" * 50)[:-3])
