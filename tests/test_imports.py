@@ -25,24 +25,12 @@ ORDER = """
 """.split()
 
 # Nothing of this may come with `import padir`.
-HEAVY = {
-    "array_record",
-    "gin",
-    "grain",
-    "matplotlib",
-    "optax",
-    "orbax",
-    "prometheus_client",
-    "sacrebleu",
-    "seqio",
-    "starlette",
-    "t5x",
-    "tensorboardX",
-    "tensorflow",
-    "tensorflow_datasets",
-    "tokenizers",
-    "uvicorn",
-}
+HEAVY = set(
+    """
+    array_record gin grain matplotlib optax orbax prometheus_client sacrebleu seqio starlette t5x tensorboardX
+    tensorflow tensorflow_datasets tokenizers uvicorn
+    """.split()
+)
 
 
 def modules():

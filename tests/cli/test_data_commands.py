@@ -34,16 +34,8 @@ def test_prepare_writes_records_of_all_pairs(built, tmp_path, capsys):
 def test_two_tables_are_two_corpora_of_any_codes(built, tmp_path, capsys, given, codes):
     for name in "ab":
         (tmp_path / f"{name}.tsv").write_text("eins\tone\nzwei\ttwo\n")
-    command = [
-        "prepare",
-        "--vocab",
-        built / "vocab.model",
-        "--languages",
-        given,
-        "--dedupe",
-        "--output",
-        tmp_path / "data",
-    ]
+    command = ["prepare", "--vocab", built / "vocab.model", "--languages", given, "--dedupe"]
+    command += ["--output", tmp_path / "data"]
     found, out = results(capsys, tmp_path / "r.json", *command, "--train", tmp_path / "a.tsv", tmp_path / "b.tsv")
     assert found["splits"]["train"]["corpora"] == {"a": {"read": 2, "written": 2}, "b": {"read": 2, "written": 0}}
     assert (found["source"]["source_language"], found["source"]["target_language"]) == codes

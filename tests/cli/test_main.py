@@ -63,20 +63,12 @@ class TestPlaces:
 
 def test_no_option_loses_its_name():
     """Words that no option names are few: an option whose name another parser takes away would be read as one."""
-    known = {
-        "train": ["configs"],
-        "translate": ["texts"],
-        "tables": ["files"],
-        "compare": ["files"],
-        "ising": ["subject"],
-        "analyse": ["subject"],
-        "t5x": ["action"],
-        "list": ["kind"],
-    }
+    known = {"train": "configs", "translate": "texts", "tables": "files", "compare": "files", "ising": "subject"}
+    known |= {"analyse": "subject", "t5x": "action", "list": "kind"}
     (commands,) = (action for action in build_parser()._actions if action.dest == "command")
     for name, command in commands.choices.items():
         nameless = [action.dest for action in command._actions if not action.option_strings]
-        assert nameless == known.get(name, [])
+        assert nameless == ([known[name]] if name in known else [])
 
 
 def parsers(parser):

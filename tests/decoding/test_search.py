@@ -49,17 +49,11 @@ def written(search, next_fn, max_length, key_B, table, limit_B):
 def outcomes(search, rows):
     """For each sentence its finished (score, tokens), best first."""
     score_BN = np.where(rows.done_BN, search.score(rows.log_prob_BN, rows.length_BN), -np.inf)
-    return [
-        sorted(
-            (
-                (float(score), tokens[:length].tolist())
-                for score, tokens, length, done in zip(*row, strict=True)
-                if done
-            ),
-            reverse=True,
-        )
-        for row in zip(score_BN, *map(np.asarray, (rows.tokens_BNL, rows.length_BN, rows.done_BN)), strict=True)
-    ]
+    found = []
+    for row in zip(score_BN, *map(np.asarray, (rows.tokens_BNL, rows.length_BN, rows.done_BN)), strict=True):
+        finished = [(float(score), tokens[:n].tolist()) for score, tokens, n, done in zip(*row, strict=True) if done]
+        found.append(sorted(finished, reverse=True))
+    return found
 
 
 def log_prob_of(tokens, log_probs, b):

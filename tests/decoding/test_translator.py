@@ -22,15 +22,8 @@ from padir.refinement.corruption import Mask, MaskRange, Mixed
 from padir.refinement.protocols import Strategy
 from padir.reporting.trace import Step, Trace
 
-TEXTS = [
-    "eins",
-    "zwei drei vier fünf sechs sieben acht",
-    "acht acht",
-    "neun null",
-    "vier drei zwei eins",
-    "sieben sechs fünf vier drei zwei",
-    "fünf",
-]
+TEXTS = ["eins", "zwei drei vier fünf sechs sieben acht", "acht acht", "neun null"]
+TEXTS += ["vier drei zwei eins", "sieben sechs fünf vier drei zwei", "fünf"]
 
 
 class Column:

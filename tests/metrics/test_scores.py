@@ -32,26 +32,12 @@ def test_bleu_counts_empty_hypotheses():
     assert score.value == pytest.approx(100 * math.exp(-1))
 
 
+TOKENIZERS = {"13a": "en ro", "zh": "zh zh-CN zh_Hans zho_Hant cmn yue_Hant", "char": "tha_Thai lo khm my"}
+TOKENIZERS |= {"ja-mecab char": "ja jpn_Jpan", "ko-mecab char": "ko kor_Hang"}
+
+
 @pytest.mark.parametrize(
-    ("language", "tokenizers"),
-    [
-        ("en", {"13a"}),
-        ("ro", {"13a"}),
-        ("zh", {"zh"}),
-        ("zh-CN", {"zh"}),
-        ("zh_Hans", {"zh"}),
-        ("zho_Hant", {"zh"}),
-        ("cmn", {"zh"}),
-        ("yue_Hant", {"zh"}),
-        ("jpn_Jpan", {"ja-mecab", "char"}),
-        ("kor_Hang", {"ko-mecab", "char"}),
-        ("tha_Thai", {"char"}),
-        ("lo", {"char"}),
-        ("khm", {"char"}),
-        ("my", {"char"}),
-        ("ja", {"ja-mecab", "char"}),
-        ("ko", {"ko-mecab", "char"}),
-    ],
+    ("language", "tokenizers"), [(code, names.split()) for names, codes in TOKENIZERS.items() for code in codes.split()]
 )
 def test_bleu_tokenizer_follows_the_language(language, tokenizers):
     signature = metrics.bleu(["a"], ["a"], language).signature

@@ -36,18 +36,8 @@ def published_params(positional=True, tied=False):
 
 
 def tiny(positional=True, tied=False):
-    config = ModelConfig(
-        width=32,
-        heads=4,
-        head_dim=8,
-        mlp=64,
-        encoder_layers=2,
-        decoder_layers=2,
-        tied=tied,
-        positional_attention=positional,
-        dropout_rate=0.0,
-        max_length=16,
-    )
+    sizes = {"width": 32, "heads": 4, "head_dim": 8, "mlp": 64, "encoder_layers": 2, "decoder_layers": 2}
+    config = ModelConfig(**sizes, tied=tied, positional_attention=positional, dropout_rate=0.0, max_length=16)
     return Transformer(config, IDS)
 
 

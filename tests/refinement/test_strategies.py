@@ -74,12 +74,8 @@ class TestEquivalences:
     @pytest.mark.parametrize(
         "strategy",
         [
-            Threshold(0.0),
-            EntropyBound(1e6),
-            Factor(1e6),
-            Frechet(1e6),
-            Constant(share=0.0),
-            BlockGibbs(block=12, parallel=True, temperature=0.0),
+            *(cls(1e6) for cls in (EntropyBound, Factor, Frechet)),
+            *(Threshold(0.0), Constant(share=0.0), BlockGibbs(block=12, parallel=True, temperature=0.0)),
         ],
         ids=lambda strategy: type(strategy).__name__,
     )

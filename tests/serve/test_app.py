@@ -16,16 +16,8 @@ from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.messages import REFUSALS, Answer, Health, Refusal
 from padir.serve.request import Limits, Request
 
-TEXTS = [
-    "eins",
-    "zwei drei vier fünf sechs sieben acht",
-    "",
-    "acht acht",
-    "neun null",
-    "  ",
-    "vier drei zwei eins",
-    "sieben sechs fünf vier drei zwei",
-]
+TEXTS = ["eins", "zwei drei vier fünf sechs sieben acht", "", "acht acht", "neun null"]
+TEXTS += ["  ", "vier drei zwei eins", "sieben sechs fünf vier drei zwei"]
 
 
 class TestAnswers:

@@ -70,22 +70,14 @@ class Processes:
           limit: the second process can write no file of more bytes.
         """
         command = [sys.executable, "-m", module, *map(str, arguments)]
-        port = free_port()
-        self.running = [
-            subprocess.Popen(
-                [
-                    *([] if limit is None else ["prlimit", f"--fsize={limit}"] * i),
-                    *changed(command, second * i),
-                    f"--coordinator=localhost:{port},2,{i}",
-                ],
-                env=environment_with(devices) | variables[i],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-            for i in range(2)
-        ]
+        address, pipe = f"localhost:{free_port()}", subprocess.PIPE
+        self.running = []
+        for i in range(2):
+            limited = [] if limit is None else ["prlimit", f"--fsize={limit}"] * i
+            words = [*limited, *changed(command, second * i), f"--coordinator={address},2,{i}"]
+            environment = environment_with(devices) | variables[i]
+            process = subprocess.Popen(words, env=environment, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+            self.running.append(process)
 
     def wait(self):
         """The exit statuses and what was said on stderr."""
