@@ -198,3 +198,35 @@ def test_toy_scores_by_the_grammar():
     assert metrics.toy_scores(sources, targets)["toy_right"].value == 100
     scores = metrics.toy_scores(sources, [*targets[:-1], ""])
     assert (scores["toy_right"].value, scores["toy_wrong"].value) == (95, 5)
+
+
+TEXT = ["Two children play.", "The children’s dog plays, and two well-fed cats."]
+OUTPUTS = ["two childrenren play play", "THE DOG, cats 12", "well-fed childrenren", ""]
+REFERENCES = ["a dog", "two children", "the cats", "two dogs"]
+
+
+def test_outputs_and_references():
+    scores = [metric(OUTPUTS, REFERENCES) for metric in metrics.non_words(TEXT)]
+    assert [(score.name, score.value) for score in scores] == [("non_words", 50.0), ("reference_non_words", 50.0)]
+    assert scores[0].signature == "case:folded|list:11"
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (["It’s re-read", "IT'S Straße"], {"it's", "re", "read", "strasse"}),  # case is folded, and hyphens part words
+        (["tre\u0300s"], {"tr\u00e8s"}),
+    ],
+)
+def test_what_is_a_word(text, known):
+    assert metrics.non_words(text)[0].known == known
+
+
+def test_a_language_without_spaces_is_refused():
+    with pytest.raises(PadirError, match="spaces between words, got 'zh'"):
+        metrics.non_words(["你好"], "zh")
+
+
+def test_text_without_words_is_refused():
+    with pytest.raises(PadirError, match="at least one word"):
+        metrics.non_words(["12 ...", ""])
