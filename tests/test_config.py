@@ -180,9 +180,7 @@ class TestImports:
     def test_are_refused_in_files_and_bindings(self, tmp_path, text, allowed):
         if allowed and "harmful" not in text:
             return  # with a module of the user's own a file is a program, which may use padir's modules
-        with pytest.raises(
-            PadirError, match=r"`(import|from) .*` runs code.*add --allow_imports \w+.*some\.gin"
-        ) as error:
+        with pytest.raises(PadirError, match=r"` runs code.*add --allow_imports \w+.*some\.gin") as error:
             config.parse([write(tmp_path, text)], allow_imports=allowed)
         assert "\n" not in str(error.value)
         write(tmp_path, text, "inner.gin")

@@ -213,11 +213,7 @@ def test_default_source_length():
 @pytest.mark.parametrize(
     ("sizes", "arguments", "message"),
     [
-        (
-            {"row_length": 12},
-            {},
-            "row_length must be at least 13 for the longest target of train, got 12: raise gin.s Batching",
-        ),
+        ({"row_length": 12}, {}, "row_length must be at least 13 for the longest target of train, got 12"),
         ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*max_source_tokens=12"),
         ({}, {"split": "test"}, "has the splits train, validation, got 'test'"),
         ({"mode": "sort"}, {}, "mode must be one of pack, bucket, got 'sort'"),

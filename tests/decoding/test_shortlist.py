@@ -403,23 +403,16 @@ class TestCommand:
     def test_refused(self, built, tmp_path, capsys):
         few().save(tmp_path / "other.npz")
         (tmp_path / "in.txt").write_text("eins\n")
+        translate = ["translate", "--input", tmp_path / "in.txt", "--shortlist"]
         gin = ["--gin.train.model=@ModelConfig()", "--gin.train.num_steps=1", "--gin.train.objective=@Objective()"]
+        of_training = ["train", "--data", built / "data", *gin, "--validate"]
         for command, message in (
             (["shortlist", "--data", built / "data", "--set", "candidates=0"], "candidates must be at least 1, got 0"),
             (["shortlist", "--data", tmp_path / "nothing"], "does not exist: run `padir prepare`"),
-            (
-                ["translate", "--input", tmp_path / "in.txt", "--shortlist", tmp_path / "no.npz"],
-                "cannot read the short",
-            ),
-            (["translate", "--input", tmp_path / "in.txt", "--shortlist", tmp_path / "in.txt"], "is damaged or no"),
-            (
-                ["translate", "--input", tmp_path / "in.txt", "--shortlist", tmp_path / "other.npz"],
-                "another vocabulary",
-            ),
-            (
-                ["train", "--data", built / "data", *gin, "--validate", f"shortlist={tmp_path / 'other.npz'}"],
-                "another vocab",
-            ),
+            ([*translate, tmp_path / "no.npz"], "cannot read the short"),
+            ([*translate, tmp_path / "in.txt"], "is damaged or no"),
+            ([*translate, tmp_path / "other.npz"], "another vocabulary"),
+            ([*of_training, f"shortlist={tmp_path / 'other.npz'}"], "another vocab"),
         ):
             where = "--model_dir" if command[0] == "train" else "--output"
             status, out, errors = run(capsys, *command, where, tmp_path / "out")
