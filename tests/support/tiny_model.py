@@ -40,7 +40,8 @@ def same(results, expected) -> None:
     """Compares translations: all but the last bits of scores, as batches of other shapes are other matrix products."""
 
     def alike(each):
-        return dataclasses.replace(each, score=0.0, trace=None, candidates=tuple(text for text, _ in each.candidates))
+        candidates = tuple((text, 0.0) for text, _ in each.candidates)
+        return dataclasses.replace(each, score=0.0, trace=None, candidates=candidates)
 
     def scores(each):
         return [each.score, *(score for _, score in each.candidates)]
