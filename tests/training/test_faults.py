@@ -108,10 +108,8 @@ WRITERS = {
     "prepared": lambda path, tokenizer: prepare(Numbers(), tokenizer, path, progress=False),
     "exported": export,
 }
-FULL, READ_ONLY = (
-    r"\(.*File too large\): (raise the limit|make room on its disk)",
-    r"\(.*\): give a folder that you may write to",
-)
+FULL = r"\(.*File too large\): (raise the limit|make room on its disk)"
+READ_ONLY = r"\(.*\): give a folder that you may write to"
 FAULTS = [(kind, most, FULL) for kind in WRITERS for most in (100, 1_000)]
 FAULTS += [*(("prepared", most, FULL) for most in (3_000, 9_000)), *((kind, None, READ_ONLY) for kind in WRITERS)]
 
