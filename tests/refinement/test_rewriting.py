@@ -170,7 +170,7 @@ def test_scores_of_a_finished_row_are_log_probabilities_given_its_tokens():
 
 
 class TestMaskPredict:
-    @pytest.mark.parametrize("num_steps", [1, 2, 4, 5, 10, 13])
+    @pytest.mark.parametrize("num_steps", [1, 4, 13])
     def test_hides_exactly_the_floor_of_the_linear_schedule(self, num_steps):
         length_B = jnp.array([11, 4])  # 10 and 3 free positions
         start = draft(keys(2), length_B, 11, Mask(), IDS)
