@@ -11,8 +11,17 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from support.fakes import IDS
 from support.tiny_model import TINY
 
-from padir.distributed import Sharding, of_state, on_host, process_rows
-from padir.distributed.sharding import DATA, MODEL, all_devices, keep_rows, mesh_of
+from padir.distributed.sharding import (
+    DATA,
+    MODEL,
+    Sharding,
+    all_devices,
+    keep_rows,
+    mesh_of,
+    of_state,
+    on_host,
+    process_rows,
+)
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer, init_params, param_axes
 from padir.training import Adafactor, Adam, Averaging, Batch, Sums
