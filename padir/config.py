@@ -140,7 +140,7 @@ def parse(
     sizes: dict[Any, int] = {}
     for (owner, _), parameters in list(gin.config._CONFIG.items()):
         if sum(_expanded(value, sizes) for value in parameters.values()) > _MOST_VALUES:
-            raise PadirError(f"the macro {owner} stands for more than {_MOST_VALUES:,} values: name fewer")
+            raise PadirError(f"the macro {owner} stands for more than {_MOST_VALUES:,} values: make it shorter")
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
@@ -205,7 +205,7 @@ def _guarded(allowed: Sequence[str]) -> Iterator[None]:
         if not any(f"{statement.module}.".startswith(f"{module}.") for module in trusted):
             module = "MODULE" if statement.module.startswith("__gin__.") else statement.module
             remedy = f"if you trust the file and the module as programs, add --allow_imports {module}"
-            raise PadirError(f"`{statement.format()}` runs code, which a gin file may not: {remedy}")
+            raise PadirError(f"`{statement.format()}` runs code, which a gin file may not do: {remedy}")
         process_import(self, statement)
 
     gin.config.ParseContext.process_import = checked  # pyright: ignore[reportAttributeAccessIssue]

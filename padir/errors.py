@@ -45,7 +45,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """First line of another library's message; a long line keeps its beginning, and the system's reason or its end.
+    """First line of another library's message; a long line is cut to its beginning and the system's reason, or its end.
 
     >>> first_line(OSError("x" * 200 + " File too large " + "y" * 200))[120:]
     ' ... File too large'

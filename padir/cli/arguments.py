@@ -38,7 +38,7 @@ def named_value(word: str, option: str) -> tuple[str, Any]:
     """
     name, separator, value = word.partition("=")
     if not separator:
-        raise PadirError(option, "of words NAME=VALUE", word)
+        raise PadirError(option, "a list of NAME=VALUE", word)
     with contextlib.suppress(ValueError):
         return name, json.loads(value)
     return name, value
@@ -156,9 +156,7 @@ def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Seq
             raise foreign_option(f"--{name}", next(iter(found)), models[0])
     most = max((decoding.top_k * decoding.draws for decoding in decodings), default=None)
     if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
-        raise PadirError(
-            "--rerank chooses among several hypotheses of a sentence, got one: give it more (--top_k or --draws)"
-        )
+        raise PadirError("--rerank needs several hypotheses of a sentence, got one: raise --top_k or --draws")
     if most is not None and (getattr(args, "n_best", None) or 0) > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
         raise PadirError("--n_best", expected, args.n_best, "raise --top_k or --draws")

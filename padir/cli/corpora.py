@@ -32,9 +32,9 @@ def source_of(args: argparse.Namespace) -> Source:
     if args.task and files:
         raise PadirError("give either --task or files, not both")
     if not files and args.languages:
-        raise PadirError("--languages names the languages of files", remedy="give files, or leave it out")
+        raise PadirError("--languages applies only to files", remedy="give files, or leave --languages out")
     if args.data_dir and not args.task:
-        raise PadirError("--data_dir is the folder of a task's files", remedy="give --task, or leave it out")
+        raise PadirError("--data_dir applies only to a task", remedy="give --task, or leave --data_dir out")
     if args.task:
         return get_source(args.task, args.data_dir)
     if files:
@@ -82,10 +82,10 @@ def test_set_of(args: argparse.Namespace) -> TestSet:
     if args.data and (args.task or files):
         raise PadirError("give either --data, or --task or files, not both")
     if others := sorted(files.keys() - {args.split}):
-        raise PadirError(f"--split {args.split} reads no files of --{others[0]}", remedy="give files of one split")
+        raise PadirError(f"--split {args.split} does not read --{others[0]}", remedy=f"give only --{args.split}")
     if args.data:
         if args.languages or args.data_dir:
-            raise PadirError("--data has languages and files of its own", remedy="leave out --languages and --data_dir")
+            raise PadirError("--data already has languages and files", remedy="leave out --languages and --data_dir")
         return TestSet.of_prepared(args.data, args.split)
     test_set = TestSet.of_source(source_of(args), args.split)
     if files:

@@ -210,7 +210,7 @@ GROUPS = {
         Command(
             "compile",
             "measuring",
-            "Compile a configuration's programs for TPUs that need not be here.",
+            "Compile a configuration's programs for TPUs that this machine lacks.",
             "--topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train",
             study.compile_options,
         ),

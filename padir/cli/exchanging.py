@@ -58,7 +58,7 @@ def _import_t5x(args: argparse.Namespace) -> dict[str, Any]:
         if args.gin or args.languages:
             raise PadirError(
                 "padir.json beside the checkpoint describes the model: leave --languages and gin's bindings out, or"
-                " give all three: --vocab, --languages and gin's bindings"
+                " describe it yourself with --vocab, --languages and gin's bindings"
             )
         card, tokenizer = described
     elif args.vocab is None or not args.languages or not args.gin:

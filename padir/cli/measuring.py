@@ -63,7 +63,8 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     random = any(files)
     if random and (args.task or files_of(args) or not all(files)):
         raise PadirError(
-            "give either gin files, or models and a test set: a gin file gives random weights, which need no test set"
+            "give either gin files, or models and a test set: gin files make models of random weights, for which no"
+            " test set is read"
         )
     translators, test_set = _random_models(args, extent) if random else _models(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
@@ -277,7 +278,7 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     extent = chosen(args, "padir.studies.analysis.analyses:AnalysisOptions")
     for name, subjects in _READ_BY.items():
         if (name in extent or getattr(args, name, None) is not None) and args.subject not in subjects:
-            raise PadirError(f"{name} is an option of {', '.join(subjects)} alone: leave it out of {args.subject}")
+            raise PadirError(f"{name} applies only to {', '.join(subjects)}: leave it out of {args.subject}")
     options = analysis.AnalysisOptions(**extent)
     if args.num_steps is None and args.subject != "refinement":
         args.num_steps = 1

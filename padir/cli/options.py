@@ -40,7 +40,7 @@ def common_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="let gin files import this module, so that it and they can run code; repeatable",
+        help="let gin files import this module; both can then run code; repeatable",
     )
     about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
     group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
@@ -52,8 +52,8 @@ def processes_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coordinator",
         metavar="HOST:PORT,N,I",
-        help="work together with other processes that run this command (docs/devices.md): the address of the first one,"
-        " the number of processes, and the number of this one, from 0; auto: taken from TPU, SLURM or MPI",
+        help="work together with other processes that run this command (docs/devices.md): address of the first process,"
+        " number of processes, and number of this process, from 0; auto: take all three from TPU, Slurm or MPI",
     )
 
 
@@ -85,7 +85,7 @@ def model_option(parser: argparse.ArgumentParser) -> None:
 
 def step_option(parser: argparse.ArgumentParser) -> None:
     """Add --step, which chooses a checkpoint of a training run."""
-    about = "take a training run's checkpoint of this step (while the run has not finished: the newest)"
+    about = "step of a training run's checkpoint to use (default: the finished model, else the newest checkpoint)"
     parser.add_argument("--step", type=int, metavar="N", help=about)
 
 
@@ -165,12 +165,12 @@ def prepare_options(parser: Parser) -> None:
         "max_source_tokens": "drop pairs with longer sources",
         "max_target_tokens": "drop pairs with longer targets",
         "max_length_ratio": "drop pairs whose lengths have a larger ratio",
-        "drop": "drop training pairs with equal sides (equal) or in another script than their languages' (script)",
+        "drop": "training pairs to drop: with equal sides (equal), with a side in the wrong script (script)",
     }
     shards = {"records_per_shard": "number of records in one file"}
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
     settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS})
-    parser.add_argument("--dedupe", action="store_true", help="drop training pairs that came before")
+    parser.add_argument("--dedupe", action="store_true", help="drop repeated training pairs")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
     corpus_options(parser, "train", "validation", "test")
 
@@ -202,7 +202,7 @@ _TRAINING = {
     "learning_rate": ("Cosine.peak", "training.optimizer:Cosine", float, "highest learning rate"),
     "warmup": ("Cosine.warmup_steps", "training.optimizer:Cosine", int, "steps until the highest learning rate"),
     "dropout": ("ModelConfig.dropout_rate", "models.config:ModelConfig", float, "share of activations dropped"),
-    "start_from": ("train.start_from", "training.config:TrainConfig", str, "model whose fitting parameters to take"),
+    "start_from": ("train.start_from", "training.config:TrainConfig", str, "model to take fitting parameters from"),
     "evaluate_every": ("Intervals.evaluate", "training.config:Intervals", int, "steps between validations; 0: none"),
 }
 

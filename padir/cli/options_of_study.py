@@ -117,11 +117,11 @@ def benchmark_options(parser: Parser) -> None:
 
 def compile_options(parser: Parser) -> None:
     parser.description = (
-        "Nothing runs and no TPU is needed, only the extra tpu. Memory is what XLA plans for a device. A time is an"
-        " estimate from XLA's cycles, for TPUs alone, which leaves out what has no cycles. The exit status is 1 if a"
+        "Nothing runs and no TPU is needed, only the extra tpu. Memory is what XLA plans for a device. For TPUs, XLA's"
+        " cycles give an estimate of the time, which leaves out operations without cycles. The exit status is 1 if a"
         " program does not fit."
     )
-    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: those of this machine"
+    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: the devices of this machine"
     parser.add_argument("--topology", required=True, help=devices)
     parser.add_argument(
         "--what",
@@ -228,7 +228,7 @@ def ising_options(parser: Parser) -> None:
         "chains": "fig3: simulated chains (400)",
         "budget": "fig3: maximum number of steps of a chain (10,000)",
         "models": "theorems: random models of each statement (40)",
-        "only": "theorems: check only these",
+        "only": "theorems: check only these statements",
     }
     settings_option(parser, {"studies.ising.subjects:run": sizes})
 
@@ -247,13 +247,13 @@ def analyse_options(parser: Parser) -> None:
     extent = {
         "sentences": "number of sentences, from the first on",
         "examples": "attention, dependency, refinement: number of sentences that are shown",
-        "values": "dependency: tokens tried at a position",
+        "values": "dependency: number of tokens tried at a position",
         "canvases": "dependency: number of first canvases to average over",
         "given": "dependency: what is held fixed, source or draft",
         "strategies": "refinement, oracle: strategies; all if none is given",
         "passes": "refinement, schedule: numbers of passes",
         "outputs": "oracle: outputs of each sentence",
-        "model_outputs": "oracle: the same for the model itself; 0: leave it out",
+        "model_outputs": "oracle: outputs of each sentence by the model itself; 0: none",
         "ising": "oracle: measure on Ising models, too",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})

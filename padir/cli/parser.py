@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"{value!r} is none of its values: {nearest(value, action.choices)}")
+            raise argparse.ArgumentError(action, f"there is no value {value!r}: {nearest(value, action.choices)}")
 
     def error(self, message: str) -> NoReturn:
         """Print a message and where help is, and exit with status 2."""

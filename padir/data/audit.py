@@ -97,7 +97,7 @@ class Audit:
         if self._split != "train":
             known = int(np.isin(hash_N, self._train).sum())
             if known:
-                _log.warning("%s: %s of %s pairs stand in training, too", self._split, f"{known:,}", f"{self._read:,}")
+                _log.warning("%s: %s of %s pairs are also in train", self._split, f"{known:,}", f"{self._read:,}")
             return
         self._train = np.unique(hash_N)
         self._found["duplicate"] = len(hash_N) - len(self._train)

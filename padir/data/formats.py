@@ -96,7 +96,7 @@ class _File:
         if root and root[1].lower() in _ROOTS:
             return _ROOTS[root[1].lower()]
         if text and (named in ("sgm", "wmt", "tmx") or text.startswith(("<?xml", "<!DOCTYPE"))):
-            what = f"XML of the kind <{root[1]}>" if root else "no SGM or XML, as its name says"
+            what = f"XML of the kind <{root[1]}>" if root else "not SGM or XML, despite its name"
             raise PadirError(f"{self.path} is {what}", remedy="give plain text, SGM or XML of WMT, or TMX")
         if named == "json" or (
             not named and text.startswith(("{", "[")) and _parsed(text.partition("\n")[0]) is not None
@@ -173,7 +173,7 @@ def lines_of(file: Reader, path: object) -> Iterator[str]:
         for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
             if cut:
                 raise PadirError(
-                    f"{path}, line {number}: longer than {LONGEST_LINE:,} bytes, too long for a sentence",
+                    f"{path}, line {number}: more than {LONGEST_LINE:,} bytes are too long for a sentence",
                     remedy="give a text file with one sentence a line",
                 )
             try:
@@ -219,7 +219,7 @@ def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
                     yield reader.line_num, list(map(one_line, row))
         except csv.Error as error:
             raise PadirError(
-                f"{file.path}, line {reader.line_num}: no CSV ({error})", remedy="check its quotes"
+                f"{file.path}, line {reader.line_num}: not CSV ({error})", remedy="check its quotes"
             ) from None
 
     return _columns(rows(), languages, file.path, "line", "columns of CSV")
@@ -281,7 +281,7 @@ def _json(file: _File, languages: tuple[str, str]) -> Pairs:
             where = f"{file.path}, line {number}"
             record = _parsed(line)
             if not isinstance(record, dict):
-                raise PadirError(f"{where}: no JSON object", remedy="give one object a line, with both languages")
+                raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
             yield _of_record(record, languages, where)
 
 

@@ -8,7 +8,7 @@ One loop runs all three searches. At each step,
 4. a sentence is over when all of its rows are finished, or when no unfinished row can win.
 
 Log-probabilities are the model's own, over its whole vocabulary, or over the batch's ids if a shortlist is given. The
-search never chooses special ids, and no EOS at the first position. At its length limit a row must write EOS.
+search never chooses special ids, nor EOS at the first position. At its length limit a row must write EOS.
 
 Verified decoding (speculative decoding, `write_verified`): a draft proposes tokens, and the model accepts its own. Each
 round

@@ -1,4 +1,4 @@
-"""Records that the stages of decoding hand to each other, and the last stage, the choice of the best hypothesis."""
+"""Data passed between the stages of decoding, and the last stage, which chooses the best hypothesis."""
 
 from __future__ import annotations
 

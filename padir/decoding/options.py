@@ -122,12 +122,12 @@ class Decoding:
 
         def __init__(self, **options: Unpack[DecodingOptions]) -> None: ...
 
-    mode: Mode | None = _option(None, "refine drafts | causal: left to right | verify: check several drafted tokens")
+    mode: Mode | None = _option(None, "refine drafts | causal: left to right | verify: causal, with drafted tokens")
     num_steps: Passes = _option(4, "maximum number of decoder passes", "refine")
     strategy: StrategyOption | None = _option(None, "refinement strategy, such as threshold:tau=0.9", "refine")
     canvas: CanvasOption | None = _option(None, "corruption that makes drafts, such as mask", "refine")
     top_k: checks.Count = _option(1, "number of most likely lengths to try", "refine")
-    adjacent: bool = _option(False, "the lengths of top_k are neighbours of the most likely one", "refine")
+    adjacent: bool = _option(False, "try the most likely length and its neighbours as the lengths of top_k", "refine")
     draws: checks.Count = _option(1, "random drafts of each length, or samples; the best is kept", "refine", "causal")
     length_weight: checks.NotNegative = _option(0.0, "rerank own: weight of the length's log-probability", "refine")
     rerank: Rerank | str = _option(
@@ -135,12 +135,12 @@ class Decoding:
     )
     brevity: checks.NotNegative = _option(1.0, "rerank: divide the log-probability by tokens to this power", "refine")
     drop_repeats: bool | None = _option(None, "remove tokens that equal their left neighbour", "refine")
-    blank_penalty: checks.NotNegative = _option(0.0, "subtracted from the blank's logit: longer translations", "refine")
+    blank_penalty: checks.NotNegative = _option(0.0, "lowers the blank's logit: longer translations", "refine")
     beam: checks.Count = _option(5, "rows of beam search; 1: greedy search", "causal")
     length_penalty: checks.NotNegative = _option(0.6, "exponent of the beam's length penalty; 0: none", "causal")
     temperature: checks.NotNegative = _option(0.0, "temperature of sampling; 0: search", "causal", "verify")
     n_best: checks.CountOrZero = _option(0, "number of candidates to list, best first", "refine")
-    shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: likely ids only", "refine", "causal")
+    shortlist: ShortlistOption | None = _option(None, "file of `padir shortlist`: ids to write", "refine", "causal")
     batch_size: checks.Count = _option(32, "sentences decoded at once")
     seed: checks.CountOrZero = _option(0, "seed of random drafts, or of sampling")
     precision: Precision | None = _option(None, "float32 | bfloat16 (faster on a GPU or TPU) | int8 (faster on a CPU)")

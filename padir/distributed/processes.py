@@ -51,7 +51,7 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
             what = "coordinator='auto' takes the processes from the environment"
             raise PadirError(what, remedy="leave out num_processes and process_id")
     elif num_processes is None or process_id is None:
-        raise PadirError("coordinator HOST:PORT needs num_processes and process_id", remedy="or use `auto`")
+        raise PadirError("coordinator HOST:PORT needs num_processes and process_id", remedy="give both, or use `auto`")
     elif not 0 <= process_id < num_processes:
         raise PadirError("process_id", f"in [0, {num_processes - 1}]", process_id)
     elif not coordinator.rpartition(":")[0] or not coordinator.rpartition(":")[2].isdigit():
@@ -61,8 +61,7 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
         where = None if coordinator == AUTO else coordinator
         jax.distributed.initialize(where, *numbers, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
     except (ValueError, RuntimeError) as error:
-        remedy = "check that the first process is running, that the numbers are right, and that the environment has"
-        remedy += " them if the coordinator is `auto`"
+        remedy = "check that the first process runs and that the numbers are right (with `auto`, the environment has them)"
         raise PadirError(f"the processes did not join ({first_line(error)})", remedy=remedy) from error
 
 

@@ -79,8 +79,8 @@ class Sharding:
             if size % parallel:
                 raise PadirError(f"ModelConfig.{name}", f"a multiple of Sharding.model_parallel, {parallel}", size)
         if self.shard_parameters and model.width % data:
-            expected = f"a multiple of {data}, the devices that share parameters"
-            raise PadirError("with Sharding.shard_parameters ModelConfig.width", expected, model.width)
+            expected = f"a multiple of {data}, the devices that share parameters (Sharding.shard_parameters)"
+            raise PadirError("ModelConfig.width", expected, model.width)
 
     def spec(self, axes: Sequence[str], shape: Sequence[int], mesh: Mesh | AbstractMesh) -> PartitionSpec:
         """The `PartitionSpec` of an array with the given axis names and shape.

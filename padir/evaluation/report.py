@@ -331,7 +331,7 @@ def _grid(rows: Rows, system: Sequence[str], across: str) -> Grid:
         column = _ACROSS[across](row)
         if column in line:
             raise PadirError(
-                f"two rows have one system, {label(row, rows)}, and test set, {test_set_name(row)}: leave one out"
+                f"two rows have the system {label(row, rows)} and the test set {test_set_name(row)}: leave one out"
             )
         line[column] = row
     return grid

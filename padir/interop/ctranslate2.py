@@ -130,7 +130,7 @@ class Searcher:
 
 
 class CTranslate2Translator(Translator):
-    """A translator whose `translate` runs in CTranslate2, with a worker on each core; all else is padir.
+    """A translator whose `translate` runs in CTranslate2, with a worker on each core; padir does the rest.
 
     `name` is CTranslate2 with its version and the precision.
     """

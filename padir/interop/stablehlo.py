@@ -151,7 +151,7 @@ def export_model(
     source_lengths, target_lengths = lengths.of(loaded.card.config)
     unknown = [platform for platform in platforms if platform not in _KNOWN_PLATFORMS]
     if unknown or not platforms:
-        raise PadirError(f"platforms must be some of {', '.join(_KNOWN_PLATFORMS)}, got {list(platforms)}")
+        raise PadirError(f"platforms must be one or more of {', '.join(_KNOWN_PLATFORMS)}, got {list(platforms)}")
     flat = flax.traverse_util.flatten_dict(jax.device_get(loaded.params), sep="/")
     params = {name: np.asarray(value) for name, value in flat.items()}
     description = _describe(loaded.card, decoding, source_lengths, target_lengths, platforms, params)

@@ -1,1 +1,1 @@
-"""Measurements of speed: timed decoding and training, and programs compiled for chips that need not be here."""
+"""Measurements of speed: timed decoding and training, and programs compiled for chips that this machine lacks."""

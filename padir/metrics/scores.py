@@ -342,5 +342,5 @@ def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
         )
     known = frozenset(word for line in checks.each_string("lines", lines) for word in words(line))
     if not known:
-        raise PadirError("the text of known words", "at least one word", "none", "name files of the target language")
+        raise PadirError("the files of known words contain no words", remedy="name text files of the target language")
     return [NonWords(known), NonWords(known, of_references=True)]

@@ -134,7 +134,7 @@ class ModelConfig:
         if not self.dual:
             own = "this one always writes from left to right" if self.causal else "this one refines drafts"
             remedy = "leave the mode out, or train a model with ModelConfig.dual = True"
-            raise PadirError(f"only a dual model writes in two ways, and {own}", remedy=remedy)
+            raise PadirError(f"only a dual model has several modes, and {own}", remedy=remedy)
         return dataclasses.replace(self, causal=True)
 
     @property

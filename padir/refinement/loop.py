@@ -129,7 +129,7 @@ def refine(
     if not isinstance(num_steps, jax.Array):
         _check_steps(num_steps)
         if not isinstance(trace, bool) and num_steps > trace:
-            room = f"at most the {trace} steps that the trace has room for"
+            room = f"at most {trace}, the number of steps that the trace holds"
             raise PadirError("num_steps", room, num_steps, "give trace=True or a larger trace")
 
     def body(carry):

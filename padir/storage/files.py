@@ -175,7 +175,7 @@ def path_inside(folder: Path, name: str) -> Path:
             return path
     except (OSError, RuntimeError, TypeError, ValueError):  # circular links, or `name` is no string or no file name
         raise PadirError(f"{name!r} in {folder} is no file", remedy=RESTORE) from None
-    what = f"every file of {folder} must lie inside it, but one is outside its folder: {name!r}"
+    what = f"{name!r} of {folder} is outside its folder"
     raise PadirError(what, remedy="replace links by copies, and use no folder that you do not trust")
 
 

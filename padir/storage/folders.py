@@ -125,7 +125,7 @@ def check_replaceable(folder: str | os.PathLike[str], kind: str, *, overwrite: b
     if vacant(final):
         return
     if not (final / kind).is_file():
-        raise PadirError(f"{folder} is there and holds no {kind} of an earlier export", remedy="give another folder")
+        raise PadirError(f"{folder} exists and holds no {kind} of an earlier export", remedy="give another folder")
     if not overwrite:
         remedy = "give another folder, or set overwrite (--overwrite)"
         raise PadirError(f"{folder} holds an earlier export", remedy=remedy)
@@ -164,7 +164,7 @@ def folder_lock(folder: Path, doing: str) -> Iterator[None]:
         what = f"{folder} must be {doing} by one process at a time, and {holder} is at work"
         raise PadirError(what, remedy=_WAIT) from None
     except OSError as error:
-        _log.warning("%s cannot be locked (%s): see that nothing else writes to it", folder, error.strerror)
+        _log.warning("%s cannot be locked (%s): make sure that nothing else writes to it", folder, error.strerror)
     try:
         with write_errors(path):  # the text is for messages alone; the lock itself is held by the kernel
             path.write_text(f"process {os.getpid()} of {socket.gethostname()}\n")

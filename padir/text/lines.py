@@ -169,7 +169,7 @@ def open_bytes(path: str | os.PathLike[str], name: str = "") -> Reader:
             if re.match(magic, head) or (named and not regular):
                 file = _decompressed(file, kind, modules, name)
             elif named and head:
-                raise PadirError(f"{name} is no {kind} file, as its name says", remedy="rename it, or fetch it again")
+                raise PadirError(f"{name} is no {kind} file, despite its name", remedy="rename it, or fetch it again")
         if regular:
             with readable(file, name):
                 head = file.peek()

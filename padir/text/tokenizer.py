@@ -106,7 +106,7 @@ class Tokenizer:
         path = Path(path)
         if path.name in _HALVES or any((path / name).exists() for name in _HALVES):
             raise PadirError(
-                f"{path} is of a vocabulary in two files ({' and '.join(_HALVES)}, as OPUS-MT has)",
+                f"{path} belongs to a vocabulary in two files ({' and '.join(_HALVES)}, as OPUS-MT has)",
                 remedy="train one vocabulary for both languages with `padir vocab`",
             )
         try:

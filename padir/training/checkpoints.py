@@ -235,7 +235,7 @@ class Checkpoints:
             except ValueError as error:
                 raise self._of_another(step, error) from error
         if damaged:
-            raise PadirError(f"no whole checkpoint is left in {self.folder}: remove it to start again")
+            raise PadirError(f"no whole checkpoint is left in {self.folder}: remove this folder to start again")
         return None
 
     def _of_another(self, step: int, error: ValueError) -> PadirError:

@@ -55,7 +55,7 @@ class TrainConfig:
       sharding: how the work is spread over the devices; a checkpoint can be resumed with another sharding.
       num_steps: total number of optimizer steps.
       seed: seed of initial parameters, order of the data, corruption and dropout.
-      start_from: a model from which parameters that fit are initialised; a string names its directory.
+      start_from: a model whose parameters are taken where they fit; a string names its directory.
       freeze: parameters that training does not change, by the beginnings of their names: ("encoder", "token_embedder").
 
     Raises:

@@ -195,7 +195,7 @@ def warn_of_changes(before: str, now: str, step: int) -> None:
     changes += [f"  is   {line}" for line in new if line not in old]
     if changes:
         lines = "\n".join(changes)
-        _log.warning("the configuration differs from that of the checkpoint of step %s:\n%s", step, lines)
+        _log.warning("the configuration differs from the configuration of the checkpoint of step %s:\n%s", step, lines)
 
 
 def _bindings(config: str) -> list[str]:

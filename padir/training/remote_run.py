@@ -89,7 +89,7 @@ class RemoteRun:
         there = self._run_json(self.remote.read(RUN)).get("run")
         if here is not None and here != there:
             found = "no run" if there is None else "another run"
-            what = f"{self.folder} is the copy of a training run at {self.remote.address}, where there is {found} now"
+            what = f"{self.folder} is the copy of a training run at {self.remote.address}, where there is now {found}"
             raise PadirError(what, remedy="remove the copy to train what is at the address, or give another address")
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         who = f"process {os.getpid()} of {socket.gethostname()} since {began}"
@@ -110,7 +110,7 @@ class RemoteRun:
         try:
             self.send()
         except Unreachable as error:
-            _log.warning("not sent, and tried again after the next checkpoint: %s; %s has all", error, self.folder)
+            _log.warning("not sent (%s): padir tries again after the next checkpoint, %s has all", error, self.folder)
 
     def send(self) -> None:
         """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address."""
@@ -139,6 +139,6 @@ class RemoteRun:
     def _check_alone(self) -> None:
         there = self._run_json(self.remote.read(RUN))
         if there.get("trainer") != self._me["trainer"]:
-            got = f"got {there.get('who', 'nobody')} in its {RUN}"
-            remedy = f"let one of them train; this one ends, and its checkpoints are in {self.folder}"
-            raise PadirError(f"{self.remote.address} must have one trainer, this process, {got}", remedy=remedy)
+            what = f"{self.remote.address} must have one trainer, but its {RUN} names {there.get('who', 'nobody')}"
+            remedy = f"let one process train; this process ends, and its checkpoints are in {self.folder}"
+            raise PadirError(what, remedy=remedy)

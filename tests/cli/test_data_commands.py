@@ -78,8 +78,8 @@ def test_a_missing_vocabulary_is_refused(built, tmp_path, capsys):
             (["--train", "a.tsv", "--languages", x], "languages must be SRC-TGT, two")
             for x in ("de", "de-de", "de-deu_Latn", "klingon-en", "en-pt-pt", "../x-en")
         ),
-        (["--task", "toy_de_en", "--languages", "fr-en"], "--languages names the languages of files"),
-        (["--data_dir", "x", "--train", "x.tsv", "--languages", "de-en"], "--data_dir is the folder of a task's files"),
+        (["--task", "toy_de_en", "--languages", "fr-en"], "--languages applies only to files"),
+        (["--data_dir", "x", "--train", "x.tsv", "--languages", "de-en"], "--data_dir applies only to a task"),
         (["--train", "no_such.tsv", "--languages", "de-en"], "no file no_such.tsv"),
         (["--train", "x.tsv", "--task", "toy_de_en"], "either --task or files"),
     ],

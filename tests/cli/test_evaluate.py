@@ -102,7 +102,7 @@ class TestRefused:
         assert "is no BLEURT checkpoint" in refused(capsys, *command, "--metric", f"bleurt={built}")
         assert "metric must be bleurt=DIR, known_words=FILE or" in refused(capsys, *command, "--metric", "bleurt")
         assert "no metric os:nothing" in refused(capsys, *command, "--metric", "os:nothing")
-        assert "has never seen its noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
+        assert "or train with that noise" in refused(capsys, *command, "--gin.Decoding.canvas=@Mask()")
 
     def test_every_number_of_steps_before_any_work(self, built, capsys):
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]

@@ -111,7 +111,7 @@ def test_options_say_what_the_library_says():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fly"], "padir: error: argument COMMAND: 'fly' is none of its values: known are vocab, prepare,"),
+        (["fly"], "padir: error: argument COMMAND: there is no value 'fly': known are vocab, prepare,"),
         (["tranlsate"], "did you mean 'translate'? (`padir --help` explains)"),
         (["--verson"], "no option --verson: did you mean '--version'? (`padir --help` explains)"),
         (["translate", "--num_steps", "x"], "padir translate: error: argument --num_steps: invalid int value: 'x' (`p"),
@@ -119,7 +119,7 @@ def test_options_say_what_the_library_says():
         (["translate", "--num_stepz=3"], "did you mean '--num_steps'? (`padir translate --help` explains)"),
         (["translate", "--modl", "m"], "there is no option --modl: did you mean '--model'?"),
         (["translate", "--xyzzyxyzzy"], "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
-        (["translate", "--precision", "int4"], "argument --precision: 'int4' is none of its values: did you mean"),
+        (["translate", "--precision", "int4"], "argument --precision: there is no value 'int4': did you mean"),
         (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
         (["average", "--model_dirs", "runs/toy"], "there is no option --model_dirs: did you mean '--model_dir'?"),
         (["score", "file"], "padir score: error: "),

@@ -37,7 +37,7 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
 
     command = ["average", "--model_dir", tmp_path / "model", "--last", 2, "--output", tmp_path / "mean", "--decoding"]
     assert "no decoding option 'top_j'" in refused(capsys, *command, "top_j=3")
-    assert "--decoding must be of words NAME=VALUE, got 'top_k'" in refused(capsys, *command, "top_k")
+    assert "--decoding must be a list of NAME=VALUE, got 'top_k'" in refused(capsys, *command, "top_k")
     command += ["top_k=3", "num_steps=2"]
     found, _ = results(capsys, path, *command)
     assert found == {"kind": "last", "steps": [1, 2], "decay": None}
@@ -132,7 +132,7 @@ def test_train_checks_its_validation_before_any_work(built, tmp_path, capsys):
         ("strategy=rejecter", "rejecter needs a rejecter head"),
         ("beam=2", "beam applies only to the mode causal"),
         ("top_j=2", "there is no decoding option 'top_j'"),
-        ("top_k", "--validate must be of words NAME=VALUE, got 'top_k'"),
+        ("top_k", "--validate must be a list of NAME=VALUE, got 'top_k'"),
     ):
         assert message in refused(capsys, *command, "--validate", option)
     assert "Mask.rate has no effect" in refused(capsys, *command, "--gin.Mask.rate=0.5")

@@ -227,7 +227,7 @@ class TestRefused:
             (["--input", "no_such.txt"], "cannot read --input no_such.txt (No such file or directory)"),
             (["--input", "."], "cannot read --input . (Is a directory)"),
             (["--brevity", "nan"], "brevity must be in [0, inf), got nan"),
-            (["--rerank", "mbr"], "--rerank chooses among several hypotheses of a sentence, got one"),
+            (["--rerank", "mbr"], "--rerank needs several hypotheses of a sentence, got one"),
             (["--n_best", 5, "--jsonl", "--top_k", 2, "--draws", 2], "n_best must be at most 4, the number of hypo"),
         ],
     )

@@ -123,9 +123,7 @@ class TestFilters:
 
     def test_pairs_for_evaluation_that_stand_in_training(self, caplog, tmp_path, tokenizer):
         source = Listed((("eins", "one"), ("zwei", "two")), validation=(("eins ", "one"), ("drei", "three")))
-        assert self.warnings(caplog, tmp_path, tokenizer, source)[1] == [
-            "validation: 1 of 2 pairs stand in training, too"
-        ]
+        assert self.warnings(caplog, tmp_path, tokenizer, source)[1] == ["validation: 1 of 2 pairs are also in train"]
 
     def test_two_sides_of_one_language(self, caplog, tmp_path, tokenizer):
         german = [source for source, _ in Numbers().pairs("train")]

@@ -140,7 +140,7 @@ def test_steps_may_stand_across():
 
 
 def test_no_row_is_lost_where_two_have_the_same_place():
-    with pytest.raises(PadirError, match="two rows have one system, m, 1 hyp., T=4, and test set, toy: leave one out"):
+    with pytest.raises(PadirError, match="two rows have the system m, 1 hyp., T=4 and the test set toy: leave one out"):
         paper_tables([row(), row(bleu=31.0)], ["bleu"])
     with pytest.raises(PadirError, match="the name 'toy' stands for different test sets"):
         paper_tables([row(), row("n") | {"sha256": "0"}], ["bleu"])

@@ -358,7 +358,7 @@ class TestRefuses:
             export_model(translator, tmp_path / "out", lengths=Lengths(**lengths))
 
     def test_an_unknown_platform(self, translator, tmp_path):
-        with pytest.raises(PadirError, match="platforms must be some of cpu, cuda, tpu, rocm, got"):
+        with pytest.raises(PadirError, match="platforms must be one or more of cpu, cuda, tpu, rocm, got"):
             export_model(translator, tmp_path / "out", platforms=("gpu",))
 
     def test_a_folder_with_something_else(self, translator, copy, tmp_path):

@@ -259,7 +259,7 @@ def test_the_tasks_metrics_are_those_of_padir_evaluate(vocab_path):
 def test_what_t5x_cannot_carry_out_is_refused(vocab_path):
     with pytest.raises(PadirError, match="T5X has autoregressive models of its own"):
         refinement_model(vocab_path, dataclasses.replace(SMALL, causal=True))
-    with pytest.raises(PadirError, match="Glat with one value of start and end"):
+    with pytest.raises(PadirError, match="Glat with equal start and end"):
         refinement_model(vocab_path, objective=loss.Objective(between=between.Glat(), stage_weights=("none", "noised")))
     with pytest.raises(PadirError, match="rerank must be .own."):
         refinement_model(vocab_path, decoding=Decoding(rerank=MinimumBayesRisk()))

@@ -261,7 +261,7 @@ def test_what_is_written_is_read(tmp_path):
     checkpoint = read(tmp_path)
     assert checkpoint.step == 300
     assert_expected(checkpoint.params)
-    with pytest.raises(PadirError, match="is there already"):
+    with pytest.raises(PadirError, match="already exists"):
         write(tmp_path, params, 300)
 
 

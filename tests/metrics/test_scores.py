@@ -228,5 +228,5 @@ def test_a_language_without_spaces_is_refused():
 
 
 def test_text_without_words_is_refused():
-    with pytest.raises(PadirError, match="at least one word"):
+    with pytest.raises(PadirError, match="contain no words"):
         metrics.non_words(["12 ...", ""])

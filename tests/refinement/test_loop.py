@@ -140,7 +140,7 @@ def test_a_trace_with_room_repeats_the_answer(strategy):
     np.testing.assert_array_equal(roomy.tokens_TBL[:4], exact.tokens_TBL)
     np.testing.assert_allclose(roomy.scores_TBL[:4], exact.scores_TBL, rtol=1e-5)
     np.testing.assert_array_equal(roomy.tokens_TBL[4:], np.stack([exact.tokens_BL] * 2))
-    with pytest.raises(PadirError, match="num_steps must be at most the 2 steps .* got 3"):
+    with pytest.raises(PadirError, match="num_steps must be at most 2, the number of steps .* got 3"):
         refine(keys(2), canvas, decoder, strategy, num_steps=3, trace=2)
 
 

@@ -201,7 +201,7 @@ class TestNeeds:
         class Own(Padir):
             needs = frozenset({"pieces"})
 
-        with pytest.raises(PadirError, match="Own needs drafts of random pieces and a model"):
+        with pytest.raises(PadirError, match="Own needs random pieces, but the canvas"):
             check_strategy(Own(), canvas=canvas, trained=trained, config=config)
         check_strategy(Own(), canvas=Uniform(), trained=Mixed(), config=ORDINARY)
 

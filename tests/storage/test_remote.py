@@ -99,7 +99,7 @@ class TestFetching:
         manifest["files"]["../outside"] = manifest["files"].pop("one")
         (there / MANIFEST).write_text(json.dumps(sealed(manifest)))
         (there.parent / "outside").write_text("1")
-        with pytest.raises(PadirError, match="must lie inside it"):
+        with pytest.raises(PadirError, match="is outside its folder"):
             fetched(RUN)
         assert not [*remote.copy_of(RemoteFolder(RUN), "read").parent.glob("outside")]
 

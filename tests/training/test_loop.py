@@ -93,7 +93,7 @@ class TestRun:
         text = f"# train\ntrain.num_steps = {num_steps}\ntrain.seed = \\\n    4\nModelConfig.width = 16\n"
         train_tiny(data, finished, num_steps=num_steps, config_text=text)
         lines = logged().splitlines()
-        first = lines.index("the configuration differs from that of the checkpoint of step 6:")
+        first = lines.index("the configuration differs from the configuration of the checkpoint of step 6:")
         assert lines[first + 1 : first + 4] == [
             "  was  train.seed = 3",
             "  is   train.seed = 4",

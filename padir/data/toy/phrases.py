@@ -9,10 +9,10 @@ from padir.data.toy.nouns import NUMBERS, variety
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Phrase:
-    """A phrase that is never inflected. `slot` is its part in the clause, `times` the times that it fits.
+    """A phrase that is never inflected, its part in the clause (`slot`), and the tenses that it fits (`times`).
 
     Slots: time, frequency, manner, place, home (where one lives), goal (where one goes).
-    Times, of slot time alone: habit, past, future.
+    Only phrases of the slot time have times: habit, past, future.
     """
 
     german: str

@@ -165,13 +165,13 @@ class RefinementModel(BaseTransformerModel):
             raise PadirError(what, remedy="set another ModelConfig.length_head, or use `padir train`")
         if getattr(objective.between, "follows_progress", False):
             raise PadirError(
-                f"{objective.between} depends on the progress of training, which T5X does not tell a model",
-                remedy="choose a transition that stays the same, such as Glat with one value of start and end",
+                f"{objective.between} depends on the progress of training, which T5X does not pass to a model",
+                remedy="choose a constant transition, such as Glat with equal start and end",
             )
         if not isinstance(decoding.rule, OwnScore) or decoding.shortlist is not None or decoding.n_best:
             raise PadirError(
                 "T5X decodes batches of ids: Decoding.rerank must be 'own', shortlist None and n_best 0; use"
-                " `padir translate` for the others"
+                " `padir translate` for other values"
             )
         languages_of = languages.split("-")
         if len(languages_of) != 2:

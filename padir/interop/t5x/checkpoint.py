@@ -66,7 +66,9 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
         raise PadirError(f"there is no folder {folder}: give a T5X checkpoint, or the model_dir of a T5X run")
     if FOLDER.fullmatch(folder.name) or (folder / "checkpoint").is_file():
         if step is not None and folder.name != f"checkpoint_{step}":
-            raise PadirError(f"{folder} is not the checkpoint of step {step}: give its model_dir, or no step")
+            raise PadirError(
+                f"{folder} is not the checkpoint of step {step}: give its model_dir, or leave the step out"
+            )
         return folder
     matches = [(FOLDER.fullmatch(child.name), child) for child in folder.iterdir() if child.is_dir()]
     found = {int(match[1]): child for match, child in matches if match}
@@ -74,7 +76,7 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
         raise PadirError(f"{folder} has no checkpoint_<step> folder: give a T5X checkpoint, or the model_dir of a run")
     wanted = max(found) if step is None else step
     if wanted not in found:
-        raise PadirError(f"{folder} has checkpoints of steps {', '.join(map(str, sorted(found)))}, got step {step}")
+        raise PadirError(f"{folder} has checkpoints of steps {', '.join(map(str, sorted(found)))}, not of {step}")
     return found[wanted]
 
 
@@ -185,7 +187,7 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
     """
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
-        raise PadirError(f"{final} is there already: give another folder, or remove it")
+        raise PadirError(f"{final} already exists: give another folder, or remove it")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
     with atomic_folder(final) as unfinished:
         _write(unfinished, flat, step)

@@ -74,7 +74,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
 
     Args:
       fresh: all parameters of the model, by name.
-      found: the checkpoint's parameters, by name; parameters that cannot agree may be shapes instead of arrays.
+      found: the checkpoint's parameters, by name; for parameters that cannot agree, shapes are enough.
       causal: True if the model's decoder is causal.
 
     Raises:

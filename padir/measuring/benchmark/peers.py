@@ -30,8 +30,8 @@ def peers(systems: Sequence[System], compute_types: Sequence[str]) -> list[Peer]
     causal = [system for system in causal if not system.translator.card.config.dual]
     if compute_types and not causal:
         raise PadirError(
-            "CTranslate2 needs an autoregressive model in float32: give an autoregressive model, too,"
-            " and float32 among the precisions (a dual model does not count)"
+            "CTranslate2 needs an autoregressive model in float32: give one (not a dual model), and float32 among the"
+            " precisions"
         )
     whole = [dataclasses.replace(each, decoding=each.decoding.without("mode", "draft")) for each in causal]
     threads = sorted({1, os.cpu_count() or 1})

@@ -1,4 +1,4 @@
-"""Programs of training and decoding, compiled for TPUs and GPUs that need not be here: their memory and time.
+"""Programs of training and decoding, compiled for TPUs and GPUs that this machine lacks: their memory and time.
 
 `devices` describes devices that are not here. `program_list` has the programs of a configuration, and `costs` compiles
 them and reads XLA's analyses. Nothing runs: memory is XLA's plan, and times are estimates.

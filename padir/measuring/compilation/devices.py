@@ -1,4 +1,4 @@
-"""Memory, arithmetic and bandwidth of TPUs and GPUs: Google's pages about each TPU (cloud.google.com/tpu/docs)."""
+"""Limits of TPUs and GPUs (memory, clock), from Google's pages (cloud.google.com/tpu/docs)."""
 
 from __future__ import annotations
 

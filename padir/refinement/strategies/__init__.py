@@ -139,16 +139,16 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     made = f"the canvas is made with {canvas}"
     pieces = kinds == {"pieces"} <= known and not config.decontextualised
     if "pieces" in needs and not pieces:
-        what = f"{name} needs drafts of random pieces and a model that was trained with them"
-        raise PadirError(f"{what}, but {made} and the model was trained with {trained}", remedy=others)
+        what = f"{name} needs random pieces, but {made} and the model was trained with {trained}"
+        raise PadirError(what, remedy=others)
     if config.decontextualised:
         return
     if "mask" in needs and known == {"pieces"}:
         what = f"{name} hides positions behind a mask, but this model was trained with {trained}, without masks"
         raise PadirError(what, remedy=f"{others}, or train with masks")
     if not kinds <= known:
-        what = f"{made}, but this model was trained with {trained} and has never seen its noise"
-        raise PadirError(what, remedy="leave the canvas out (Decoding.canvas), or train with that noise")
+        what = f"{made}, but this model was trained with {trained}"
+        raise PadirError(what, remedy="leave Decoding.canvas out, or train with that noise")
     if "mask" in needs and not canvas.deterministic:
         what = f"{name} hides positions behind a mask, but {made}"
-        raise PadirError(what, remedy="give it a canvas of masks, Decoding.canvas = @Mask()")
+        raise PadirError(what, remedy="set Decoding.canvas = @Mask()")

@@ -1,13 +1,13 @@
-"""Agreement of attention, distance and model with the true dependency of positions on the built-in corpus.
+"""How well attention, distance and the model find positions of the built-in corpus that truly depend on each other.
 
-This tests the paper's second hypothesis: dependent positions have similar cross-attention. For every sentence with
-several right translations of one length, three things are measured for every pair of its positions: the true mutual
-information (`padir.studies.analysis.truth`), the attention between the two positions while the model writes its first
-draft, and the model's own dependency (`padir.studies.analysis.conditionals`), given the source and the length alone.
-Each measure is correlated with the truth, and scored by how well it finds the dependent pairs (ROC).
+This tests the paper's second hypothesis: dependent positions have similar cross-attention. The sentences have several
+right translations of one length. Three values are measured for every pair of positions: the true mutual information
+(`padir.studies.analysis.truth`), the attention between them in the first pass, and the model's own dependency given the
+source and the length (`padir.studies.analysis.dependency`). Each measure is correlated with the truth, and scored by
+how well it finds the dependent pairs (ROC).
 
-Distance is one of the measures because neighbours depend on each other more than other positions, and also attend to
-each other more: a measure must do better than distance to say anything about dependency.
+Neighbours depend on each other more than other positions, and also attend to each other more. So distance is a measure,
+too, and another measure must do better to say anything about dependency.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Agreement:
 
     Attributes:
       values: values of each measure by name: the measures of `padir.studies.analysis.attention`, "model" (mutual
-      information) and
-        "distance"; means over the canvases.
+        information) and "distance"; means over the canvases.
       truth_P: true mutual information in nats; None where it is unknown.
       vary_P: True if both positions have more than one right token.
       adjacent_P: True where the two positions are neighbours.

@@ -28,7 +28,7 @@ class Estimate:
 
 
 def auc(score_P: Float[np.ndarray, " P"], label_P: Bool[np.ndarray, " P"]) -> float:
-    """Area under the ROC curve: the probability that a pair with the label scores higher than one without.
+    """Area under the ROC curve: the probability that a pair with the label scores higher than a pair without.
 
     Equal scores count half.
 
@@ -73,8 +73,7 @@ def within(
 ) -> Estimate:
     """`auc` over comparisons within groups only; NaN where no group has pairs of both kinds.
 
-    So differences between groups cannot help the measure, such as the sentence's length, on which all attention
-    depends.
+    So differences between groups do not count, for example in sentence length, on which all attention depends.
 
     >>> within(np.array([1.0, 2.0, 8.0, 9.0]), np.array([True, False, False, True]), np.array([0, 0, 1, 1])).value
     0.5

@@ -1,7 +1,7 @@
-"""The attention of decoder passes, and how well it separates stutter from the rest (the paper's Tables 4 and 5).
+"""The attention of decoder passes, and how well it separates stutter from other pairs (the paper's Tables 4 and 5).
 
-`padir.models.layers.Attention` sows its probabilities at every call. Flax drops what is sown unless the caller makes
-the collection "intermediates" mutable, as `attend` does, so that other callers do not pay for them.
+`padir.models.layers.Attention` sows its probabilities at every call. Flax keeps them only if the caller makes the
+collection "intermediates" mutable, as `attend` does. So other callers do not pay for them.
 
 For a pair (i, j) and one head:
 

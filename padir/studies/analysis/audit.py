@@ -1,14 +1,14 @@
-"""Errors of decoding strategies with an exact decoder, and with a model on the same sentences.
+"""Errors of decoding strategies that run on exact probabilities, and on a model's, for the same sentences.
 
 With an exact decoder (`padir.studies.analysis.truth`) the strategy alone causes the error. A model causes the rest of
 its error. The outputs of one sentence are R draws, counted by right answer. Let w_k be the probability of a right
 answer, c_k its count, and q_k = c_k / R:
 
-- not right: share of the R outputs that are no right answer. An exact decoder gives no token that does not fit some
-  right answer, so that these outputs are mixtures of right answers.
+- not right: share of the R outputs that are no right answer. An exact decoder gives only tokens that fit some
+  right answer, so these outputs are mixtures of right answers.
 - total variation: (sum over k of |q_k - w_k| + share of outputs that are no right answer) / 2. It is exact for a
   strategy that always gives the same output. Otherwise the estimate from R draws is biased upward; `sampling_floor`
-  computes about the largest bias, the estimate for R draws from the truth itself.
+  computes about the largest bias: the estimate for R draws from the truth itself.
 - divergence: KL from the truth to the outputs in nats, sum over k of w_k log(w_k / q_k). To make it finite, q_k is (c_k
   + 1/2) / (R + (K + 1) / 2) here, with one further cell for outputs that are no right answer. If a strategy never gives
   some right answer, the true divergence is infinite, and this value is only a lower bound.
@@ -169,7 +169,7 @@ def suits(strategy: Strategy, canvas: str) -> bool:
 
 
 def of_oracle(truth: Truth, strategy: Strategy, canvas: str, steps: int, seed: int) -> tuple[Errors, float]:
-    """(errors, mean number of passes) of a strategy beside the exact decoder."""
+    """(errors, mean number of passes) of a strategy with the exact decoder."""
     oracle = ExactDecoder.of(truth.joints, truth.pieces)
     key = jax.random.key(seed)
     corruption = CANVASES[canvas]

@@ -111,7 +111,7 @@ def draw_matrices(figure: Any, matrices: Mapping[str, Float[np.ndarray, "L L"]],
 
 
 def draw_cycle(figure: Any, odds_P2: Float[np.ndarray, "P 2"]) -> None:
-    """Draws log odds ratios of pairs by one position's conditionals against those by the other's; dark: many."""
+    """Draws both log odds ratios of each pair, one from each position's conditionals; darker means more pairs."""
     figure.set_size_inches(5.0, 4.2)
     axes = figure.subplots()
     size = float(np.percentile(np.abs(odds_P2), 99)) or 1.0 if len(odds_P2) else 1.0

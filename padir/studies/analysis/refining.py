@@ -3,7 +3,7 @@
 `step_metrics` measures one decoding run of T steps: the tokens that each step changes, calibration, and the share of
 sentences that are right after each step. Each sentence gets its reference's length. A token is right if the reference
 has the same token at the same position. If references are drawn from the right translations, as in the built-in corpus,
-a calibrated model has these right: about 7 in 10 of the tokens to which it gives probability 0.7. This is true only for
+a calibrated model is right for about 7 in 10 of the tokens to which it gives probability 0.7. This is true only for
 step 1, because later steps also see the model's own draft.
 
 `outcomes` measures every strategy at every number of steps: exact match and, on the built-in corpus, right translations
@@ -54,8 +54,8 @@ class StepMetrics:
     Attributes:
       changed: share of the free tokens that differ from the tokens before the step.
       settled: share of the sentences in which no token differs.
-      reliability: reliability of the tokens that were written by the end of the step; None if no token was.
-      equal: share of the sentences that are the reference, token by token, at the end of the step.
+      reliability: reliability of the tokens that were written by the end of the step; None if no token was written.
+      equal: share of the sentences that equal the reference, token by token, at the end of the step.
       right, mixed: share of the sentences that are right translations after the step, or mixtures of them; None where
         the right translations are not known. A sentence with a hidden position is neither.
     """

@@ -37,7 +37,7 @@ class AnalysisOptions:
       strategies: strategies as the command line names them (refinement, oracle). None runs all strategies; "refinement"
         runs all that the model supports, at temperature 0.
       passes: numbers of decoder passes that every strategy gets (refinement), or that are scheduled (schedule).
-      outputs: number of outputs of each sentence beside the exact decoder (oracle).
+      outputs: number of outputs of each sentence with the exact decoder (oracle).
       model_outputs: number of outputs of each sentence by the model itself; 0 leaves the model out (oracle).
       ising: measure the strategies on two Ising models, too (oracle).
 
@@ -177,7 +177,7 @@ def pieces(translator: Translator, tokens_L: Any) -> list[str]:
 
 
 def examples(translator: Translator, test_set: TestSet, decoding: Decoding, count: int) -> list[tuple[Pass, int, int]]:
-    """(batch, row, sentence number) of the sentences that took the most steps; of equal ones the longest first.
+    """(batch, row, sentence number) of the sentences that took the most steps; among equals, the longest first.
 
     Pictures of more than `MOST_TOKENS` tokens are unreadable, so longer sentences are left out unless all are longer;
     then the shortest come first.

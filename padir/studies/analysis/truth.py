@@ -13,11 +13,11 @@ under weights proportional to
     canvas of random pieces w_k · Π over all i of [(1 - r) 1{z_i = x_ki} + r / V']
 
 where V' is the number of regular pieces and r the rate of noise. Both lines are Bayes' rule: a mask carries no
-information, and with noise of rate r a token is a random piece with probability r. With d_k, the number of tokens on
-the canvas that differ from x_k, the second line is proportional to w_k ((r / V') / (1 - r + r / V'))^(d_k). For r to 0,
-its limit has weights w_k at the answers of the smallest d_k, and 0 at all others. The first line is this limit over the
-visible tokens. If these contradict each other, every d_k is above 0 and the first line's conditionals do not exist.
-Then the limit replaces them: it keeps the right answers that agree with the most tokens.
+information, and with noise of rate r a token is a random piece with probability r. Let d_k be the number of tokens
+on the canvas that differ from x_k. The second line is proportional to w_k ((r / V') / (1 - r + r / V'))^(d_k). As r
+goes to 0, the weights become w_k at the answers of the smallest d_k, and 0 at all others. The first line is this limit
+over the visible tokens. If visible tokens contradict each other, every d_k is above 0 and the first line's conditionals
+do not exist. Then the limit replaces them: it keeps the right answers that agree with the most tokens.
 
 The rate r is 1 before the first pass. After that, r is the share of the row's free positions that show noise
 (`noise_rate`). These positions have no score, because the strategy has not written them or has hidden them again. A
@@ -240,7 +240,7 @@ def decode(
       PadirError: the strategy adds up logits (the remask "logits"), which an oracle's own numbering does not allow.
     """
     if getattr(strategy, "remask", None) == "logits":
-        raise PadirError("remask", '"previous", "start" or "none" beside an oracle', "logits")
+        raise PadirError("remask", '"previous", "start" or "none" with an oracle', "logits")
     groups, _, length = oracle.answer_GKL.shape
     key_B = jax.random.split(key, groups * draws)
     canvas = draft(key_B, jnp.full(groups * draws, length + 1), length + 1, corruption, oracle.ids)

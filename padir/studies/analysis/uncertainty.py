@@ -1,4 +1,4 @@
-"""Log-probabilities of references that a model sees step by step: the loss of writing several tokens in one pass.
+"""Loss of references that are written in several passes, by the number of tokens that each pass writes.
 
 T passes write a reference as a strategy would, but with the reference's own tokens. A schedule
 (`padir.refinement.strategies.schedules`) says how many tokens each pass writes. An order says which: random tokens, or

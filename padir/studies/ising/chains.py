@@ -92,9 +92,7 @@ def eigenvalues(transition_SS: Float[np.ndarray, "S S"], prob_S: Float[np.ndarra
     root_S = np.sqrt(prob_S)
     symmetric_SS = root_S[:, None] * transition_SS / root_S
     if not np.allclose(symmetric_SS, symmetric_SS.T, atol=1e-9):
-        raise PadirError(
-            "the chain is not reversible with respect to p: its eigenvalues say nothing of a Poincaré constant"
-        )
+        raise PadirError("the chain is not reversible with respect to p: its eigenvalues give no Poincaré constant")
     return np.linalg.eigvalsh((symmetric_SS + symmetric_SS.T) / 2)[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Exact laws of decoders that draw several spins in each pass, and sums of conditional total correlations.
+"""Exact output distributions of decoders that draw several spins in each pass, and their total correlations.
 
 The decoder knows the true conditionals: in each pass it draws every hidden spin from p(x_i | shown spins),
 independently of the others, and keeps a block of what it drew. docs/theory.md derives the statements. A set of spins is

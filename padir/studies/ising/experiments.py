@@ -1,4 +1,4 @@
-"""Experiments as rows, one dict of metrics for each point: figures 1 to 3, costs of schedules, masks and canvases."""
+"""The experiments of `padir ising` as rows of metrics: figures 1 to 3, costs of schedules, masks and canvases."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ class ScheduleSizes:
 
 
 def phrase(size: int) -> Clique:
-    """A strongly coupled clique whose two modes are nearly alike: J = 4 / size, h = 0.1."""
+    """A strongly coupled clique whose two modes are nearly equally likely: J = 4 / size, h = 0.1."""
     return Clique(size, size, 4.0 / size, 0.1)
 
 

@@ -82,7 +82,7 @@ def composite_information(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Floa
 
 
 def composite_covariance(prob_S: Float[np.ndarray, " S"], masks: Masks) -> Float[np.ndarray, "D D"]:
-    """Asymptotic covariance of the composite likelihood over all masks: the sandwich H⁻¹ V H⁻¹, as H is not V."""
+    """Asymptotic covariance of the composite likelihood over all masks: the sandwich H⁻¹ V H⁻¹, as H differs from V."""
     inverse_DD = covariance(prob_S, masks)
     return inverse_DD @ composite_information(prob_S, masks) @ inverse_DD
 

@@ -37,7 +37,7 @@ def entropy_curve(oracle: Oracle) -> Curve:
 
 
 def clique_curve(clique: Clique) -> Curve:
-    """Entropy curve of a clique without other spins, by counting its spins +: all sets of one size are alike.
+    """Entropy curve of a clique without other spins, by counting its +1 spins: all sets of one size are alike.
 
     Raises:
       PadirError: there are spins outside the clique.
@@ -184,7 +184,7 @@ def dual_total_correlation(curve: Curve) -> float:
 
 
 def between(curve: Curve, size: int) -> float:
-    """I_j = h(j) + h(N-j) - h(N): mean mutual information of a random set of so many spins with all the others."""
+    """I_j = h(j) + h(N-j) - h(N): mean mutual information of a random set of j spins with the other spins."""
     return float(curve[size] + curve[-1 - size] - curve[-1])
 
 
@@ -297,7 +297,7 @@ def affinity(first_S: Float[np.ndarray, " S"], second_S: Float[np.ndarray, " S"]
 
 
 def sequence_bounds(affinity: float, copies: int) -> tuple[float, float]:
-    """Bounds of the total variation distance of that many independent copies: 1 - BC^m and √(1 - BC^2m)."""
+    """Bounds of the total variation distance of m independent copies: 1 - BC^m and √(1 - BC^2m)."""
     return 1 - affinity**copies, math.sqrt(max(0.0, 1 - affinity ** (2 * copies)))
 
 

@@ -4,7 +4,7 @@ Canvases are states, too: spin i of the canvas is its true value with probabilit
 r, the noise rate. docs/theory.md derives the statements. Axis letter here: Z = 2^N canvases.
 
 One block of uniform attention and a wide MLP carries out every chain whose rows are product distributions, and every
-deterministic chain (section 2.4.1, appendix I); `Network` builds it weight by weight. Axis letters of these: W width of
+deterministic chain (section 2.4.1, appendix I); `Network` builds it weight by weight. Its axis letters: W width of
 the stream, F of the MLP.
 """
 
@@ -160,7 +160,7 @@ class Network:
     logits.
 
     Attributes:
-      logit_SN: the log-odds of + that the network shall write at each position, for every state of its input.
+      logit_SN: the log-odds of + that the network must give at each position, for every state of its input.
     """
 
     logit_SN: Float[np.ndarray, "S N"]

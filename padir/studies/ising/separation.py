@@ -1,4 +1,4 @@
-"""Mixing of block dynamics and limits of parallel steps (section 2.4, appendices E to I), and the clique family.
+"""Mixing of block dynamics and limits of parallel steps, on models with one clique (section 2.4, appendices E to I).
 
 With one field h on the whole clique, k-Gibbs and independent parallel treat its spins alike, and the other spins are
 independent of it. The number of +1 spins is then a Markov chain of its own: C + 1 states replace 2^N exactly, and

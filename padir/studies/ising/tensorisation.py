@@ -175,7 +175,7 @@ def deviation(largest: float, models: int, draws: int, delta: float) -> float:
 
 
 def empirical_distance(states: int, samples: int, delta: float) -> float:
-    """Total variation distance of n samples from their law: at most √(S/n) / 2 + √(ln(1/δ) / 2n)."""
+    """Bound of the total variation distance between n samples and their law: √(S/n) / 2 + √(ln(1/δ) / 2n)."""
     return math.sqrt(states / samples) / 2 + math.sqrt(math.log(1 / delta) / (2 * samples))
 
 
