@@ -155,7 +155,7 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.jsonl": '{"fr": "a", "it": "b"}\n'}, "line 1: expected one text in de and one in en, got the keys fr, it"),
         ({"a.jsonl": '{"de": "a", "en": 3}\n'}, "line 1: expected two texts, got .'a', 3"),
         ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "surrogates"),
-        ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: no CSV"),
+        ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: not CSV"),
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
         ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),
         ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is damaged XML"),

@@ -1,4 +1,4 @@
-"""How well attention, distance and the model find positions of the built-in corpus that truly depend on each other.
+"""Comparison of attention, distance and the model with the true dependency of positions, on the built-in corpus.
 
 This tests the paper's second hypothesis: dependent positions have similar cross-attention. The sentences have several
 right translations of one length. Three values are measured for every pair of positions: the true mutual information
