@@ -161,7 +161,7 @@ def _expanded(value: Any, sizes: dict[Any, int]) -> int:
 def _read(path: str) -> Any:
     """Opens a gin file; a larger one than any configuration would keep the parser busy for minutes."""
     if Path(path).stat().st_size > _MOST_BYTES:
-        raise PadirError(f"the gin file {path}", f"at most {_MOST_BYTES:,} bytes", remedy="name a configuration")
+        raise PadirError(f"the gin file {path}", f"at most {_MOST_BYTES:,} bytes", remedy="give a smaller file")
     return open(path)
 
 

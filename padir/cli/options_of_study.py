@@ -25,8 +25,8 @@ PROGRAMS = ("train", "decode", "export")
 def tokenize_option(parser: Parser) -> None:
     """Add --tokenize, which chooses BLEU's tokenizer."""
     about = (
-        "BLEU's tokenizer by SacreBLEU's name, such as 13a, zh, ja-mecab, char, or flores200 where its model is on disk"
-        " (by the script of the target language)"
+        "BLEU's tokenizer by SacreBLEU's name, such as 13a, zh, ja-mecab or char; flores200 needs its model on disk"
+        " (default: by the script of the target language)"
     )
     parser.add_argument("--tokenize", default="", metavar="NAME", help=about)
 
@@ -45,7 +45,7 @@ def evaluate_options(parser: Parser) -> None:
     settings_option(parser, {"evaluation:evaluate_all": oracle})
     metric = (
         "further metrics: bleurt=DIR (a checkpoint; needs TensorFlow) | known_words=FILE, the percentage of outputs"
-        " with a word that these texts of the target language do not have | MODULE:NAME, which makes one of your own"
+        " with a word that these texts of the target language do not have | MODULE:NAME, a metric of your own"
     )
     tokenize_option(parser)
     parser.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help=metric)
@@ -59,7 +59,7 @@ def evaluate_options(parser: Parser) -> None:
 
 def tables_options(parser: Parser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON files of `padir evaluate`")
-    metric = "metrics, a table each (bleu, bleurt and stutter if present)"
+    metric = "metrics, one table for each (bleu, bleurt and stutter if present)"
     parser.add_argument("--metric", nargs="+", metavar="NAME", help=metric)
     across = {"across": "what the columns of a table are, test_set or steps"}
     settings_option(parser, {"evaluation:paper_tables": across})
@@ -80,8 +80,8 @@ def benchmark_options(parser: Parser) -> None:
     parser.description = (
         "Each combination of model, strategy, number of steps and number of hypotheses makes a row. One run times all"
         " rows side by side, from text to text; ratios compare with the first row. Sentences are drawn from a test set"
-        " and batched in their order. A gin file of ModelConfig stands for a model of random weights, which gets"
-        " numbers for words and writes as many tokens as it reads."
+        " and batched in their order. A gin file of ModelConfig makes a model of random weights, which reads"
+        " numbers as words and writes as many tokens as it reads."
     )
     parser.add_argument(
         "--model",

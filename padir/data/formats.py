@@ -129,7 +129,7 @@ def corpora(paths: Sequence[Path], languages: tuple[str, str]) -> list[Corpus]:
         elif not files or files[0].kind != first.kind:
             raise PadirError(
                 f"{first.path} has one side of a corpus ({'SGM' if first.kind == 'sgm' else 'lines without tabs'}),"
-                " and the file of the other side does not follow it",
+                " and no file of the other side follows it",
                 remedy="name source and target one after the other",
             )
         else:

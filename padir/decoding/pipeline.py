@@ -128,7 +128,7 @@ class RefiningPipeline:
             begun = lay_out(loaded.model, params, inputs, options, how["seed"], how["blank_penalty"])
             states = steps(*begun, options.strategy, num_steps=how["num_steps"])
         while True:
-            with loaded.on_devices():  # not while the generator waits
+            with loaded.on_devices():  # but not between two steps
                 state = next(states, None)
             if state is None:
                 return

@@ -57,7 +57,7 @@ def average_run(
         raise PadirError(f"{output_dir} is not an empty folder: give another folder")
     checkpoints = Checkpoints(run_dir / "checkpoints")
     card, tokenizer = _described(run_dir, checkpoints, step)
-    Decoding().changed(**cast(Any, decoding or {}))  # so that the error does not blame a file
+    Decoding().changed(**cast(Any, decoding or {}))  # checked here, because a later error would name a file
     card = dataclasses.replace(card, decoding=dict(decoding or card.decoding))
     resolve(default_decoding(card), card.config, card.corruption, card.strategy)
 

@@ -119,7 +119,7 @@ class RecordSources:
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
         self.tokenizer = load_tokenizer(data_dir)
         self._length_N2 = length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
-        # Longest sources first: memory runs out at once or never, and the estimated time errs on the long side.
+        # Longest sources come first: memory runs out at once or never, and the estimated time is rather too long.
         self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
 
     def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:

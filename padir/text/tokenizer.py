@@ -71,7 +71,7 @@ class Tokenizer:
         self._processor = sentencepiece.SentencePieceProcessor()
         if not is_whole(model_bytes):
             raise PadirError(
-                f"{name} is not a SentencePiece model, or a damaged one",
+                f"{name} is not a SentencePiece model, or is damaged",
                 remedy="restore it, or make one with `padir vocab`",
             )
         try:

@@ -31,8 +31,8 @@ from padir.training.step import Programs
 class Program:
     """A program, and the number of times that it repeats what XLA's analysis counts once.
 
-    XLA counts the body of a loop once. So the cost of a whole use has three parts: the programs in `before`, which run
-    first; the programs in `contains`, whose work this program does before its loop; and `trips` times the rest.
+    XLA counts the body of a loop once. The cost of a whole use is the sum of three parts: the programs in `before`,
+    which run first; the programs in `contains`, whose work comes before the loop; and `trips` times the rest.
 
     Attributes:
       name: its name in tables, with its shape.
@@ -114,7 +114,7 @@ class DecodeShape:
 def decode_programs(
     config: TrainConfig, ids: Ids, device: Any, shapes: Sequence[DecodeShape], kind: str = "decode"
 ) -> Iterator[Program]:
-    """The programs that translate batches of some shapes on one device, each once.
+    """The programs that translate batches of some shapes on one device, without duplicates.
 
     Refinement takes the objective's corruption and strategy. Search writes as many tokens as a source has. Parameters
     have the types in which `Translator` keeps them for decoding; programs of an export take stored parameters.

@@ -174,8 +174,8 @@ def measure_agreement(
     known = all(sentence.joint is not None for sentence in sentences)
     if known and given_draft:
         raise PadirError(
-            "the true dependency is conditioned on the source and the length alone, so the model's cannot be"
-            " conditioned on the draft, too: use given='source'"
+            "given='draft' cannot be compared with the true dependency, which is given the source and the length:"
+            " use given='source'"
         )
     each = []
     for number in range(canvases):

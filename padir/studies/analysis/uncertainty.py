@@ -75,7 +75,7 @@ def nats_by_step(
     plain = config.readout.sized_by_target
     if not plain or config.self_conditioning:
         what = "self-conditioning" if plain else config.readout.name
-        raise PadirError("the model", "one whose passes see tokens alone, without blanks", f"a {what} model")
+        raise PadirError("the model", "a refining model that reads only tokens and writes no blanks", f"a {what} model")
     targets = reference_tokens(translator, test_set)
     summed = {plan: np.zeros((plan.steps, plan.steps)) for plan in plans}
     number = 0

@@ -202,7 +202,7 @@ class ScheduleSizes:
             raise PadirError(f"a phrase has 2 to {decoders.MOST_SPINS} spins, got {self.clique}")
         if not self.clique <= self.num_spins <= 256 or self.num_spins % self.clique:
             raise PadirError(
-                f"schedules are for at most 256 spins, a multiple of the phrase's {self.clique}, got {self.num_spins}"
+                f"num_spins must be a multiple of clique, {self.clique}, and at most 256, got {self.num_spins}"
             )
 
 

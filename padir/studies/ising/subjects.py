@@ -48,7 +48,7 @@ def check_all(
     if models < 1:
         raise PadirError(f"at least 1 model is needed, got {models}")
     if not 2 <= largest <= MOST_SPINS:
-        raise PadirError(f"statements are checked on models of 2 to {MOST_SPINS} spins at most, got {largest}")
+        raise PadirError(f"num_spins must be 2 to {MOST_SPINS} for theorems, got {largest}")
     findings = []
     for statement in [known[name] for name in only] or STATEMENTS:
         findings.append(check(statement, seed=seed, models=models, largest=largest))
@@ -116,10 +116,10 @@ def run(
     known = _SIZES.get(subject, LearningSizes)
     allowed = {f.name for f in dataclasses.fields(known)} if known else {"models", "num_spins", "only"}
     if wrong := sorted(set(given) - allowed):
-        raise PadirError(f"{subject} has no size {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
+        raise PadirError(f"{subject} has no setting {wrong[0]!r}: it has {', '.join(sorted(allowed))}")
     if output is not None:  # before the work
         if os.path.basename(output) in ("", ".", ".."):
-            raise PadirError("output", "a path that ends in a file name without an ending", output, "add a name")
+            raise PadirError("output", "a path that ends in a name, such as figures/fig1", output)
         check_writable(f"{output}.json", file=True)
         if subject != "theorems":
             require_matplotlib()
@@ -195,7 +195,7 @@ def verify(result: dict[str, Any]) -> None:
     """
     if wrong := [row for row in result["rows"] if not row.get("as_expected", True)]:
         named = ", ".join(f"{row['statement']} ({row['smallest_margin']:.1e})" for row in wrong)
-        raise PadirError(f"{len(wrong)} of {len(result['rows'])} statements came out otherwise than expected: {named}")
+        raise PadirError(f"{len(wrong)} of {len(result['rows'])} statements have an unexpected verdict: {named}")
 
 
 def cells(subject: str, row: Row) -> list[str]:

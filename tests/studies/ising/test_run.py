@@ -68,18 +68,18 @@ def test_theorems_are_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig1", "--set", "clique=3"], "fig1 has no size 'clique'"),
+        (["fig1", "--set", "clique=3"], "fig1 has no setting 'clique'"),
         (["fig1", "--set", "num_spins=30"], "2 to 10 spins"),
         (["fig2", "--set", "seeds=1"], "at least 2 seeds"),
         (["fig3", "--set", "clique=30"], "the clique must have 1 to 10"),
         (["fig3", "--set", "num_spins=40"], "2 to 16"),
         (["theorems", "--set", "models=0"], "at least 1 model"),
-        (["theorems", "--set", "num_spins=11"], "2 to 10 spins at most, got 11"),
+        (["theorems", "--set", "num_spins=11"], "2 to 10 for theorems, got 11"),
         (["theorems", "--seed", "-1"], "0 to 4,294,967,295, got -1"),
         (["fig2", "--seed", str(1 << 32)], "0 to 4,294,967,295, got 4,294,967,296"),
         (["fig1", "--set", "samples=100,100000000"], "at most 6,710,886 samples"),
         (["fig3", "--set", "budget=3000000000"], "below 2,147,483,647 steps"),
-        (["fig1", "--output", "figures/"], "ends in a file name without an ending"),
+        (["fig1", "--output", "figures/"], "ends in a name, such as figures/fig1"),
     ],
 )
 def test_bad_sizes_end_with_a_message(arguments, message, capsys):
@@ -110,7 +110,7 @@ def test_a_failing_statement_fails_the_command(monkeypatch, tmp_path, capsys):
     assert main(["ising", "theorems", "--output", str(tmp_path / "x")]) == 2
     told = capsys.readouterr()
     assert "FAILS" in told.out
-    assert "1 of 1 statements came out otherwise than expected: one is two (-5.0e-01)" in told.err
+    assert "1 of 1 statements have an unexpected verdict: one is two (-5.0e-01)" in told.err
     assert json.loads((tmp_path / "x.json").read_text())["rows"][0]["verdict"] == "FAILS"  # to be looked into
 
 
