@@ -270,7 +270,7 @@ def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:
     manifest = load_manifest(directory)
     known = [name for name in manifest.splits if name != "train"]
     if split not in known:
-        raise PadirError(f"{directory} has the text of {', '.join(known) or 'no split'}, got {split!r}")
+        raise PadirError(f"{directory} has the text of {', '.join(known) or 'no split'}, not of {split!r}")
     sides = []
     for name in text_names(split, *manifest.source.languages):
         content = Path(directory, name).read_bytes()

@@ -129,7 +129,7 @@ def multi30k(directory: PathLike, source_language: str = "de", target_language: 
                 return path
         raise PadirError(
             f"{name}: neither {zipped} nor {plain} exists",
-            remedy="take task 1, raw, from github.com/multi30k/dataset and name its files"
+            remedy="download the raw files of task 1 from github.com/multi30k/dataset and name them"
             f" {{train,valid,test}}.{{{source_language},{target_language}}}.gz (test is test_2016_flickr)",
         )
 

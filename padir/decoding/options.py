@@ -264,7 +264,7 @@ def default_decoding(card: ModelCard) -> Decoding:
     own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
-            raise PadirError(f"{min(wrong)} is chosen by whoever translates, not by a card")
+            raise PadirError(f"a card cannot set {min(wrong)}: it is an option of each translation")
         decoding = Decoding().changed(**own)
         for name, most in (("num_steps", _MOST_STEPS), ("draws", 64), ("brevity", 100)):
             checks.within(0, most, **{name: getattr(decoding, name)})

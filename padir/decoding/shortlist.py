@@ -68,7 +68,7 @@ class Shortlist:
         table, order = self.candidates_PK, self.by_frequency_N
         checks.counts(0, frequent=self.frequent)
         if table.ndim != 2 or table.shape[1] < 1 or order.ndim != 1 or len(np.unique(order)) != len(order):
-            needed = "candidates [P, K] with K of at least 1 and different ids by frequency"
+            needed = "candidates [P, K] with K >= 1, and different ids by frequency"
             raise PadirError(f"a shortlist needs {needed}, got shapes {table.shape} and {order.shape}")
         if any(ids.size and not 0 <= ids.min() <= ids.max() < len(table) for ids in (table, order)):
             raise PadirError(f"the ids of a shortlist must lie in 0 .. {len(table) - 1}")
@@ -123,9 +123,9 @@ class Shortlist:
         known = tokenizer.sha256 in (self.vocabulary, "")  # a tokenizer of number ids has no file
         if not known or tokenizer.ids.end_regular != len(self.candidates_PK):
             ours, theirs = f"{len(self.candidates_PK):,}", f"{tokenizer.ids.end_regular:,}"
-            what = f"the shortlist is of another vocabulary ({ours} pieces, sha256 {self.vocabulary[:8]})"
+            what = f"the shortlist has another vocabulary ({ours} pieces, sha256 {self.vocabulary[:8]})"
             what += f" than the model ({theirs} pieces, sha256 {tokenizer.sha256[:8]})"
-            raise PadirError(what, remedy="learn one from data that the model's vocabulary prepared")
+            raise PadirError(what, remedy="learn one from data with the model's vocabulary")
 
     def likely(self, source_ids: np.ndarray) -> np.ndarray:
         """Marks the target ids on the list of given source ids, [P]: candidates, frequent ids and all special ids.

@@ -72,7 +72,7 @@ def test_evaluation_text_is_whole_and_untouched(tmp_path, tokenizer):
     manifest = prepare(Listed(PAIRS, validation), tokenizer, tmp_path / "out", progress=False)
     assert manifest.splits["validation"].written == 1
     assert tuple(zip(*read_text(tmp_path / "out", "validation"), strict=True)) == validation
-    with pytest.raises(PadirError, match="has the text of validation, got 'train'"):
+    with pytest.raises(PadirError, match="has the text of validation, not of 'train'"):
         read_text(tmp_path / "out", "train")
     assert load_tokenizer(tmp_path / "out").ids == tokenizer.ids
 
