@@ -61,7 +61,7 @@ def join(coordinator: str, num_processes: int | None = None, process_id: int | N
         where = None if coordinator == AUTO else coordinator
         jax.distributed.initialize(where, *numbers, shutdown_timeout_seconds=_SHUTDOWN_SECONDS)
     except (ValueError, RuntimeError) as error:
-        remedy = "check that the first process runs and that the numbers are right (with `auto`, the environment has them)"
+        remedy = "check that the first process runs and that the numbers are right (or the environment, for `auto`)"
         raise PadirError(f"the processes did not join ({first_line(error)})", remedy=remedy) from error
 
 
