@@ -41,7 +41,7 @@ class Batching:
         the rows. So in "bucket" mode the batches are the same for all numbers of devices that divide row_multiple.
       parts: gradient accumulation: a step computes the gradient in this number of parts with equally many rows, one
         after the other, and adds up the gradients. Use it for batches that are too large for a device's memory. The
-        result differs from that of the whole batch only in the last bits and in the noise of dropout.
+        result differs from the whole batch's only in the last bits and in the noise of dropout.
 
     Raises:
       PadirError: parts is below 1.

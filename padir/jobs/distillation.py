@@ -65,7 +65,7 @@ def distill(
 
     Chunks are kept beside the output folder, in `.NAME.unfinished`, until the output folder is complete; the same call
     resumes from the chunks. An output folder that already holds the same translations is kept. Several processes
-    (`padir.distributed.join`) share out the chunks; only the first needs the output folder.
+    (`padir.distributed.processes.join`) share the chunks; only the first needs the output folder.
 
     A pair is dropped if its translation is empty ("empty target") or beyond the folder's limits ("target too long",
     "length ratio"), or if the teacher could not read all of the source ("source too long"). dropped-train.jsonl numbers
