@@ -18,7 +18,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from functools import cache, partial
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -29,9 +29,7 @@ from padir.errors import PadirError
 
 def whole_numbers(**values: Any) -> None:
     """Refuses values that are no integers (and bool); NumPy's integers are accepted."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-            raise PadirError(name, "a whole number", value)
+    _refuse(lambda value: fits(value, int), "a whole number", "", values)
 
 
 def strings(name: str, value: Iterable[str]) -> list[str]:
@@ -54,47 +52,41 @@ def each_string(name: str, value: Iterable[str]) -> Iterator[str]:
         yield str(text)  # NumPy has a str of its own
 
 
+def _refuse(fits: Callable[[Any], bool], expected: str, remedy: str, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if not fits(value):
+            raise PadirError(name, expected, value, remedy)
+
+
 def at_least(least: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values below `least` (NaN, too)."""
-    for name, value in values.items():
-        if not value >= least:
-            raise PadirError(name, f"at least {least}", value, remedy)
+    _refuse(lambda value: value >= least, f"at least {least}", remedy, values)
 
 
 def counts(least: int, remedy: str = "", /, **values: Any) -> None:
     """Refuses counts below `least`, and counts from 2**31 on, which arrays of int32 cannot hold."""
     at_least(least, remedy, **values)
-    for name, value in values.items():
-        if value >= 2**31:
-            raise PadirError(name, "below 2**31", value, remedy)
+    _refuse(lambda value: value < 2**31, "below 2**31", remedy, values)
 
 
 def above(bound: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values that are not above `bound` (NaN, too)."""
-    for name, value in values.items():
-        if not value > bound:
-            raise PadirError(name, f"above {bound}", value, remedy)
+    _refuse(lambda value: value > bound, f"above {bound}", remedy, values)
 
 
 def within(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values outside [low, high] (NaN, too)."""
-    for name, value in values.items():
-        if not low <= value <= high:
-            raise PadirError(name, f"in [{low}, {high}]", value, remedy)
+    _refuse(lambda value: low <= value <= high, f"in [{low}, {high}]", remedy, values)
 
 
 def below(low: int | float, high: int | float, remedy: str = "", /, **values: Any) -> None:
     """Refuses values outside [low, high), for rates that must stay below `high` (NaN, too)."""
-    for name, value in values.items():
-        if not low <= value < high:
-            raise PadirError(name, f"in [{low}, {high})", value, remedy)
+    _refuse(lambda value: low <= value < high, f"in [{low}, {high})", remedy, values)
 
 
 def one_of(choices: Collection[str], remedy: str = "", /, **values: Any) -> None:
     """Refuses names that are not among `choices`, and lists these."""
-    for name, value in values.items():
-        if value not in choices:
-            raise PadirError(name, f"one of {', '.join(choices)}", value, remedy)
+    _refuse(lambda value: value in choices, f"one of {', '.join(choices)}", remedy, values)
 
 
 # Annotations of fields with a range.

@@ -108,11 +108,7 @@ def _bound(item: Callable[..., Any], parameter: str) -> Any:
         return _UNBOUND
 
 
-def parse(
-    files: Sequence[str] = (),
-    bindings: Sequence[str] = (),
-    allow_imports: Sequence[str] = (),
-) -> None:
+def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports: Sequence[str] = ()) -> None:
     """Read gin files, then bindings, which take precedence; earlier configuration is forgotten.
 
     Args:

@@ -9,15 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = re.compile(r"https://github\.com/padir/padir/(?:blob|tree)/main/([^#?]+)")
-LOADS = {
-    "script": "src",
-    "img": "src",
-    "iframe": "src",
-    "source": "src",
-    "link": "href",
-    "video": "src",
-    "audio": "src",
-}
+LOADS = {"link": "href", **dict.fromkeys(("script", "img", "iframe", "source", "video", "audio"), "src")}
 
 
 class Page(HTMLParser):

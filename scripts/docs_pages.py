@@ -106,9 +106,7 @@ def _options(group: Any) -> list[str]:
         value = "" if action.nargs == 0 else action.metavar or "|".join(map(str, action.choices or [])) or ""
         several = " ..." if action.nargs in ("+", "*") else ""
         shown = f"{names} {value}{several}" if action.option_strings and value else f"{names}{several}"
-        about = (action.help or "").replace("%(default)s", str(action.default)) + (
-            " (required)" if action.required else ""
-        )
+        about = (action.help or "").replace("%(default)s", str(action.default)) + " (required)" * action.required
         rows.append(f"| `{_cell(shown)}` | {_cell(about)} |")
     if not rows:
         return []
@@ -183,11 +181,10 @@ OBJECTIVES = {
 
 def objectives() -> str:
     """The page of every objective and strategy, as `padir tables` wrote it."""
-    text = "# Every objective and strategy\n\nWritten by [`scripts/objectives.sh`]"
-    text += f"({GITHUB}scripts/objectives.sh), which trains objectives with equal data, size and updates"
-    text += (
-        " and decodes each model with every strategy that has a meaning for it. [Findings](findings.md) says more.\n"
-    )
+    script = f"[`scripts/objectives.sh`]({GITHUB}scripts/objectives.sh)"
+    text = f"# Every objective and strategy\n\nWritten by {script}, which trains objectives with equal data, size and"
+    text += " updates and decodes each model with every strategy that has a meaning for it."
+    text += " [Findings](findings.md) says more.\n"
     for name, heading in OBJECTIVES.items():
         text += f"\n## {heading}\n\n{(ROOT / 'results' / f'{name}.md').read_text()}"
     return text

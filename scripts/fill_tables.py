@@ -1,5 +1,7 @@
 """Writes the tables of README and docs/ from results/: each stands between a mark with its name and an end mark.
 
+A mark may have arguments after the name.
+
 python scripts/fill_tables.py
 """
 
@@ -7,6 +9,7 @@ import dataclasses
 import inspect
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,16 +63,10 @@ def attributes(each: type) -> dict[str, str]:
 SCRIPTS = ("result_tables.py", "speed_table.py", "study_tables.py")
 RESULTS, SPEED, STUDIES = (runpy.run_path(str(ROOT / "scripts" / name)) for name in SCRIPTS)
 TABLES = {name: RESULTS[name] for name in ("readme", "board", "evaluation", "by_steps", "objectives", "ablations")}
-TABLES |= {
-    "speed": SPEED["table"],
-    "speed_shapes": SPEED["shapes"],
-    "models": SPEED["models"],
-    "memory": SPEED["memory"],
-    "training_speed": SPEED["training"],
-    "settings": settings,
-}
+TABLES |= {"speed": SPEED["table"], "speed_shapes": SPEED["shapes"], "models": SPEED["models"]}
+TABLES |= {"memory": SPEED["memory"], "training_speed": SPEED["training"], "settings": settings}
 TABLES |= STUDIES["TABLES"]
-MARKED = re.compile(r"(<!-- table: (\w+)(?: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table: (.+) -->\n)(?s:.*?)(<!-- end -->)")
 
 
 def pages() -> Iterator[Path]:
@@ -82,8 +79,9 @@ def filled(text: str) -> str:
     """A page with its tables made anew."""
 
     def table(mark: re.Match[str]) -> str:
-        begin, name, argument, end = mark.groups()
-        return f"{begin}\n{TABLES[name](*filter(None, [argument])).strip()}\n\n{end}"
+        begin, words, end = mark.groups()
+        name, *arguments = shlex.split(words)
+        return f"{begin}\n{TABLES[name](*arguments).strip()}\n\n{end}"
 
     return MARKED.sub(table, text)
 

@@ -40,15 +40,7 @@ LOOK_SPECIAL = "<extra_id_0> </s> <s> <pad> <unk> <0x41> <mask> [LENGTH] ▁ ⁇
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"
 BIDI = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 EMOJI = ["👩‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "👍🏽", "❤️", "\U0001faf8", "\U000e0041"]
-INVALID = [
-    b"\xff",
-    b"\xfe\xff",
-    b"\xed\xa0\x80",
-    b"\xed\xb0\x80\xed\xa0\x80",
-    b"\xc0\x80",
-    b"\xf4\x90\x80\x80",
-    b"\xe4\xb8",
-]
+INVALID = [bytes.fromhex(each) for each in "ff feff eda080 edb080eda080 c080 f4908080 e4b8".split()]
 MAY_DIFFER = 0.005  # of the lines, where two tokens are as likely
 
 
@@ -70,8 +62,7 @@ def invalid(rng: random.Random) -> bytes:
 
 
 def any_text(rng: random.Random) -> str:
-    signs = [chr(rng.choice([rng.randrange(32, 0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(20)]
-    return "".join(signs)
+    return "".join(chr(rng.choice([rng.randrange(32, 0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(20))
 
 
 def storm(rng: random.Random) -> str:
@@ -110,27 +101,19 @@ def hostile_lines(count: int, seed: int = 0) -> list[bytes]:
     """Lines without their LF; every kind is among the first of them, and a fifth ends in CR."""
     rng = random.Random(seed)
     weights = [weight for weight, _ in KINDS.values()]
-    names = [*KINDS, *rng.choices(list(KINDS), weights, k=count)][:count]
     lines = []
-    for name in names:
+    for name in [*KINDS, *rng.choices(list(KINDS), weights, k=count)][:count]:
         line = KINDS[name][1](rng)
         line = line if isinstance(line, bytes) else line.encode("utf-8")
         lines.append(line + b"\r" * (rng.random() < 0.2))
     return lines
 
 
-def as_text(lines: list[bytes]) -> list[str]:
-    """The lines as text, decoded by Python alone, without padir."""
-    return [line.removesuffix(b"\r").decode("utf-8", errors="replace") for line in lines]
-
-
 def translate(model: str, source: Path, *options: str) -> tuple[list[str], str, float]:
     """Lines, stderr and seconds of `padir translate`; leaves by an error if it fails."""
     began = time.perf_counter()
-    with source.open("rb") as file:
-        done = subprocess.run(
-            [sys.executable, "-m", "padir", "translate", "--model", model, *options], stdin=file, capture_output=True
-        )
+    command = [sys.executable, "-m", "padir", "translate", "--model", model, *options]
+    done = subprocess.run(command, input=source.read_bytes(), capture_output=True)
     errors = done.stderr.decode("utf-8")
     if done.returncode or "Traceback" in errors:
         sys.exit(f"exit status {done.returncode}:\n{errors[-2_000:]}")
@@ -140,21 +123,9 @@ def translate(model: str, source: Path, *options: str) -> tuple[list[str], str, 
     return out, errors, time.perf_counter() - began
 
 
-WRONG: list[Any] = [
-    *(None, True, -1, 0, 0.5, 2**31, 10**9, 10**12, 10**400, float("nan"), float("inf"), 1e-300),
-    *(
-        "",
-        "\x1b[2J",
-        "../../etc/passwd",
-        "\ud800",
-        "x" * 100_000,
-        [],
-        {},
-        [[]],
-        ["relu"] * 100_000,
-        {"name": "os.system"},
-    ),
-]
+WRONG: list[Any] = [None, True, -1, 0, 0.5, 2**31, 10**9, 10**12, 10**400, float("nan"), float("inf"), 1e-300]
+WRONG += ["", "\x1b[2J", "../../etc/passwd", "\ud800", "x" * 100_000]
+WRONG += [[], {}, [[]], ["relu"] * 100_000, {"name": "os.system"}]
 MOST_SECONDS = 20.0  # to load or to refuse a small model, on a machine that does other work, too
 
 
@@ -246,7 +217,7 @@ def main() -> None:
         return
 
     raw = hostile_lines(args.lines, args.seed)
-    texts = as_text(raw)
+    texts = [line.removesuffix(b"\r").decode("utf-8", errors="replace") for line in raw]  # by Python alone
     options = ("--num_steps", str(args.num_steps))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "in.txt"
@@ -265,11 +236,8 @@ def main() -> None:
 
     translator = Translator.load(args.model)
     numbers = random.Random(args.seed).sample(range(len(raw)), min(args.sample, len(raw)))
-    moved = [
-        i
-        for i in numbers
-        if translator.translate([texts[i]], num_steps=args.num_steps, truncate=True)[0].text != out[i]
-    ]
+    alone = {i: translator.translate([texts[i]], num_steps=args.num_steps, truncate=True)[0].text for i in numbers}
+    moved = [i for i in numbers if alone[i] != out[i]]
     differ = [i for i, (one, other) in enumerate(zip(out, again, strict=True)) if one != other]
     figures = {
         "lines": len(raw),

@@ -168,28 +168,25 @@ def show(rows: list[dict[str, Any]], within: float, where: str) -> None:
 
     columns = ["load", "requests", "per second", "p50 ms", "p90 ms", "p99 ms", "mean batch", "client cpu", "held"]
     names = ("per_second", *(f"p{q}_ms" for q in PERCENTILES), "mean_batch", "client_cpu")
-    lines = [
-        [f"{row['size']:g} {'clients' if row['kind'] == 'clients' else 'a second'}", f"{row['requests']:,}"]
-        + [cell(row, name) for name in names]
-        + [("yes" if held(row, within) else "no") if row["kind"] == "arrivals" else ""]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        load = f"{row['size']:g} {'clients' if row['kind'] == 'clients' else 'a second'}"
+        is_held = ("yes" if held(row, within) else "no") if row["kind"] == "arrivals" else ""
+        lines.append([load, f"{row['requests']:,}", *(cell(row, name) for name in names), is_held])
     tables.show(where, columns, lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0] if __doc__ else None, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--url", help="address of a running server; default: start one")
     parser.add_argument("--serve", default="", metavar="OPTIONS", help="options of the server that is started")
     parser.add_argument("--input", metavar="FILE", help="sentences, one a line; default: those of the built-in corpus")
     parser.add_argument("--num_steps", type=int, help="option of every request; default: the server's")
     parser.add_argument("--top_k", type=int, help="option of every request; default: the server's")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of clients")
-    parser.add_argument(
-        "--rates", type=float, nargs="+", default=[5, 10, 20, 30, 40, 60, 80], help="arrivals per second"
-    )
+    rates = [5, 10, 20, 30, 40, 60, 80]
+    parser.add_argument("--rates", type=float, nargs="+", default=rates, help="arrivals per second")
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each load")
     parser.add_argument("--within", type=float, default=1.0, help="seconds within which 99 of 100 answers must come")
     parser.add_argument("--output", metavar="FILE", help="write the metrics as JSON")
@@ -210,14 +207,13 @@ def main() -> int:
             print(f"{kind} {size:g}: {rows[-1]['per_second']:.1f} requests a second", file=sys.stderr)
     where = environment()
     show(rows, args.within, machine_line(where))
+    rates = [row["size"] for row in rows if row["kind"] == "arrivals" and held(row, args.within)]
     found = {
         "environment": where,
         "server": args.url or f"padir serve {args.serve}".strip(),
         "sentences": {"file": args.input or "toy_de_en test", "count": len(sentences), "fields": fields},
         "within_seconds": args.within,
-        "held_per_second": max(
-            (r["size"] for r in rows if r["kind"] == "arrivals" and held(r, args.within)), default=0
-        ),
+        "held_per_second": max(rates, default=0),
         "rows": rows,
     }
     if args.output:

@@ -13,16 +13,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 def evaluation(name: str) -> str:
     """A table of what `padir evaluate` wrote to results/NAME.json."""
     rows = load(name)
-    columns = {
-        "bleu": "BLEU",
-        "chrf": "chrF",
-        "stutter": "stutter",
-        "length_ratio": "length ratio",
-        "non_words": "non-words, %",
-        "toy_right": "toy_right",
-        "toy_mixed": "toy_mixed",
-        "passes": "passes",
-    }
+    columns = {"bleu": "BLEU", "chrf": "chrF", "stutter": "stutter", "length_ratio": "length ratio"}
+    columns |= {"non_words": "non-words, %", **{name: name for name in ("toy_right", "toy_mixed", "passes")}}
     columns = {column: label for column, label in columns.items() if column in rows[0]["scores"]}
     several = len({row.get("model") for row in rows}) > 1
     rules = len({SYSTEM["rerank"](row) for row in rows if not row.get("causal")}) > 1
@@ -30,12 +22,9 @@ def evaluation(name: str) -> str:
     for row in rows:
         scores = [f"{row['scores'][column]['value']:.2f}" for column in columns]
         beam = (row.get("search") or {}).get("size")
-        setting = [
-            _number(row["num_steps"]),
-            f"beam {beam}" if beam else str(row["top_k"]),
-            *[SYSTEM["rerank"](row)] * rules,
-            SYSTEM["drop_repeats"](row),
-        ]
+        steps = "N" if row["num_steps"] is None else str(row["num_steps"])
+        setting = [steps, f"beam {beam}" if beam else str(row["top_k"]), *[SYSTEM["rerank"](row)] * rules]
+        setting.append(SYSTEM["drop_repeats"](row))
         lines.append([f"`{row['model']}`", *setting, *scores] if several else [*setting, *scores])
     head = ["model"] * several + ["steps", "lengths"] + ["chosen by"] * rules + [REPEATS, *columns.values()]
     return table(head, lines, text=several)
@@ -173,7 +162,3 @@ def table(head: list[str], rows: list[list[str]], text: bool = False) -> str:
     """A table in Markdown; with `text` its first column is text and not a number."""
     ruler = ["---" if text else "---:", *["---:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ruler, *rows])
-
-
-def _number(count: int | None) -> str:
-    return "N" if count is None else str(count)

@@ -24,15 +24,9 @@ def run(block: re.Match[str]) -> str:
     for command in re.findall(r"^\$ ((?:.*\\\n)*.*)$", block[1], re.MULTILINE):
         print(f"$ {command}", file=sys.stderr, flush=True)
         place = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=ROOT,
-            env=os.environ | {"PATH": place, "COLUMNS": "100"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = os.environ | {"PATH": place, "COLUMNS": "100"}
+        done = subprocess.run(command, shell=True, cwd=ROOT, env=environment, **outputs)
         if done.returncode:
             raise SystemExit(f"{command}\n{done.stdout}ended with status {done.returncode}")
         lines += [f"$ {command}", *done.stdout.rstrip().splitlines()]

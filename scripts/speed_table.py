@@ -21,22 +21,19 @@ def refining(
     hypotheses: int, precision: str = "float32", shortlist: bool = False, steps: int = 4
 ) -> Callable[[Row], bool]:
     """Test for rows of padir's refinement with a number of hypotheses."""
+    wanted = hypotheses, steps, precision, shortlist
 
     def is_one(row: Row) -> bool:
-        same = (row["top_k"] or 1) * (row["draws"] or 1) == hypotheses and row["num_steps"] == steps
-        return not row["causal"] and same and _precision(row) == precision and bool(row["shortlist"]) == shortlist
+        drafts = (row["top_k"] or 1) * (row["draws"] or 1)
+        return not row["causal"] and (drafts, row["num_steps"], _precision(row), bool(row["shortlist"])) == wanted
 
     return is_one
 
 
 def searching(beam: int, precision: str = "float32", shortlist: bool = False) -> Callable[[Row], bool]:
     """Test for rows of padir's autoregressive model with a beam size."""
-
-    def is_one(row: Row) -> bool:
-        same = _searches(row) and row["search"]["size"] == beam
-        return same and _precision(row) == precision and bool(row["shortlist"]) == shortlist
-
-    return is_one
+    wanted = beam, precision, shortlist
+    return lambda row: _searches(row) and (row["search"]["size"], _precision(row), bool(row["shortlist"])) == wanted
 
 
 def peer(beam: int, shortlist: bool = False) -> Callable[[Row], bool]:
@@ -59,14 +56,7 @@ COMPARISONS = (  # file, what, which row, against what, which rows (the fastest 
     ("30_tokens", "30 tokens, 5 hypotheses, int8", refining(5, "int8"), "CTranslate2 int8, beam 5", PEER_5, 1.0),
     ("100_tokens", "100 tokens", refining(1), "own AR, greedy", GREEDY, 2.5),
     ("30_tokens_batch_32", "30 tokens, batch of 32", refining(1), "own AR, greedy", GREEDY, 1.0),
-    (
-        "30_tokens_batch_32_shortlist",
-        "... 4,096 words",
-        refining(1, shortlist=True),
-        "AR with them",
-        LISTED,
-        None,
-    ),
+    ("30_tokens_batch_32_shortlist", "... 4,096 words", refining(1, shortlist=True), "AR with them", LISTED, None),
     ("30_tokens_batch_32", "30 tokens, batch of 32, int8", refining(1, "int8"), "own AR int8, greedy", GREEDY_8, None),
     ("30_tokens_batch_32", "30 tokens, batch of 32, int8", refining(1, "int8"), "CTranslate2 int8, greedy", PEER, None),
 )

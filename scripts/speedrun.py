@@ -39,14 +39,8 @@ SHARED = ("Intervals.evaluate=0",)
 VARIABLES = {"JAX_DEFAULT_MATMUL_PRECISION": "BF16_BF16_F32", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 FROM_TEACHER = ("Cosine.peak=1e-2", "Cosine.warmup_steps=50")
 
-SCORES = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "non_words": "non-words",
-    "stutter_before": "stutter before clean-up",
-    "length_ratio": "length ratio",
-    "passes": "passes",
-}
+SCORES = {"bleu": "BLEU", "chrf": "chrF", "non_words": "non-words", "stutter_before": "stutter before clean-up"}
+SCORES |= {"length_ratio": "length ratio", "passes": "passes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +70,7 @@ class Try:
 CTC = ("configs/objective/ctc.gin",)
 DUAL = ("configs/objective/dual.gin",)
 # The canvas is twice as wide as the widest source of a batch, which is therefore no wider than the targets.
-CTC_SHAPE = (
-    "ModelConfig.max_length=128",
-    "Batching.rows=32",
-    "Batching.source_row_length=64",
-)
+CTC_SHAPE = ("ModelConfig.max_length=128", "Batching.rows=32", "Batching.source_row_length=64")
 LONG = ("ModelConfig.dropout_rate=0.1", "Batching.rows=8")
 CTC_LONG = (*CTC_SHAPE, "ModelConfig.dropout_rate=0.1", "Batching.rows=16")
 DUAL_LONG = (*LONG, "Causal.label_smoothing=0.1")
@@ -103,11 +93,7 @@ TRIES = {
     ),
     "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 2_300, bindings=DEEP),
     "deep_causal": Try(
-        "autoregressive, 5 encoder layers and 1 decoder layer",
-        15,
-        3_800,
-        CAUSAL,
-        (*DEEP, "Causal.label_smoothing=0.1"),
+        "autoregressive, 5 encoder layers and 1 decoder layer", 15, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
     ),
     "self_conditioning": Try("self-conditioning", 15, 2_000, ("configs/ablation/self_conditioning.gin",)),
     "mdlm": Try("masked diffusion (mdlm)", 15, 3_200, ("configs/objective/mdlm.gin",)),

@@ -1,12 +1,13 @@
 """Tables of the studies' pages, of the results in docs/analysis, docs/ising and results (`fill_tables.py`)."""
 
+import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from result_tables import strategies
+from result_tables import strategies, table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -20,18 +21,21 @@ LABELS = {
     "model": "the model's own",
 }
 SCHEDULES = {name: f"`{name}`" for name in ("linear", "cosine", "geometric", "doubling")} | {"searched": "searched"}
+TITLES = {"toy_right": "right", "toy_mixed": "mixed", "bleu": "BLEU", "stutter": "stutter"}
 GROUPS = ("all pairs", "neighbours", "both vary")
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a table in Markdown; its first column is text, all others are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+markdown = functools.partial(table, text=True)
 
 
 def load(name: str) -> Any:
     """Read the results of one analysis."""
     return json.loads((DOCS / "analysis" / f"{name}.json").read_text())
+
+
+def by_strategy(rows: list[dict[str, Any]], cells: Callable[[str], Iterable[str]]) -> list[list[str]]:
+    """A line of cells for each strategy of the rows."""
+    return [[f"`{each}`", *cells(each)] for each in dict.fromkeys(row["strategy"] for row in rows)]
 
 
 def interval(row: Mapping[str, Any], name: str) -> str:
@@ -48,23 +52,19 @@ def attention(name: str) -> str:
     for row in found["rows"]:
         if row["measure"] in LABELS and row["measure"].endswith("_avg"):
             means = [f"{row[f'{kind}_mean']:.3f} ± {row[f'{kind}_sd']:.3f}" for kind in ("stutter", "other")]
-            rows.append(
-                [f"{row['pass']}, {LABELS[row['measure']]}", *means, interval(row, "auc"), interval(row, "auc_within")]
-            )
+            areas = [interval(row, name) for name in ("auc", "auc_within")]
+            rows.append([f"{row['pass']}, {LABELS[row['measure']]}", *means, *areas])
     count = f"stutter ({found['stutter']:,} pairs)", f"other ({found['neighbours'] - found['stutter']:,})"
-    return markdown(
-        [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"], rows
-    )
+    head = [f"pass, measure: {found['sentences']:,} sentences", *count, "AUC (95 %)", "within a sentence"]
+    return markdown(head, rows)
 
 
 def dependency(metric: str) -> str:
     """Table of one metric for every measure of dependency and every group of pairs."""
     found = {(row["pairs"], row["measure"]): row for row in load("dependency")["rows"]}
     rows = [[label, *(interval(found[group, name], metric) for group in GROUPS)] for name, label in LABELS.items()]
-    return markdown(
-        [{"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}[metric], *GROUPS],
-        rows,
-    )
+    titles = {"auc": "AUC", "auc_within": "AUC within a sentence", "spearman": "Spearman's correlation"}
+    return markdown([titles[metric], *GROUPS], rows)
 
 
 def pairs() -> str:
@@ -77,12 +77,11 @@ def pairs() -> str:
 
 def cycle() -> str:
     """Table of the cycle test."""
-    rows = []
     found = load("dependency")
     test = found["cycle"]
     what = f"`{found['model']}`, {found['task']}, {found['sentences']:,} sentences"
-    rows.append([what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))])
-    return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], rows)
+    row = [what, f"{test['pairs']:,}", *(f"{test[k]:.2f}" for k in ("median_gap", "median_odds", "correlation"))]
+    return markdown(["model", "pairs", "median gap, nats", "median odds, nats", "correlation"], [row])
 
 
 def by_step(name: str) -> str:
@@ -103,46 +102,35 @@ def strategies_by_step(name: str) -> str:
     head = ["strategy"]
     for label in ("changed", "error", "right", "mixed"):
         head += [f"{label}, {step}" if i else f"{label}, step {step}" for i, step in enumerate(shown)]
-    cells = []
-    for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        line = [f"`{strategy}`"]
-        for column in ("changed", "calibration_error", "right", "mixed"):
-            line += [_per_cent(found[strategy, step].get(column)) for step in shown]
-        cells.append(line)
-    return markdown(head, cells)
+    columns = ("changed", "calibration_error", "right", "mixed")
+    return markdown(
+        head, by_strategy(rows, lambda s: (_per_cent(found[s, step].get(name)) for name in columns for step in shown))
+    )
 
 
-def outcomes(name: str, metrics: Mapping[str, str]) -> str:
+def outcomes(name: str, *metrics: str) -> str:
     """Table of metrics of every strategy, by number of passes."""
     rows = load(name)["rows"]
     counts = sorted({row["steps"] for row in rows})
     found = {(row["strategy"], row["steps"]): row for row in rows}
     head = ["strategy"]
-    for label in metrics.values():
+    for label in map(TITLES.get, metrics):
         head += [f"{label}, {count}" if i else f"{label}, {count} pass" for i, count in enumerate(counts)]
     head[1:] = [cell + ("es" if cell.endswith("pass") and counts[0] > 1 else "") for cell in head[1:]]
-    cells = []
-    for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        line = [f"`{strategy}`"]
-        for metric in metrics:
-            line += [f"{found[strategy, count][metric]:.1f}" for count in counts]
-        cells.append(line)
-    return markdown(head, cells)
+    return markdown(
+        head, by_strategy(rows, lambda s: (f"{found[s, count][name]:.1f}" for name in metrics for count in counts))
+    )
 
 
-def oracle(name: str, truth: str, metric: str) -> str:
+def oracle(truth: str, metric: str) -> str:
     """Table of one error of every strategy beside exact conditionals, by canvas and number of passes."""
-    rows = [row for row in load(name)["rows"] if row["truth"] == truth]
+    rows = [row for row in load("oracle")["rows"] if row["truth"] == truth]
     found = {(row["strategy"], row["canvas"], row["steps"]): row[metric] for row in rows}
     counts = sorted({row["steps"] for row in rows})
     kinds = {"mask": "masks", "uniform": "random"}
     head = ["strategy", *(f"{label}, {count}" for label in kinds.values() for count in counts)]
-    cells = []
-    for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        values = [found.get((strategy, kind, count)) for kind in kinds for count in counts]
-        texts = (_per_cent(v) if metric == "not_right" else "-" if v is None else f"{v:.2f}" for v in values)
-        cells.append([f"`{strategy}`", *texts])
-    return markdown(head, cells)
+    places = [(kind, count) for kind in kinds for count in counts]
+    return markdown(head, by_strategy(rows, lambda s: (_error(found.get((s, *place)), metric) for place in places)))
 
 
 def oracle_and_model(name: str, metric: str) -> str:
@@ -150,12 +138,9 @@ def oracle_and_model(name: str, metric: str) -> str:
     rows = [row for row in load(name)["rows"] if f"model_{metric}" in row]
     counts = sorted({row["steps"] for row in rows})
     found = {(row["strategy"], row["steps"]): row for row in rows}
-    cells = []
-    for strategy in dict.fromkeys(row["strategy"] for row in rows):
-        pairs = [(found[strategy, count][metric], found[strategy, count][f"model_{metric}"]) for count in counts]
-        texts = (_per_cent(v) if metric == "not_right" else f"{v:.2f}" for pair in pairs for v in pair)
-        cells.append([f"`{strategy}`", *texts])
-    return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], cells)
+    places = [(count, name) for count in counts for name in (metric, f"model_{metric}")]
+    lines = by_strategy(rows, lambda s: (_error(found[s, count][name], metric) for count, name in places))
+    return markdown(["strategy", *(f"{of}, {count}" for count in counts for of in ("exact", "model"))], lines)
 
 
 def schedule_losses() -> str:
@@ -163,11 +148,11 @@ def schedule_losses() -> str:
     rows = [{"model": name, **row} for name in ("mdlm", "padir") for row in load(f"schedule_{name}")["rows"]]
     found = {(row["model"], row["order"], row["passes"]): row for row in rows}
     counts = sorted({row["passes"] for row in rows})
-    cells = []
-    for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows):
-        for schedule in SCHEDULES:
-            values = [f"{found[model, order, count][schedule]:.3f}" for count in counts]
-            cells.append([f"`{model}`, {order} order, {SCHEDULES[schedule]}", *values])
+    cells = [
+        [f"`{model}`, {order} order, {label}", *(f"{found[model, order, count][schedule]:.3f}" for count in counts)]
+        for model, order in dict.fromkeys((row["model"], row["order"]) for row in rows)
+        for schedule, label in SCHEDULES.items()
+    ]
     return markdown(["model, order, schedule", *(f"{count} pass{'es' * (count > 1)}" for count in counts)], cells)
 
 
@@ -206,9 +191,8 @@ def best_strategies(name: str, title: str) -> str:
         columns = list(next(iter(tried.values())))
         best = [(max(tried, key=lambda each, name=name: float(tried[each][name])), name) for name in columns]
         cells.append([f"`{model}`", *(f"`{each}` {float(tried[each][name]):.1f}" for each, name in best)])
-    return markdown(
-        ["trained as", *(name.replace("step", "pass").replace("passs", "passes") for name in columns)], cells
-    )
+    head = [name.replace("step", "pass").replace("passs", "passes") for name in columns]
+    return markdown(["trained as", *head], cells)
 
 
 def every_strategy(name: str, title: str, column: str) -> str:
@@ -268,11 +252,8 @@ def steps() -> str:
 def separations() -> str:
     """Table of the smallest cliques that separate the two samplers."""
     names = {"k-Gibbs, 1 step": "k-Gibbs in R_1 after 1 step", "k-Gibbs, bound": "bound"}
-    names |= {
-        "parallel": "parallel in R_1 within T",
-        "parallel leaves": "leaves the low sums",
-        "parallel, bound": "bound",
-    }
+    names |= {"parallel": "parallel in R_1 within T", "parallel leaves": "leaves the low sums"}
+    names |= {"parallel, bound": "bound"}
     rows = []
     for row in ising("fig3", "separations"):
         values = ("below 1e\u2212308" if row[name] < 1e-307 else _figure(row[name]) for name in names)
@@ -326,9 +307,8 @@ def canvases() -> str:
     """Table of the KL of each decoder from masks and from random canvases, by passes."""
     found: dict[tuple[str, int], dict[str, str]] = {}
     for row in ising("canvas"):
-        found.setdefault((row["model"], row["passes"]), {})[row["decoder"]] = _figure(
-            row["kl"] if row["kl"] > 1e-12 else 0.0
-        )
+        shown = _figure(row["kl"] if row["kl"] > 1e-12 else 0.0)
+        found.setdefault((row["model"], row["passes"]), {})[row["decoder"]] = shown
     names = next(iter(found.values()))
     rows = [[model, str(passes), *values.values()] for (model, passes), values in found.items()]
     return markdown(["model", "T", *(name.removeprefix("random canvas, ") for name in names)], rows)
@@ -344,46 +324,19 @@ def statements() -> str:
     return markdown(["statement", "where", "claim", "verdict", "smallest margin", "at N", "margins"], rows)
 
 
+def _error(value: float | None, metric: str) -> str:
+    return _per_cent(value) if metric == "not_right" else "-" if value is None else f"{value:.2f}"
+
+
 def _per_cent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}"
 
 
-RIGHT = {"toy_right": "right", "toy_mixed": "mixed"}
 TABLES = {
-    "attention_toy": lambda: attention("attention_toy"),
-    "pairs": pairs,
-    "auc": lambda: dependency("auc"),
-    "auc_within": lambda: dependency("auc_within"),
-    "spearman": lambda: dependency("spearman"),
-    "cycle": cycle,
-    "by_step": lambda: by_step("refinement_toy"),
-    "strategies_toy": lambda: strategies_by_step("refinement_toy"),
-    "outcomes_toy": lambda: outcomes("refinement_toy", RIGHT),
-    "strategies_cmlm": lambda: strategies_by_step("refinement_cmlm"),
-    "outcomes_cmlm": lambda: outcomes("refinement_cmlm", RIGHT),
-    "oracle_not_right": lambda: oracle("oracle", "toy_de_en", "not_right"),
-    "oracle_tv": lambda: oracle("oracle", "toy_de_en", "tv"),
-    "oracle_ising_flat": lambda: oracle("oracle", "ising flat", "tv"),
-    "oracle_ising_peaky": lambda: oracle("oracle", "ising peaky", "tv"),
-    "oracle_model_not_right": lambda: oracle_and_model("oracle_model", "not_right"),
-    "oracle_model_tv": lambda: oracle_and_model("oracle_model", "tv"),
-    "oracle_mdlm_not_right": lambda: oracle_and_model("oracle_mdlm", "not_right"),
-    "oracle_mdlm_tv": lambda: oracle_and_model("oracle_mdlm", "tv"),
-    "schedule_losses": schedule_losses,
-    "schedule_quality": schedule_quality,
-    "best_strategies": lambda: best_strategies("toy_strategies", "toy_right"),
-    "every_strategy_10": lambda: every_strategy("toy_strategies", "toy_right", "10 steps"),
-    "every_strategy": lambda: every_strategy("toy_strategies", "toy_right", "4 steps"),
-    "best_strategies_multi30k": lambda: best_strategies("multi30k_strategies", "BLEU"),
-    "every_strategy_multi30k": lambda: every_strategy("multi30k_strategies", "BLEU", "4 steps"),
-    "learning": learning,
-    "steps": steps,
-    "separations": separations,
-    "pass_costs": pass_costs,
-    "schedule_bounds": schedule_bounds,
-    "doubling_bounds": doubling_bounds,
-    "phrase_errors": phrase_errors,
-    "canvases": canvases,
-    "statements": statements,
-    "outcomes_multi30k": lambda: outcomes("refinement_multi30k", {"bleu": "BLEU", "stutter": "stutter"}),
+    each.__name__: each
+    for each in (
+        *(attention, dependency, pairs, cycle, by_step, strategies_by_step, outcomes, oracle, oracle_and_model),
+        *(schedule_losses, schedule_quality, best_strategies, every_strategy, learning, steps, separations, pass_costs),
+        *(schedule_bounds, doubling_bounds, phrase_errors, canvases, statements),
+    )
 }

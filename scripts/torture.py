@@ -58,15 +58,12 @@ class Run:
     def start(self) -> subprocess.Popen:
         settings = [*SETTINGS, f"Intervals.checkpoint={CHECKPOINT}", f"train.num_steps={self.steps}"]
         command = [sys.executable, "-m", "padir", "train", f"--data={self.data}", f"--model_dir={self.model}"]
-        environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
+        command += [f"--gin.{each}" for each in settings]
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(self.folder / "cache")}
+        environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         self.folder.mkdir(exist_ok=True)
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [*command, *(f"--gin.{each}" for each in settings)], stdout=log, stderr=log, env=environment
-            )
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def rows(self) -> int:
         """Number of rows of metrics; a resumed run drops the rows after its checkpoint."""
@@ -230,10 +227,8 @@ def torture(run: Run, kills: int, stops: int, pace: Pace, rng: random.Random) ->
         print(f"{number} of {kills + stops}: {doing}, {run.rows()} of {run.steps} steps logged", flush=True)
     run.finish()
     kinds_of_kills = ", ".join(f"{count} {doing}" for doing, count in counts.most_common())
-    return (
-        f"{counts.total()} kills survived: {kinds_of_kills}\n{stops} stops, of which the longest took"
-        f" {max(seconds):.1f} s"
-    )
+    survived = f"{counts.total()} kills survived: {kinds_of_kills}"
+    return f"{survived}\n{stops} stops, of which the longest took {max(seconds):.1f} s"
 
 
 def without_clocks(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -276,11 +271,8 @@ def differences(one: Run, other: Run) -> list[str]:
                 wrong.append(f"state{name} of checkpoint {step}")
         if len({(each / "loader.json").read_text() for each in folders}) > 1:
             wrong.append(f"the place in the data of checkpoint {step}")
-    logs = [
-        [without_clocks(json.loads(line)) for line in (run.model / "metrics.jsonl").read_text().splitlines()]
-        for run in (one, other)
-    ]
-    if logs[0] != logs[1]:
+    logs = [(run.model / "metrics.jsonl").read_text().splitlines() for run in (one, other)]
+    if len({json.dumps([without_clocks(json.loads(line)) for line in log]) for log in logs}) > 1:
         wrong.append("metrics.jsonl")
     return wrong
 
@@ -315,11 +307,8 @@ def main() -> int:
         data, steps = prepare(folder), STEPS_A_KILL * (args.kills + stops)
         straight, killed = (Run(folder / name, data, steps) for name in ("straight", "killed"))
         pace = measure(straight)
-        print(
-            f"undisturbed: {steps} steps, the first after {pace.start:.1f} s, a checkpoint takes"
-            f" {1000 * pace.checkpoint:.0f} ms, the model {1000 * pace.model:.0f} ms",
-            flush=True,
-        )
+        took = f"a checkpoint takes {1000 * pace.checkpoint:.0f} ms, the model {1000 * pace.model:.0f} ms"
+        print(f"undisturbed: {steps} steps, the first after {pace.start:.1f} s, {took}", flush=True)
         survived = torture(killed, args.kills, stops, pace, random.Random(args.seed))
         wrong = differences(straight, killed)
     except Failed as failed:

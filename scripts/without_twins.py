@@ -35,9 +35,8 @@ def main() -> None:
     kept = [pair for pair in zip(sources, targets, strict=True) if not twins.has(pair[0].lower())]
     for output, lines in zip(outputs, zip(*kept, strict=True), strict=True):
         write_text(output, "".join(f"{line}\n" for line in lines))
-    print(
-        f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * (1 - len(kept) / len(sources)):.1f} % have one)"
-    )
+    share = 1 - len(kept) / len(sources)
+    print(f"{len(kept):,} of {len(sources):,} pairs have no twin ({100 * share:.1f} % have one)")
 
 
 class Twins:

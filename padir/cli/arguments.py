@@ -45,11 +45,7 @@ def named_value(word: str, option: str) -> tuple[str, Any]:
 
 
 def named_values(words: Iterable[str], option: str) -> dict[str, Any]:
-    """The values of words NAME=VALUE, by name.
-
-    Raises:
-      PadirError: a word has no value, or a name comes twice.
-    """
+    """The values of words NAME=VALUE, by name."""
     values: dict[str, Any] = {}
     for name, value in (named_value(word, option) for word in words):
         if name in values:
@@ -63,9 +59,6 @@ def chosen(args: argparse.Namespace, owner: str) -> dict[str, Any]:
 
     Args:
       owner: the owner as the command's parser names it, such as "padir.data.prepared:LengthLimits".
-
-    Raises:
-      PadirError: the command has no such setting, or a value is not of its type.
     """
     values = {}
     for name, value in named_values(args.set, "--set").items():
@@ -98,9 +91,6 @@ def decoding_of(args: argparse.Namespace, default: Decoding = Decoding(), **chos
     Args:
       default: the model's own options (`Translator.decoding`).
       chosen: values that replace the command line's, for options that may have several values.
-
-    Raises:
-      PadirError: a value is out of its range, options exclude each other, or a gin binding has no effect.
     """
     base = default
     if args.gin:
@@ -135,11 +125,7 @@ def decodings_of(args: argparse.Namespace, default: Decoding = Decoding(), **cho
 
 
 def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Sequence[Decoding] = ()) -> None:
-    """Check that each option applies to a mode of at least one model, and that --rerank has hypotheses to choose from.
-
-    Raises:
-      PadirError: an option applies to none of the models, or --rerank to none of the decodings.
-    """
+    """Check that each option applies to a mode of a model, and that --rerank has hypotheses to choose from."""
     given = [name for name in option_table() if getattr(args, name, None) is not None]
     modes = [mode for mode in _words(getattr(args, "mode", None)) or ([None] if "draft" not in given else ["verify"])]
     found: set[str] = set()
@@ -177,21 +163,18 @@ def named_model(model: str) -> tuple[str, str]:
     return (model, model) if not separator or is_address(model) or Path(model).exists() else (name, folder)
 
 
-def load_model(args: argparse.Namespace, sharding: Sharding | None = None, *, step: int | None = None) -> Translator:
-    """Load the model of --model, at a step of its training run."""
-    with told(f"loading {args.model}"):
-        return Translator.load(args.model, step=step, sharding=sharding)
+def load_model(args: argparse.Namespace, sharding: Sharding | None = None, folder: str = "") -> Translator:
+    """Load a folder's model, by default that of --model, at --step."""
+    folder = folder or args.model
+    with told(f"loading {folder}"):
+        return Translator.load(folder, step=args.step, sharding=sharding)
 
 
 def load_models(
     args: argparse.Namespace, models: Iterable[str], sharding: Sharding | None = None
 ) -> list[tuple[str, Translator]]:
     """Load every model, as DIR or NAME=DIR, at --step."""
-    loaded: list[tuple[str, Translator]] = []
-    for name, folder in map(named_model, models):
-        with told(f"loading {folder}"):
-            loaded.append((name, Translator.load(folder, step=args.step, sharding=sharding)))
-    return loaded
+    return [(name, load_model(args, sharding, folder)) for name, folder in map(named_model, models)]
 
 
 def sharding_of(args: argparse.Namespace) -> Sharding:

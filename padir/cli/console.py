@@ -60,11 +60,6 @@ def without_controls(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def own_words(message: str) -> str:
-    """Remove the call names that gin appends to an error message."""
-    return message.split("\n  In call to configurable")[0]
-
-
 def read_lines(path: str) -> list[str]:
     """Read all lines of a file, as `padir translate` does."""
     with open_bytes(path) as file:

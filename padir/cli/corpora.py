@@ -11,7 +11,7 @@ from padir.data.sources import ParallelText, Source
 from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import TestSet
-from padir.interop.tfds_sets import get_source
+from padir.interop.seqio_tasks import get_source
 from padir.storage.remote import fetched
 from padir.text.languages import pair_of
 
@@ -23,11 +23,7 @@ def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """Corpus of --task or of files, or the `ParallelText` that gin binds.
-
-    Raises:
-      PadirError: there is no corpus, or more than one; or files are missing or of unknown languages.
-    """
+    """Corpus of --task or of files, or the `ParallelText` that gin binds."""
     files = files_of(args)
     if args.task and files:
         raise PadirError("give either --task or files, not both")
@@ -38,7 +34,10 @@ def source_of(args: argparse.Namespace) -> Source:
     if args.task:
         return get_source(args.task, args.data_dir)
     if files:
-        return _parallel_text(args.languages, files)
+        if args.languages is None:
+            raise PadirError("files need --languages SRC-TGT, such as de-en")
+        source_language, target_language = pair_of(args.languages)
+        return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **files)
     if args.gin:
         from padir import config
 
@@ -50,19 +49,8 @@ def source_of(args: argparse.Namespace) -> Source:
     )
 
 
-def _parallel_text(languages: str | None, files: dict[str, tuple[str, ...]]) -> ParallelText:
-    if languages is None:
-        raise PadirError("files need --languages SRC-TGT, such as de-en")
-    source_language, target_language = pair_of(languages)
-    return ParallelText(f"{source_language}_{target_language}", source_language, target_language, **files)
-
-
 def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Prepared folders of --data, or of gin's DATASET, which each process fetches from an address.
-
-    Raises:
-      PadirError: neither names a folder, or a process cannot fetch one.
-    """
+    """Prepared folders of --data, or of gin's DATASET, which each process fetches from an address."""
     from padir import config
 
     folders = args.data or config.macro("DATASET")
@@ -73,11 +61,7 @@ def folders_of(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def test_set_of(args: argparse.Namespace) -> TestSet:
-    """Test set of --data or of a corpus; a test set from files is named after the files.
-
-    Raises:
-      PadirError: there is no test set, or more than one.
-    """
+    """Test set of --data or of a corpus; a test set from files is named after the files."""
     files = files_of(args)
     if args.data and (args.task or files):
         raise PadirError("give either --data, or --task or files, not both")
@@ -90,7 +74,6 @@ def test_set_of(args: argparse.Namespace) -> TestSet:
     test_set = TestSet.of_source(source_of(args), args.split)
     if files:
         names = dict.fromkeys(Path(path).name.split(".")[0] for path in files[args.split])
-        test_set = dataclasses.replace(
-            test_set, task="+".join(names) if len(files[args.split]) > 2 else next(iter(names))
-        )
+        task = "+".join(names) if len(files[args.split]) > 2 else next(iter(names))
+        test_set = dataclasses.replace(test_set, task=task)
     return test_set

@@ -32,10 +32,8 @@ def run_vocab(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_prepare(args: argparse.Namespace) -> dict[str, Any]:
-    source, vocabulary = (
-        source_of(args),
-        Tokenizer.load(args.vocab, **chosen(args, "padir.text.tokenizer:Tokenizer.load")),
-    )
+    source = source_of(args)
+    vocabulary = Tokenizer.load(args.vocab, **chosen(args, "padir.text.tokenizer:Tokenizer.load"))
     limits = LengthLimits(**chosen(args, "padir.data.prepared:LengthLimits"))
     if args.dedupe:
         limits = dataclasses.replace(limits, drop=tuple(dict.fromkeys((*limits.drop, "duplicate"))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +19,6 @@ from typing import NoReturn
 from padir import __version__
 from padir.cli import options as use
 from padir.cli import options_of_study as study
-from padir.cli.options import common_options
 from padir.cli.parser import Parser
 
 _GIN = "--gin."
@@ -78,175 +78,58 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command of the command line.
+    """A command of the command line, which the docstring of the function that adds its options describes.
+
+    The docstring has a sentence that says what the command does, further help, and an example.
 
     Attributes:
-      name: the word after `padir`; "t5x" has two actions, each with its own parser.
+      add: adds the command's options to its parser; the command NAME has the function `NAME_options`.
       module: the module of `padir.cli` that has the command's `run_NAME`.
-      sentence: one sentence that says what the command does.
-      example: words that follow the name in the example of its help.
-      options: adds its options to its parser.
     """
 
-    name: str
-    module: str
-    sentence: str
-    example: str
     add: Callable[[Parser], None]
+    module: str
 
-    def options(self, parser: Parser) -> None:
-        """Add the command's options, and those that every command has."""
-        self.add(parser)
-        if self.name != "t5x":
-            common_options(parser)
+    @property
+    def name(self) -> str:
+        return self.add.__name__.removesuffix("_options")
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The sentence, further help, and the example, each in one line."""
+        return [" ".join(each.split()) for each in (inspect.getdoc(self.add) or "").split("\n\n")]
+
+    @property
+    def sentence(self) -> str:
+        return self.paragraphs[0]
 
 
 GROUPS = {
     "data": (
-        Command(
-            "vocab",
-            "data",
-            "Train a vocabulary on both sides of a corpus.",
-            "--task toy_de_en --size 2400 --output data/vocab.model",
-            use.vocab_options,
-        ),
-        Command(
-            "prepare",
-            "data",
-            "Tokenise a corpus into records.",
-            "--task toy_de_en --vocab data/vocab.model --output data/toy",
-            use.prepare_options,
-        ),
-        Command(
-            "shortlist",
-            "data",
-            "Learn which pieces each source piece is translated to, for --shortlist.",
-            "--data data/toy --output data/shortlist.npz",
-            use.shortlist_options,
-        ),
+        Command(use.vocab_options, "data"),
+        Command(use.prepare_options, "data"),
+        Command(use.shortlist_options, "data"),
     ),
     "train": (
-        Command(
-            "train",
-            "training",
-            "Train a model, or resume a training run.",
-            "toy_cpu --data data/toy --model_dir runs/toy --steps 5000",
-            use.train_options,
-        ),
-        Command(
-            "average",
-            "training",
-            "Average checkpoints of a training run into one model.",
-            "--model_dir runs/toy --last 3 --output runs/toy_average",
-            use.average_options,
-        ),
-        Command(
-            "distill",
-            "training",
-            "Write a teacher's translations as a training set.",
-            "--model runs/teacher --data data/toy --output data/toy_distilled",
-            use.distill_options,
-        ),
+        Command(use.train_options, "training"),
+        Command(use.average_options, "training"),
+        Command(use.distill_options, "training"),
     ),
     "use": (
-        Command(
-            "translate",
-            "translating",
-            "Translate sentences or the lines of a file, one line out for each.",
-            '--trace "Wo ist der Bahnhof?"',
-            use.translate_options,
-        ),
-        Command(
-            "score",
-            "translating",
-            "Compute log-probabilities of given translations.",
-            "--model runs/toy --input de.txt --target en.txt",
-            use.score_options,
-        ),
-        Command(
-            "list",
-            "listing",
-            "List the configurations, models, strategies and corpora that come with padir.",
-            "strategies",
-            use.list_options,
-        ),
-        Command(
-            "serve",
-            "translating",
-            "Serve a model over HTTP, with a page that shows the refinement steps.",
-            "--port 8000",
-            use.serve_options,
-        ),
+        Command(use.translate_options, "translating"),
+        Command(use.score_options, "translating"),
+        Command(use.list_options, "listing"),
+        Command(use.serve_options, "translating"),
     ),
     "measure": (
-        Command(
-            "evaluate",
-            "evaluating",
-            "Translate and score a test set with one model or several.",
-            "--model runs/toy --data data/toy --num_steps 1 4 --output results/toy",
-            study.evaluate_options,
-        ),
-        Command(
-            "tables",
-            "evaluating",
-            "Make tables in the paper's layout from JSON files of `padir evaluate`.",
-            "results/toy.json",
-            study.tables_options,
-        ),
-        Command(
-            "compare",
-            "evaluating",
-            "Compare translations by a paired bootstrap test.",
-            "--languages de-en --target en.txt baseline.txt mine.txt",
-            study.compare_options,
-        ),
-        Command(
-            "benchmark",
-            "measuring",
-            "Time several ways of translating, side by side.",
-            "--task toy_de_en --num_steps 1 4 --set sentences=16",
-            study.benchmark_options,
-        ),
-        Command(
-            "compile",
-            "measuring",
-            "Compile a configuration's programs for TPUs that this machine lacks.",
-            "--topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train",
-            study.compile_options,
-        ),
+        Command(study.evaluate_options, "evaluating"),
+        Command(study.tables_options, "evaluating"),
+        Command(study.compare_options, "evaluating"),
+        Command(study.benchmark_options, "measuring"),
+        Command(study.compile_options, "measuring"),
     ),
-    "exchange": (
-        Command(
-            "export",
-            "exchanging",
-            "Write a model as StableHLO programs, or its weights for other frameworks.",
-            "--model runs/toy --output exported/toy",
-            study.export_options,
-        ),
-        Command(
-            "t5x",
-            "exchanging",
-            "Read and write T5X checkpoints; T5X itself is not needed.",
-            "export --model runs/toy --output t5x/toy",
-            study.t5x_options,
-        ),
-    ),
-    "study": (
-        Command(
-            "ising",
-            "measuring",
-            "Run the paper's Ising experiments and check its theorems exactly.",
-            "fig1 --set samples=1000 --output results/fig1",
-            study.ising_options,
-        ),
-        Command(
-            "analyse",
-            "measuring",
-            "Analyse a model: attention, dependency between positions, refinement.",
-            "attention --task toy_de_en --output results/attention",
-            study.analyse_options,
-        ),
-    ),
+    "exchange": (Command(study.export_options, "exchanging"), Command(study.t5x_options, "exchanging")),
+    "study": (Command(study.ising_options, "measuring"), Command(study.analyse_options, "measuring")),
 }
 
 
@@ -265,11 +148,13 @@ def build_parser(names: Collection[str] | None = None) -> argparse.ArgumentParse
     parser.add_argument("--version", action="version", version=f"padir {__version__}")
     commands = parser.add_subparsers(dest="command", prog="padir", metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (command for group in GROUPS.values() for command in group):
-        one = commands.add_parser(command.name, help=command.sentence)
+        *about, example = command.paragraphs
+        texts = {"help": command.sentence, "description": " ".join(about), "epilog": f"example:\n  {example}"}
+        one = commands.add_parser(command.name, **texts)
         if names is None or command.name in names:
-            command.options(one)
-        one.epilog = f"example:\n{_example(command)}"
-        one.description = " ".join(filter(None, [command.sentence, one.description]))
+            command.add(one)
+            if command.name != "t5x":  # whose two actions have parsers of their own
+                use.common_options(one)
         one.set_defaults(module=command.module)
     return parser
 
@@ -279,9 +164,5 @@ def _overview() -> str:
     lines = []
     for title, group in GROUPS.items():
         lines += [f"{title}:", *(f"  {command.name:<11}{command.sentence}" for command in group), ""]
-    begin = next(command for command in GROUPS["use"] if command.name == "translate")
-    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command. To begin:", _example(begin)])
-
-
-def _example(command: Command) -> str:
-    return f"  padir {command.name} {command.example}"
+    begin = GROUPS["use"][0].paragraphs[-1]
+    return "\n".join([*lines, "`padir COMMAND --help` lists the options of a command. To begin:", f"  {begin}"])

@@ -34,7 +34,11 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     test_set = dataclasses.replace(test_set, tokenize=args.tokenize)
     bleu_metric(test_set.target_language, args.tokenize, references=test_set.references)  # refused before any work
     metrics, skipped = _metrics(args.metric, test_set.target_language)
-    models = agreed("the models", lambda: load_models(args, args.model, sharding), _describe_models)
+
+    def described(models: list[tuple[str, Translator]]) -> str:
+        return json.dumps([(name, each.card.to_json(), params_sum(each.params)) for name, each in models])
+
+    models = agreed("the models", lambda: load_models(args, args.model, sharding), described)
     if jax.process_count() > 1:
         models = [(name, SharedTranslator(translator)) for name, translator in models]
     decodings = functools.partial(decodings_of, args)
@@ -57,16 +61,10 @@ def run_evaluate(args: argparse.Namespace) -> list[dict[str, Any]] | None:
     rows = evaluate_all(models, test_set, decodings, **oracle, metrics=metrics, progress=progress)
     if not is_first():
         return None
-    described = report.show(rows, test_set, warn)
+    shown = report.show(rows, test_set, warn)
     if args.output:
-        report.write(args.output, rows, test_set, described, warn, skipped)
-    return described
-
-
-def _describe_models(models: list[tuple[str, Translator]]) -> str:
-    """Names, cards and checksums of the models."""
-    described = [(name, translator.card.to_json(), params_sum(translator.params)) for name, translator in models]
-    return json.dumps(described)
+        report.write(args.output, rows, test_set, shown, warn, skipped)
+    return shown
 
 
 def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[str]]:
@@ -86,18 +84,14 @@ def _metrics(names: Sequence[str], language: str) -> tuple[list[Metric], list[st
                 skipped.append(f"BLEURT is skipped: {error}")
                 warn(skipped[-1])
         elif ":" in name.partition("=")[0]:
-            metrics.append(_own_metric(name))
+            try:
+                metrics.append(pkgutil.resolve_name(name)())
+            except (ImportError, AttributeError) as error:
+                remedy = "set PYTHONPATH to the folder of its module"
+                raise PadirError(f"no metric {name} ({error})", remedy=remedy) from None
         elif not name.startswith("known_words="):
             raise PadirError("metric", "bleurt=DIR, known_words=FILE or MODULE:NAME", name)
     return metrics, skipped
-
-
-def _own_metric(name: str) -> Metric:
-    """The metric that a function or class of the user's own module makes."""
-    try:
-        return pkgutil.resolve_name(name)()
-    except (ImportError, AttributeError) as error:
-        raise PadirError(f"no metric {name} ({error})", remedy="set PYTHONPATH to the folder of its module") from None
 
 
 def run_tables(args: argparse.Namespace) -> dict[str, Any]:
@@ -120,11 +114,10 @@ def run_compare(args: argparse.Namespace) -> list[dict[str, Any]]:
     systems = [(path, read_lines(path)) for path in args.files]
     references, settings = read_lines(args.target), chosen(args, "padir.metrics.significance:compare")
     results = significance.compare(references, systems, pair_of(args.languages)[1], tokenize=args.tokenize, **settings)
-    lines = [
-        [r.system, r.metric, f"{r.score:.2f}", f"{r.mean:.2f} ± {r.interval:.2f}"]
-        + [f"{r.p_value:.4f}" if r.p_value is not None else "baseline"]
-        for r in results
-    ]
+    lines = []
+    for r in results:
+        p_value = "baseline" if r.p_value is None else f"{r.p_value:.4f}"
+        lines.append([r.system, r.metric, f"{r.score:.2f}", f"{r.mean:.2f} ± {r.interval:.2f}", p_value])
     tables.show(args.target, ["system", "metric", "score", "mean ± 95 % interval", "p-value"], lines)
     for signature in dict.fromkeys(f"{r.metric}: {r.signature}" for r in results):
         print(signature)

@@ -20,7 +20,7 @@ _OF_PROGRAMS = ("num_steps", "strategy", "top_k", "mode", "precision")
 
 def run_export(args: argparse.Namespace) -> dict[str, Any]:
     decoding_of(args)  # wrong numbers are refused before the model is loaded
-    translator = load_model(args, step=args.step)
+    translator = load_model(args)
     decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config)
     lengths = chosen(args, "padir.interop.stablehlo:Lengths")
@@ -32,15 +32,8 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
         written = write_weights(translator, args.output, overwrite=args.overwrite)
         tell(f"{args.output}: {written['arrays']} arrays, {written['named_as_t5']} named as T5's")
         return written
-    written = export_model(
-        translator,
-        args.output,
-        decoding,
-        lengths=Lengths(**lengths),
-        **platforms,
-        overwrite=args.overwrite,
-        progress=tell,
-    )
+    options: dict[str, Any] = {"lengths": Lengths(**lengths), **platforms, "overwrite": args.overwrite}
+    written = export_model(translator, args.output, decoding, progress=tell, **options)
     tell(
         f"{args.output}: {written['programs']} programs of {written['program_bytes']:,} bytes for"
         f" {', '.join(written['platforms'])}; {written['weight_bytes']:,} bytes of weights"
@@ -49,10 +42,10 @@ def run_export(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_t5x(args: argparse.Namespace) -> dict[str, Any]:
-    return _import_t5x(args) if args.action == "import" else _export_t5x(args)
-
-
-def _import_t5x(args: argparse.Namespace) -> dict[str, Any]:
+    if args.action == "export":
+        folder = exchange.export_checkpoint(args.model, args.output)
+        tell(str(folder))
+        return {"checkpoint": str(folder)}
     described = exchange.read_description(args.checkpoint, args.step)
     if args.vocab is None and described is not None:
         if args.gin or args.languages:
@@ -68,15 +61,8 @@ def _import_t5x(args: argparse.Namespace) -> dict[str, Any]:
         )
     else:
         card, tokenizer = _t5x_card(args)
-    report = exchange.import_model(
-        args.checkpoint,
-        args.output,
-        card,
-        tokenizer,
-        dtype=args.precision,
-        **given(args, "step", "seed"),
-        **chosen(args, "padir.interop.t5x.exchange:import_model"),
-    )
+    options = given(args, "step", "seed") | chosen(args, "padir.interop.t5x.exchange:import_model")
+    report = exchange.import_model(args.checkpoint, args.output, card, tokenizer, dtype=args.precision, **options)
     tell(f"{args.output}: {report}")
     return report.to_json()
 
@@ -91,9 +77,3 @@ def _t5x_card(args: argparse.Namespace) -> tuple[ModelCard, Tokenizer]:
     tokenizer = Tokenizer.load(args.vocab, renumber=False, **chosen(args, "padir.text.tokenizer:Tokenizer.load"))
     strategy = objective.decoded_with(model)
     return ModelCard(model, tokenizer.ids, objective.corruption, strategy, source, target, ""), tokenizer
-
-
-def _export_t5x(args: argparse.Namespace) -> dict[str, Any]:
-    folder = exchange.export_checkpoint(args.model, args.output)
-    tell(str(folder))
-    return {"checkpoint": str(folder)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from padir.data.sources import SOURCES
 from padir.errors import PadirError, nearest
-from padir.interop.tfds_sets import TFDS_SETS
+from padir.interop.seqio_tasks import TFDS_SETS
 from padir.pretrained import PRETRAINED
 from padir.refinement.strategies import STRATEGIES
 
@@ -56,11 +56,7 @@ def configurations() -> dict[str, Path]:
 
 
 def config_file(name: str) -> str:
-    """The gin file of a configuration's name; a path to a gin file stays as it is.
-
-    Raises:
-      PadirError: there is no such configuration; the message has the nearest name.
-    """
+    """The gin file of a configuration's name; a path to a gin file stays as it is."""
     if name.endswith(".gin") or Path(name).is_file():
         return name
     known = configurations()

@@ -10,15 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from padir import config
-from padir.cli.arguments import (
-    check_options,
-    chosen,
-    decoding_of,
-    decodings_of,
-    load_models,
-    named_model,
-    named_value,
-)
+from padir.cli.arguments import check_options, chosen, decoding_of, decodings_of, load_models, named_model, named_value
 from padir.cli.console import tell, warn
 from padir.cli.corpora import files_of, folders_of, test_set_of
 from padir.data.loader import default_source_length
@@ -42,7 +34,7 @@ from padir.studies.ising import subjects as ising
 from padir.text.ids import Ids, round_up
 from padir.training.config import TrainConfig
 
-_RANDOM_VOCABULARY = 32_100
+_VOCABULARY = 32_100  # ids of models that have no vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +58,10 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
             "give either gin files, or models and a test set: gin files make models of random weights, for which no"
             " test set is read"
         )
-    translators, test_set = _random_models(args, extent) if random else _models(args)
+    if random:
+        translators, test_set = _random_models(args, extent)
+    else:
+        translators, test_set = load_models(args, args.model or PRETRAINED), test_set_of(args)
     decodings = functools.partial(decodings_of, args, batch_size=None)  # every system takes a whole batch
     every = [decoding for _, translator in translators for decoding in decodings(translator.decoding)]
     check_options(args, *(translator.card.config for _, translator in translators), decodings=every)
@@ -74,10 +69,13 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     systems += peers(systems, args.ctranslate2)
     rows: Rows = []
     for size in args.batch_size:
+        count = max(size, extent.sentences) if extent.sentences > 0 else extent.sentences  # at least one batch
         if random:
-            batches = _batches_of_numbers(args, size, extent, translators[0][1])
+            drawn = benchmark.drawn_lengths(args.data, args.split, count) if args.data else None
+            length_N2 = benchmark.equal_lengths(extent.tokens, count) if drawn is None else drawn
+            batches = benchmark.batches_of_numbers(length_N2, size, translators[0][1].card.ids)
         else:
-            batches = benchmark.batches_of(test_set, size, _number(extent, size))
+            batches = benchmark.batches_of(test_set, size, count)
         for row, details in benchmark.measure(systems, batches, repeats=extent.repeats):
             rows.append(describe_row(row, test_set) | {"details": details})
             tell(f"{len(rows)}. {label(rows[-1], rows)}: {speed_report.summary(rows[-1])}")
@@ -94,57 +92,33 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def _models(args: argparse.Namespace) -> tuple[list[tuple[str, Translator]], TestSet]:
-    """Trained models and their test set."""
-    return load_models(args, args.model or PRETRAINED), test_set_of(args)
-
-
 def _random_models(args: argparse.Namespace, extent: Extent) -> tuple[list[tuple[str, Translator]], TestSet]:
     """Models of random weights, and a test set that only names their input."""
-    configs = [(name, _model_config(path, args.allow_imports)) for name, path in map(named_model, args.model)]
-    vocab_size = _RANDOM_VOCABULARY if extent.vocab_size is None else extent.vocab_size
-    models = [(name, benchmark.random_translator(model, vocab_size)) for name, model in configs]
+    vocab_size = _VOCABULARY if extent.vocab_size is None else extent.vocab_size
+    models = []
+    for name, path in map(named_model, args.model):
+        config.parse([path], allow_imports=args.allow_imports)
+        models.append((name, benchmark.random_translator(config.configured(ModelConfig)(), vocab_size)))
     shape = f"lengths of {args.data}" if args.data else f"{extent.tokens} tokens"
     return models, benchmark.numbers(shape)
 
 
-def _number(extent: Extent, size: int) -> int:
-    """Number of sentences that are drawn: at least one batch."""
-    return max(size, extent.sentences) if extent.sentences > 0 else extent.sentences
-
-
-def _batches_of_numbers(
-    args: argparse.Namespace, size: int, extent: Extent, translator: Translator
-) -> list[benchmark.TimedBatch]:
-    """Batches of one size for models of random weights."""
-    if args.data:
-        length_N2 = benchmark.drawn_lengths(args.data, args.split, _number(extent, size))
-    else:
-        length_N2 = benchmark.equal_lengths(extent.tokens, _number(extent, size))
-    return benchmark.batches_of_numbers(length_N2, size, translator.card.ids)
-
-
-def _model_config(path: str, allow_imports: list[str]) -> ModelConfig:
-    """Read the ModelConfig that a gin file binds."""
-    config.parse([path], allow_imports=allow_imports)
-    return config.configured(ModelConfig)()
+def _settings() -> TrainConfig:
+    """The parts of gin's training configuration that programs depend on."""
+    names = ("model", "objective", "optimizer", "batching", "sharding")
+    named = {name: config.argument(TrainConfig, name) for name in names}
+    config.check_overrides()
+    return TrainConfig(**named)
 
 
 def _benchmark_training(args: argparse.Namespace, extent: Extent) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("--steps needs --gin_file")
     folders = folders_of(args)
-    arguments = ("model", "objective", "optimizer", "batching", "sharding")
-    named = {name: config.argument(TrainConfig, name) for name in arguments}
-    config.check_overrides()
-    setup = TrainConfig(**named)
-    measured = training_speed.measure(folders, setup, steps=args.steps, num_embeddings=extent.vocab_size or 0)
+    measured = training_speed.measure(folders, _settings(), steps=args.steps, num_embeddings=extent.vocab_size or 0)
     where = speed_report.environment()
-    tables.show(
-        f"training, measured on {speed_report.machine_line(where)}",
-        ["metric", "value"],
-        [[name, _rounded(value)] for name, value in measured.metrics.items()],
-    )
+    lines = [[name, _rounded(value)] for name, value in measured.metrics.items()]
+    tables.show(f"training, measured on {speed_report.machine_line(where)}", ["metric", "value"], lines)
     results = {"environment": where, "figures": measured.metrics, "step_seconds": measured.step_seconds}
     if args.output:
         write_json(f"{args.output}.json", results)
@@ -158,7 +132,6 @@ def _rounded(value: float | None) -> str:
     return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
-_VOCABULARY = 32_100
 _COLUMNS = ("program", "fits", "compiling", "memory", "arguments", "temporaries", "TFLOP", "collectives", "estimate")
 
 
@@ -174,16 +147,19 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("padir compile needs a configuration: give --gin_file")
     sizes = Sizes(**chosen(args, "padir.cli.measuring:Sizes"))
-    names = ("model", "objective", "optimizer", "batching", "sharding")
-    settings = TrainConfig(**{name: config.argument(TrainConfig, name) for name in names})
-    config.check_overrides()
+    settings = _settings()
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
     found: list[Compiled] = []
     for each in analyse(_programs(args, sizes, settings, topology)):
         found.append(each)
         tell(f"{len(found)}. {each.name}: {each.failure or 'compiled'}, {each.compile_seconds:.0f} s")
     _show(found, topology)
-    rows = [{**dataclasses.asdict(each), **_judged(each, topology)} for each in found]
+    chip = topology.chip
+    rows = [
+        {**dataclasses.asdict(each), "memory": each.memory, "fits": each.fits(chip)}
+        | {"cycle_seconds": each.cycle_seconds(chip)}
+        for each in found
+    ]
     if any(row["fits"] is False for row in rows):
         args.status = 1
     return {"topology": topology.name, "devices": len(topology.devices), "programs": rows}
@@ -216,12 +192,6 @@ def _sizes(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig) -> tup
     return Ids(_VOCABULARY if sizes.vocab_size is None else sizes.vocab_size), length
 
 
-def _judged(each: Compiled, topology: Topology) -> dict[str, Any]:
-    """Figures of a program that depend on the chip."""
-    chip = topology.chip
-    return {"memory": each.memory, "fits": each.fits(chip), "cycle_seconds": each.cycle_seconds(chip)}
-
-
 def _show(found: list[Compiled], topology: Topology) -> None:
     chip = topology.chip
     lines = []
@@ -245,7 +215,6 @@ def _figure(value: float | None, unit: float, name: str = "") -> str:
     return "not known" if value is None else f"{value / unit:.3g}{name}"
 
 
-_SEVERAL = ("samples", "couplings", "fields", "only")  # sizes of `padir ising` that are sequences
 _READ_BY = {  # the subjects of `padir analyse` that read an option; the others refuse it
     "num_steps": ("attention", "dependency", "refinement"),
     "strategy": ("attention", "dependency", "refinement"),
@@ -264,10 +233,12 @@ _READ_BY = {  # the subjects of `padir analyse` that read an option; the others 
 
 def run_ising(args: argparse.Namespace) -> dict[str, Any]:
     sizes = chosen(args, "padir.studies.ising.subjects:run")
-    for name in sizes.keys() & _SEVERAL:
-        sizes[name] = _sequence(sizes[name], "" if name == "only" else ",")
-    for name in sizes.keys() & {"couplings", "fields"}:
-        sizes[name] = tuple(map(float, sizes[name]))
+    for name in sizes.keys() & {"samples", "couplings", "fields", "only"}:
+        value = sizes[name]
+        if name != "only" and isinstance(value, str):
+            value = [named_value(f"={word}", "--set")[1] for word in value.split(",")]
+        value = value if isinstance(value, list) else [value]
+        sizes[name] = tuple(map(float, value) if name in ("couplings", "fields") else value)
     found = ising.run(args.subject, seed=args.seed, output=args.output, tell=tell, **sizes)
     _show_study(args.subject, ising, found)
     ising.verify(found)
@@ -289,13 +260,6 @@ def run_analyse(args: argparse.Namespace) -> dict[str, Any]:
     )
     _show_study(args.subject, analysis, found)
     return found
-
-
-def _sequence(value: Any, comma: str) -> tuple[Any, ...]:
-    """A JSON list, numbers separated by commas, or one value."""
-    if comma and isinstance(value, str):
-        return tuple(named_value(f"={word}", "--set")[1] for word in value.split(comma))
-    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _show_study(subject: str, study: Any, found: dict[str, Any]) -> None:

@@ -35,13 +35,8 @@ def common_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that every command has: gin files, bindings and --json."""
     group = parser.add_argument_group("configuration")
     group.add_argument("--gin_file", action="append", default=[], metavar="FILE", help="read a gin file; repeatable")
-    group.add_argument(
-        "--allow_imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="let gin files import this module; both can then run code; repeatable",
-    )
+    about = "let gin files import this module; both can then run code; repeatable"
+    group.add_argument("--allow_imports", action="append", default=[], metavar="MODULE", help=about)
     about = "bind one parameter, as in --gin.train.num_steps=1000; repeatable"  # `main` takes these words out
     group.add_argument("--gin.NAME=VALUE", dest="_", action="store_true", help=about)
     group.add_argument("--json", metavar="FILE", help="write the command's results as JSON")
@@ -49,12 +44,11 @@ def common_options(parser: argparse.ArgumentParser) -> None:
 
 def processes_option(parser: argparse.ArgumentParser) -> None:
     """Add the option by which several processes of the command find each other."""
-    parser.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT,N,I",
-        help="work together with other processes that run this command (docs/devices.md): address of the first process,"
-        " number of processes, and number of this process, from 0; auto: take all three from TPU, Slurm or MPI",
+    about = (
+        "work together with other processes that run this command (docs/devices.md): address of the first process,"
+        " number of processes, and number of this process, from 0; auto: take all three from TPU, Slurm or MPI"
     )
+    parser.add_argument("--coordinator", metavar="HOST:PORT,N,I", help=about)
 
 
 def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
@@ -149,6 +143,10 @@ SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
 
 
 def vocab_options(parser: Parser) -> None:
+    """Train a vocabulary on both sides of a corpus.
+
+    padir vocab --task toy_de_en --size 2400 --output data/vocab.model
+    """
     parser.add_argument("--output", required=True, metavar="FILE", help="the SentencePiece model to write")
     owner = "text.tokenizer:train"
     setting(parser, f"padir.{owner}", "size", "number of pieces, without sentinels")
@@ -159,6 +157,10 @@ def vocab_options(parser: Parser) -> None:
 
 
 def prepare_options(parser: Parser) -> None:
+    """Tokenise a corpus into records.
+
+    padir prepare --task toy_de_en --vocab data/vocab.model --output data/toy
+    """
     parser.add_argument("--vocab", required=True, metavar="FILE", help="the vocabulary, from `padir vocab`")
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
     limits = {
@@ -176,14 +178,16 @@ def prepare_options(parser: Parser) -> None:
 
 
 def shortlist_options(parser: Parser) -> None:
-    parser.description = (
-        "The lists are learned by IBM Model 1 on the training split; decoding with --shortlist then computes logits for"
-        " listed pieces only. Recall is measured on the validation split: the share of target tokens (EOS included),"
-        " and of whole targets, that the lists of their batches contain."
-    )
-    parser.add_argument(
-        "--data", required=True, nargs="+", metavar="DIR", help="prepared folders that share one vocabulary"
-    )
+    """Learn which pieces each source piece is translated to, for --shortlist.
+
+    The lists are learned by IBM Model 1 on the training split; decoding with --shortlist then computes logits for
+    listed pieces only. Recall is measured on the validation split: the share of target tokens (EOS included), and of
+    whole targets, that the lists of their batches contain.
+
+    padir shortlist --data data/toy --output data/shortlist.npz
+    """
+    about = "prepared folders that share one vocabulary"
+    parser.add_argument("--data", required=True, nargs="+", metavar="DIR", help=about)
     parser.add_argument("--output", required=True, metavar="FILE", help="the shortlist to write (.npz)")
     learning = {
         "candidates": "maximum number of target pieces per source piece",
@@ -208,10 +212,13 @@ _TRAINING = {
 
 
 def train_options(parser: Parser) -> None:
-    parser.description = (
-        "An option wins over --gin.NAME=VALUE, which wins over the files; of several files the last one wins."
-        " `padir list configs` shows the configurations that come with padir."
-    )
+    """Train a model, or resume a training run.
+
+    An option wins over --gin.NAME=VALUE, which wins over the files; of several files the last one wins. `padir list
+    configs` shows the configurations that come with padir.
+
+    padir train toy_cpu --data data/toy --model_dir runs/toy --steps 5000
+    """
     about = "configurations, such as toy_cpu or ablation/stages_1, or gin files, read in this order"
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help=about)
     data = "prepared folders, also at addresses such as gs://BUCKET/DATA; gin's DATASET"
@@ -223,14 +230,8 @@ def train_options(parser: Parser) -> None:
         name = binding.partition(".")[2]
         setting(group, f"padir.{owner}", name, f"{about}; gin's {binding}", option=option, type=kind)
     parser.set_defaults(binds={option: binding for option, (binding, *_) in _TRAINING.items()})
-    parser.add_argument(
-        "--validate",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="NAME=VALUE",
-        help="decoding options of validation, such as num_steps=4 top_k=3 batch_size=64; gin's Decoding",
-    )
+    about = "decoding options of validation, such as num_steps=4 top_k=3 batch_size=64; gin's Decoding"
+    parser.add_argument("--validate", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help=about)
     parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
     processes_option(parser)
     parser.meanings = {
@@ -246,23 +247,26 @@ def train_options(parser: Parser) -> None:
 
 
 def average_options(parser: Parser) -> None:
+    """Average checkpoints of a training run into one model.
+
+    padir average --model_dir runs/toy --last 3 --output runs/toy_average
+    """
     parser.add_argument("--model_dir", required=True, metavar="DIR", help="directory of a training run")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
     which.add_argument("--best", type=int, metavar="K", help="average the K kept checkpoints of highest BLEU")
     parser.add_argument("--step", type=int, metavar="N", help="average checkpoints up to this step (the newest)")
     stored_precision_option(parser)
-    parser.add_argument(
-        "--decoding",
-        nargs="+",
-        default=[],
-        metavar="NAME=VALUE",
-        help="the model's default decoding options, such as top_k=5 brevity=1.5",
-    )
+    about = "the model's default decoding options, such as top_k=5 brevity=1.5"
+    parser.add_argument("--decoding", nargs="+", default=[], metavar="NAME=VALUE", help=about)
     parser.add_argument("--output", required=True, metavar="DIR", help="the model directory to write")
 
 
 def distill_options(parser: Parser) -> None:
+    """Write a teacher's translations as a training set.
+
+    padir distill --model runs/teacher --data data/toy --output data/toy_distilled
+    """
     parser.add_argument("--model", required=True, metavar="DIR", help="the teacher, a model from `padir train`")
     parser.add_argument("--data", required=True, metavar="DIR", help="a prepared folder")
     parser.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
@@ -274,21 +278,18 @@ def distill_options(parser: Parser) -> None:
 
 
 def translate_options(parser: Parser) -> None:
-    parser.add_argument(
-        "texts",
-        nargs="*",
-        metavar="TEXT",
-        help="sentences to translate (default: standard input, on a terminal with a prompt)",
-    )
+    """Translate sentences or the lines of a file, one line out for each.
+
+    padir translate --trace "Wo ist der Bahnhof?"
+    """
+    about = "sentences to translate (default: standard input, on a terminal with a prompt)"
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help=about)
     model_option(parser)
     step_option(parser)
     parser.add_argument("--input", metavar="FILE", help="file to translate, plain or .gz")
     parser.add_argument("--output", metavar="FILE", help="file of translations (default: standard output)")
-    parser.add_argument(
-        "--jsonl",
-        action="store_true",
-        help="write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated",
-    )
+    about = "write each translation as a line of JSON: source, text, score, length, passes, hypotheses, truncated"
+    parser.add_argument("--jsonl", action="store_true", help=about)
     parser.add_argument("--split", action="store_true", help="translate each sentence of a line by itself")
     parser.add_argument("--trace", action="store_true", help="show every refinement step on stderr")
     parser.add_argument("--html", metavar="FILE", help="write a page with every step of the first 1,000 lines")
@@ -296,6 +297,10 @@ def translate_options(parser: Parser) -> None:
 
 
 def score_options(parser: Parser) -> None:
+    """Compute log-probabilities of given translations.
+
+    padir score --model runs/toy --input de.txt --target en.txt
+    """
     parser.add_argument("--model", required=True, metavar="DIR", help="a model from `padir train`")
     step_option(parser)
     parser.add_argument("--input", required=True, metavar="FILE", help="sources, one sentence a line")
@@ -306,21 +311,26 @@ def score_options(parser: Parser) -> None:
 
 
 def list_options(parser: Parser) -> None:
+    """List the configurations, models, strategies and corpora that come with padir.
+
+    padir list strategies
+    """
     kinds = ("configs", "models", "strategies", "tasks")
     parser.add_argument("kind", nargs="?", choices=kinds, help="what to list (all)")
 
 
 def serve_options(parser: Parser) -> None:
-    parser.description = (
-        "Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve)."
-        " Decoding options hold for all requests, except that a request may set its own mode, strategy,"
-        " num_steps and top_k."
-    )
+    """Serve a model over HTTP, with a page that shows the refinement steps.
+
+    Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve). Decoding
+    options hold for all requests, except that a request may set its own mode, strategy, num_steps and top_k.
+
+    padir serve --port 8000
+    """
     model_option(parser)
     step_option(parser)
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen at (127.0.0.1: reachable from this machine only)"
-    )
+    about = "address to listen at (127.0.0.1: reachable from this machine only)"
+    parser.add_argument("--host", default="127.0.0.1", help=about)
     parser.add_argument("--port", type=int, default=8000, help="port to listen at; 0 takes a free one (8000)")
     limits = {
         "max_body": "largest body of a request, in bytes",
@@ -336,6 +346,6 @@ def serve_options(parser: Parser) -> None:
         "allowed_origins": "origins of web pages that may read answers, such as https://mine.example, or *",
     }
     settings_option(
-        parser, {"serve.request:Limits": limits, "serve.engine:Engine": engine, "serve.server:serve": names}
+        parser, {"serve.messages:Limits": limits, "serve.engine:Engine": engine, "serve.server:serve": names}
     )
     decoding_options(parser, without=("n_best",))

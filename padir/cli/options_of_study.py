@@ -32,14 +32,16 @@ def tokenize_option(parser: Parser) -> None:
 
 
 def evaluate_options(parser: Parser) -> None:
-    parser.description = (
-        "Each combination of model, strategy, number of steps, number of lengths, reranking and shortlist makes a row."
-        " The column `seconds` is the time to translate the whole test set, from text to text; a first call, which"
-        " compiles, is not counted."
-    )
-    parser.add_argument(
-        "--model", required=True, nargs="+", metavar="[NAME=]DIR", help="models, with their names in the table"
-    )
+    """Translate and score a test set with one model or several.
+
+    Each combination of model, strategy, number of steps, number of lengths, reranking and shortlist makes a row. The
+    column `seconds` is the time to translate the whole test set, from text to text; a first call, which compiles, is
+    not counted.
+
+    padir evaluate --model runs/toy --data data/toy --num_steps 1 4 --output results/toy
+    """
+    about = "models, with their names in the table"
+    parser.add_argument("--model", required=True, nargs="+", metavar="[NAME=]DIR", help=about)
     step_option(parser)
     oracle = {"oracle_lengths": "add rows with the lengths of the references"}
     settings_option(parser, {"evaluation:evaluate_all": oracle})
@@ -49,15 +51,18 @@ def evaluate_options(parser: Parser) -> None:
     )
     tokenize_option(parser)
     parser.add_argument("--metric", nargs="+", action="extend", default=[], metavar="NAME", help=metric)
-    parser.add_argument(
-        "--output", metavar="NAME", help="write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
-    )
+    about = "write NAME.md, .csv, .json, .png (curves by source length) and NAME.rows/"
+    parser.add_argument("--output", metavar="NAME", help=about)
     test_set_options(parser, "train", "validation", "test")
     processes_option(parser)
     decoding_options(parser, several=True, without=("n_best",))
 
 
 def tables_options(parser: Parser) -> None:
+    """Make tables in the paper's layout from JSON files of `padir evaluate`.
+
+    padir tables results/toy.json
+    """
     parser.add_argument("files", nargs="+", metavar="FILE", help="JSON files of `padir evaluate`")
     metric = "metrics, one table for each (bleu, bleurt and stutter if present)"
     parser.add_argument("--metric", nargs="+", metavar="NAME", help=metric)
@@ -67,6 +72,10 @@ def tables_options(parser: Parser) -> None:
 
 
 def compare_options(parser: Parser) -> None:
+    """Compare translations by a paired bootstrap test.
+
+    padir compare --languages de-en --target en.txt baseline.txt mine.txt
+    """
     parser.add_argument("--target", required=True, metavar="FILE", help="reference translations, one a line")
     about = "translations, two files or more; the first is the baseline"
     parser.add_argument("files", nargs="+", metavar="FILE", help=about)
@@ -77,29 +86,22 @@ def compare_options(parser: Parser) -> None:
 
 
 def benchmark_options(parser: Parser) -> None:
-    parser.description = (
-        "Each combination of model, strategy, number of steps and number of hypotheses makes a row. One run times all"
-        " rows side by side, from text to text; ratios compare with the first row. Sentences are drawn from a test set"
-        " and batched in their order. A gin file of ModelConfig makes a model of random weights, which reads"
-        " numbers as words and writes as many tokens as it reads."
-    )
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        metavar="[NAME=]DIR",
-        help="models to time, or gin files NAME=FILE.gin for random weights (default: the models that come with padir)",
-    )
+    """Time several ways of translating, side by side.
+
+    Each combination of model, strategy, number of steps and number of hypotheses makes a row. One run times all rows
+    side by side, from text to text; ratios compare with the first row. Sentences are drawn from a test set and batched
+    in their order. A gin file of ModelConfig makes a model of random weights, which reads numbers as words and writes
+    as many tokens as it reads.
+
+    padir benchmark --task toy_de_en --num_steps 1 4 --set sentences=16
+    """
+    about = "models to time, or gin files NAME=FILE.gin for random weights (default: the models that come with padir)"
+    parser.add_argument("--model", nargs="+", metavar="[NAME=]DIR", help=about)
     step_option(parser)
-    parser.add_argument(
-        "--ctranslate2",
-        nargs="+",
-        choices=CTRANSLATE2,
-        default=[],
-        help="convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)",
-    )
-    parser.add_argument(
-        "--batch_size", type=int, nargs="+", default=[1, 8, 32], help="batch sizes, each of which makes rows (1 8 32)"
-    )
+    about = "convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)"
+    parser.add_argument("--ctranslate2", nargs="+", choices=CTRANSLATE2, default=[], help=about)
+    about = "batch sizes, each of which makes rows (1 8 32)"
+    parser.add_argument("--batch_size", type=int, nargs="+", default=[1, 8, 32], help=about)
     about = "time this number of training steps of --gin_file on --data, and no decoding"
     parser.add_argument("--steps", type=int, metavar="N", help=about)
     sizes = {
@@ -116,23 +118,20 @@ def benchmark_options(parser: Parser) -> None:
 
 
 def compile_options(parser: Parser) -> None:
-    parser.description = (
-        "Nothing runs and no TPU is needed, only the extra tpu. Memory is what XLA plans for a device. For TPUs, XLA's"
-        " cycles give an estimate of the time, which leaves out operations without cycles. The exit status is 1 if a"
-        " program does not fit."
-    )
-    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: the devices of this machine"
+    """Compile a configuration's programs for TPUs that this machine lacks.
+
+    Nothing runs and no TPU is needed, only the extra tpu. Memory is what XLA plans for a device. For TPUs, XLA's cycles
+    give an estimate of the time, which leaves out operations without cycles. The exit status is 1 if a program does
+    not fit.
+
+    padir compile --topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train
+    """
+    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: those of this machine"
     parser.add_argument("--topology", required=True, help=devices)
-    parser.add_argument(
-        "--what",
-        nargs="+",
-        choices=PROGRAMS,
-        default=["train", "decode"],
-        help="the training step, translation, the programs of an export (train decode)",
-    )
-    parser.add_argument(
-        "--data", metavar="DIR", help="prepared folder, for its vocabulary and its shape of source rows"
-    )
+    about = "the training step, translation, the programs of an export (train decode)"
+    parser.add_argument("--what", nargs="+", choices=PROGRAMS, default=["train", "decode"], help=about)
+    about = "prepared folder, for its vocabulary and its shape of source rows"
+    parser.add_argument("--data", metavar="DIR", help=about)
     group = parser.add_argument_group("shapes in decoding; each combination is compiled")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
     group.add_argument("--num_steps", type=int, nargs="+", default=[4], help="passes that refine a draft (4)")
@@ -146,21 +145,20 @@ def compile_options(parser: Parser) -> None:
 
 
 def export_options(parser: Parser) -> None:
-    parser.description = (
-        "Each program, made by jax.export, is for one padded length; it takes any number of sentences and runs on CPU,"
-        " CUDA and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX,"
-        " flatbuffers, NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes"
-        " part of the programs; the numbers of steps, lengths and other decoding options are the loader's defaults."
-    )
+    """Write a model as StableHLO programs, or its weights for other frameworks.
+
+    Each program, made by jax.export, is for one padded length; it takes any number of sentences and runs on CPU, CUDA
+    and TPU. The folder also has the weights, the vocabulary and a loader, exported.py, which needs JAX, flatbuffers,
+    NumPy, SentencePiece and safetensors. The strategy, or an autoregressive model's search, becomes part of the
+    programs; the numbers of steps, lengths and other decoding options are the loader's defaults.
+
+    padir export --model runs/toy --output exported/toy
+    """
     model_option(parser)
     step_option(parser)
     parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
-    parser.add_argument(
-        "--what",
-        choices=("programs", "weights"),
-        default="programs",
-        help="programs, or only the weights under the names of Hugging Face's T5 (programs)",
-    )
+    about = "programs, or only the weights under the names of Hugging Face's T5 (programs)"
+    parser.add_argument("--what", choices=("programs", "weights"), default="programs", help=about)
     lengths = {
         "step": "write programs for lengths that are multiples of this number",
         "source": "source lengths, in place of such multiples; longer sources are refused",
@@ -173,6 +171,10 @@ def export_options(parser: Parser) -> None:
 
 
 def t5x_options(parser: Parser) -> None:
+    """Read and write T5X checkpoints; T5X itself is not needed.
+
+    padir t5x export --model runs/toy --output t5x/toy
+    """
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     sentence = "Make a model directory of a T5X checkpoint."
     reader: Parser = actions.add_parser(
@@ -208,13 +210,15 @@ def t5x_options(parser: Parser) -> None:
 
 
 def ising_options(parser: Parser) -> None:
-    parser.description = (
-        "Figures 1 and 2: error of k-pseudolikelihood against samples, from a flat and a two-mode truth. Figure 3:"
-        " steps of k-Gibbs and independent parallel sampling between two modes. schedules: the cost of parallel passes,"
-        " by their sizes. canvas: decoders that start from masks and from random tokens. theorems: every statement of"
-        " the theory on random small models, with the smallest margin."
-        " The default sizes take minutes on 2 cores."
-    )
+    """Run the paper's Ising experiments and check its theorems exactly.
+
+    Figures 1 and 2: error of k-pseudolikelihood against samples, from a flat and a two-mode truth. Figure 3: steps of
+    k-Gibbs and independent parallel sampling between two modes. schedules: the cost of parallel passes, by their sizes.
+    canvas: decoders that start from masks and from random tokens. theorems: every statement of the theory on random
+    small models, with the smallest margin. The default sizes take minutes on 2 cores.
+
+    padir ising fig1 --set samples=1000 --output results/fig1
+    """
     parser.add_argument("subject", choices=ISING)
     parser.add_argument("--output", metavar="NAME", help="write NAME.json and, of figures, NAME.png")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (0)")
@@ -234,13 +238,16 @@ def ising_options(parser: Parser) -> None:
 
 
 def analyse_options(parser: Parser) -> None:
-    parser.description = (
-        "attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which"
-        " depend on each other (known on toy_de_en), and a test whether the model's conditionals are consistent."
-        " refinement: changes from step to step, calibration, and every strategy. oracle: every strategy with the"
-        " true conditionals of toy_de_en and of Ising models in place of a model's. schedule: how many tokens each pass"
-        " should write. docs/analysis.md explains them."
-    )
+    """Analyse a model: attention, dependency between positions, refinement.
+
+    attention: the paper's Tables 4 and 5 and attention maps. dependency: measures that find positions which depend on
+    each other (known on toy_de_en), and a test whether the model's conditionals are consistent. refinement: changes
+    from step to step, calibration, and every strategy. oracle: every strategy with the true conditionals of toy_de_en
+    and of Ising models in place of a model's. schedule: how many tokens each pass should write. docs/analysis.md
+    explains them.
+
+    padir analyse attention --task toy_de_en --output results/attention
+    """
     parser.add_argument("subject", choices=ANALYSES)
     parser.add_argument("--model", default=MODEL, metavar="DIR", help=f"a model that refines drafts ({MODEL})")
     parser.add_argument("--output", metavar="DIR", help="folder for results, pictures and a page")

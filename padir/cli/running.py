@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from padir.cli.console import log_to_stderr, own_words, tell, without_controls
+from padir.cli.console import log_to_stderr, tell, without_controls
 from padir.cli.listing import config_file
 from padir.decoding.program_cache import compile_cache
-from padir.distributed.processes import ignore_absent_tpus
+from padir.distributed.processes import agreed, from_first, ignore_absent_tpus, is_first, join
 from padir.errors import PadirError, first_line
 from padir.reporting.patience import stop_signals, tell_of_compiling, told_of_stopping
 from padir.storage.files import check_local, check_writable, is_address, write_json
@@ -26,15 +26,7 @@ _SENDING = ("prepare", "distill", "average")
 
 
 def run(args: argparse.Namespace, bindings: Sequence[str]) -> int:
-    """Run a command and return its exit status; bad input ends with a message on stderr.
-
-    Args:
-      args: the parsed words.
-      bindings: the words that bind a parameter, without `--gin.`.
-
-    Raises:
-      KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP ended it.
-    """
+    """Run a command and return its exit status; bad input ends with a message on stderr."""
     ignore_absent_tpus()
     compile_cache()
     tell_of_compiling()
@@ -73,11 +65,9 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
         from padir import config
 
         config.parse(args.gin_file, [*bindings, *options], allow_imports=args.allow_imports)
-    if hasattr(args, "coordinator"):
-        _join(args)
-    if getattr(args, "coordinator", None):
-        from padir.distributed.processes import agreed, from_first
-
+    several = bool(getattr(args, "coordinator", None))
+    if several:
+        _join(args.coordinator)
         from_first(lambda: _check_results(args))
         agreed("the folders", lambda: _fetch(args), lambda _: "")
     else:
@@ -85,7 +75,7 @@ def _run(args: argparse.Namespace, bindings: Sequence[str]) -> None:
         _fetch(args)
     module = importlib.import_module(f"padir.cli.{args.module}")
     results = getattr(module, f"run_{args.command}")(args)
-    if args.json and results is not None and _is_first(args):  # else a command or another process has written them
+    if args.json and results is not None and (not several or is_first()):  # else they are written already
         write_json(args.json, results)
     _flush()
 
@@ -96,8 +86,9 @@ def _check_results(args: argparse.Namespace) -> None:
         path = getattr(args, name, None)
         if path is not None and not is_address(path):
             check_writable(path, file=name != "output")
-            if name != "output" or args.command == "translate":
-                _tell_of_new_folder(Path(path).absolute().parent)
+            folder = Path(path).absolute().parent
+            if (name != "output" or args.command == "translate") and not folder.exists():
+                tell(f"padir: {folder} does not exist, and will be made")
 
 
 def _check_addresses(args: argparse.Namespace) -> None:
@@ -125,31 +116,13 @@ def _fetch(args: argparse.Namespace) -> None:
             setattr(args, name, copies if several else copies[0])
 
 
-def _tell_of_new_folder(folder: Path) -> None:
-    if not folder.exists():
-        tell(f"padir: {folder} does not exist, and will be made")
-
-
-def _join(args: argparse.Namespace) -> None:
+def _join(coordinator: str) -> None:
     """Join the other processes of the command, before anything asks for a device."""
-    if not args.coordinator:
-        return
-    from padir.distributed.processes import join
-
-    address, *numbers = args.coordinator.split(",")
+    address, *numbers = coordinator.split(",")
     if len(numbers) not in (0, 2) or not all(number.isdecimal() for number in numbers):
         expected = "HOST:PORT,N,I (the first process's address, how many there are, the number of this one), or auto"
-        raise PadirError("coordinator", expected, args.coordinator)
+        raise PadirError("coordinator", expected, coordinator)
     join(address, *map(int, numbers))
-
-
-def _is_first(args: argparse.Namespace) -> bool:
-    """Tell whether this process is the one that writes files."""
-    if not getattr(args, "coordinator", None):
-        return True
-    from padir.distributed.processes import is_first
-
-    return is_first()
 
 
 def _flush() -> None:
@@ -167,5 +140,6 @@ def _discard_output() -> None:
 
 
 def _fail(message: str, status: int = 2) -> int:
-    print(f"padir: error: {without_controls(own_words(message))}", file=sys.stderr)
+    own_words = message.split("\n  In call to configurable")[0]  # gin appends the names of its calls
+    print(f"padir: error: {without_controls(own_words)}", file=sys.stderr)
     return status

@@ -18,8 +18,7 @@ from padir.errors import PadirError
 from padir.evaluation import validation_fn
 from padir.interop.ctranslate2 import CTranslate2Translator
 from padir.jobs.average import average_run
-from padir.jobs.distillation import distill
-from padir.jobs.teacher import Teacher
+from padir.jobs.distillation import Teacher, distill
 from padir.reporting.patience import told
 from padir.storage.remote import sent_folder
 from padir.training.config import TrainConfig
@@ -28,9 +27,8 @@ from padir.training.loop import train
 
 def run_train(args: argparse.Namespace) -> dict[str, Any] | None:
     if not (args.gin_file or any("." in binding.partition("=")[0] for binding in args.bindings)):
-        raise PadirError(
-            "there is no configuration", remedy="name one, as in `padir train toy_cpu` (`padir list configs`)"
-        )
+        remedy = "name one, as in `padir train toy_cpu` (`padir list configs`)"
+        raise PadirError("there is no configuration", remedy=remedy)
     folders = folders_of(args)
     model_dir = args.model_dir or config.macro("MODEL_DIR")
     if not model_dir:

@@ -19,7 +19,6 @@ from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.reporting.patience import progress_bar
 from padir.reporting.trace import Step, Trace, render_html, render_text
-from padir.serve.request import Limits
 from padir.storage.files import atomic_file, write_text
 from padir.text.lines import TimedReader, open_bytes
 
@@ -30,13 +29,17 @@ _IDLE = 0.1  # seconds without a further line after which the lines read so far 
 def run_translate(args: argparse.Namespace) -> None:
     sharding, _ = sharding_of(args), decoding_of(args)  # wrong numbers are refused before the model is loaded
     _check_streams(args)
-    translator = load_model(args, sharding, step=args.step)
+    translator = load_model(args, sharding)
     decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config, decodings=[decoding])
     traces: list[Trace] = []
     with contextlib.ExitStack() as stack:
         source, ready = _source(args, stack, translator.card.source_language)
-        out = stack.enter_context(atomic_file(args.output)) if args.output else _standard_output()
+        if args.output:
+            out: Any = stack.enter_context(atomic_file(args.output))
+        else:
+            out = sys.stdout
+            out.reconfigure(encoding="utf-8", newline="\n")
         add, results = stack.enter_context(translations_json(args.json)) if args.json else (None, {})
         on_terminal = not args.output and out.isatty()
         chunks = translate_lines(
@@ -119,12 +122,6 @@ def _typed(language: str) -> Iterator[str]:
         print(file=sys.stderr)  # what follows begins a line
 
 
-def _standard_output() -> Any:
-    out: Any = sys.stdout
-    out.reconfigure(encoding="utf-8", newline="\n")
-    return out
-
-
 def _show_steps(args: argparse.Namespace, source: str, result: Translation, traces: list[Trace]) -> None:
     """Print a translation's steps for --trace, and keep the first translations for --html."""
     if not result.trace or not (args.trace or len(traces) < _SHOWN):
@@ -138,7 +135,7 @@ def _show_steps(args: argparse.Namespace, source: str, result: Translation, trac
 
 
 def run_score(args: argparse.Namespace) -> dict[str, Any]:
-    translator = load_model(args, sharding_of(args), step=args.step)
+    translator = load_model(args, sharding_of(args))
     results = translator.score(read_lines(args.input), read_lines(args.target), **given(args, "batch_size"))
     text = "".join(f"{r.log_prob:.4f}\t{r.tokens}\t{r.mean:.4f}\n" for r in results)
     if args.output:
@@ -152,15 +149,16 @@ def run_score(args: argparse.Namespace) -> dict[str, Any]:
 def run_serve(args: argparse.Namespace) -> dict[str, Any]:
     try:
         from padir.serve.engine import Engine
+        from padir.serve.messages import Limits
         from padir.serve.server import serve
     except ModuleNotFoundError as error:
         raise PadirError(
             f"serving needs the package {error.name}: install the extra (pip install 'padir[serve]')"
         ) from None
 
-    limits, waiting = Limits(**chosen(args, "padir.serve.request:Limits")), chosen(args, "padir.serve.engine:Engine")
+    limits, waiting = Limits(**chosen(args, "padir.serve.messages:Limits")), chosen(args, "padir.serve.engine:Engine")
     decoding_of(args)  # wrong numbers are refused before all else
-    translator = load_model(args, step=args.step)
+    translator = load_model(args)
     decoding = decoding_of(args, translator.decoding)
     check_options(args, translator.card.config)
     engine = Engine(translator, decoding, limits, **waiting)

@@ -113,14 +113,7 @@ class _File:
 
 
 def corpora(paths: Sequence[Path], languages: tuple[str, str]) -> list[Corpus]:
-    """The corpora of files: a file with two sides is one corpus, and two successive files of one side are one.
-
-    Args:
-      languages: codes of source and target.
-
-    Raises:
-      PadirError: a file cannot be read, has a format that padir does not read, or has one side and no partner.
-    """
+    """The corpora of files: a file with two sides is one corpus, and two successive files of one side are one."""
     files, groups = [_File(path) for path in paths], []
     while files:
         first = files.pop(0)
@@ -164,25 +157,17 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
 
 
 def lines_of(file: Reader, path: object) -> Iterator[str]:
-    """Yields the lines of an open UTF-8 text file, which is closed at the end.
-
-    Raises:
-      PadirError: the file is damaged, or a line is too long or not UTF-8 (the message gives its number).
-    """
+    """Yields the lines of an open UTF-8 text file, which is closed at the end."""
     with file:
         for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
             if cut:
-                raise PadirError(
-                    f"{path}, line {number}: more than {LONGEST_LINE:,} bytes are too long for a sentence",
-                    remedy="give a text file with one sentence a line",
-                )
+                what = f"{path}, line {number}: more than {LONGEST_LINE:,} bytes are too long for a sentence"
+                raise PadirError(what, remedy="give a text file with one sentence a line")
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise PadirError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)",
-                    remedy="convert the file with iconv",
-                ) from None
+                what = f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start} of the line)"
+                raise PadirError(what, remedy="convert the file with iconv") from None
 
 
 def _aligned(source: _File, target: _File) -> Pairs:
@@ -192,10 +177,8 @@ def _aligned(source: _File, target: _File) -> Pairs:
         if source_line is None or target_line is None:
             rest = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
             counts = (number + rest, number) if target_line is None else (number, number + rest)
-            raise PadirError(
-                f"{source.path} has {counts[0]} lines but {target.path} has {counts[1]}",
-                remedy="line N of one file must be the translation of line N of the other",
-            )
+            remedy = "line N of one file must be the translation of line N of the other"
+            raise PadirError(f"{source.path} has {counts[0]} lines but {target.path} has {counts[1]}", remedy=remedy)
         yield source_line, target_line
 
 
@@ -218,9 +201,8 @@ def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
                 if row:  # a blank line
                     yield reader.line_num, list(map(one_line, row))
         except csv.Error as error:
-            raise PadirError(
-                f"{file.path}, line {reader.line_num}: not CSV ({error})", remedy="check its quotes"
-            ) from None
+            remedy = "check its quotes"
+            raise PadirError(f"{file.path}, line {reader.line_num}: not CSV ({error})", remedy=remedy) from None
 
     return _columns(rows(), languages, file.path, "line", "columns of CSV")
 
@@ -247,10 +229,8 @@ def _columns(
         width = len(first[1])
     for number, row in rows:
         if len(row) != width:
-            raise PadirError(
-                f"{path}, {unit} {number}: expected {width} {how}, got {len(row)}",
-                remedy="cut the file to source and target, give a header with their languages, or give two files",
-            )
+            remedy = "cut the file to source and target, give a header with their languages, or give two files"
+            raise PadirError(f"{path}, {unit} {number}: expected {width} {how}, got {len(row)}", remedy=remedy)
         yield row[chosen[0]], row[chosen[1]]
 
 
@@ -300,9 +280,8 @@ def _of_record(record: dict[str, Any], languages: tuple[str, str], where: str) -
     chosen = sides(names, languages)
     if chosen is None:
         has = f"one text in {languages[0]} and one in {languages[1]}"
-        raise PadirError(
-            f"{where}: expected {has}, got the keys {', '.join(names) or 'none'}", remedy="rename its keys"
-        )
+        remedy = "rename its keys"
+        raise PadirError(f"{where}: expected {has}, got the keys {', '.join(names) or 'none'}", remedy=remedy)
     values = list(record.values())
     pair = tuple("" if values[i] is None else values[i] for i in chosen)
     if not all(isinstance(text, str) for text in pair):
@@ -324,9 +303,8 @@ def _parquet(file: _File, languages: tuple[str, str]) -> Pairs:
                 number += 1
                 yield _of_record(record, languages, f"{file.path}, row {number}")
     except (pyarrow.ArrowException, OSError) as error:
-        raise PadirError(
-            f"{file.path} is a damaged Parquet file ({first_line(error)})", remedy="fetch it again"
-        ) from None
+        remedy = "fetch it again"
+        raise PadirError(f"{file.path} is a damaged Parquet file ({first_line(error)})", remedy=remedy) from None
 
 
 def _begins(path: Path, magic: bytes) -> bool:

@@ -112,10 +112,8 @@ def default_source_length(manifest: PreparedManifest, row_length: int, *, length
 
 def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length_token: bool) -> None:
     if not info.written:
-        raise PadirError(
-            f"{split} of {folder} has no pairs after preparation",
-            remedy="prepare other text, or prepare it with other limits",
-        )
+        remedy = "prepare other text, or prepare it with other limits"
+        raise PadirError(f"{split} of {folder} has no pairs after preparation", remedy=remedy)
     for side, name, reserved in (("source", "source_row_length", int(length_token)), ("target", "row_length", 0)):
         length = getattr(layout, name)
         needed = getattr(info, f"longest_{side}") + reserved
@@ -152,10 +150,8 @@ class _Records:
         with readable(mixture):
             self._source: Any = grain.sources.ArrayRecordDataSource(paths)
         if len(self._source) != len(length_N2):
-            raise PadirError(
-                f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records",
-                remedy=REMEDY,
-            )
+            what = f"{mixture} must have {len(length_N2)} pairs in {split}, got {len(self._source)} records"
+            raise PadirError(what, remedy=REMEDY)
         # A saved state stands for the same batches if all these values are equal; the number of processes may differ.
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
@@ -249,8 +245,6 @@ class _BatchIterator(grain.DatasetIterator):
 
     def set_state(self, state: dict[str, Any]) -> None:
         if state.get("fingerprint") != self._batches.records.fingerprint:
-            raise PadirError(
-                "the loader's saved state belongs to other data, other batch shapes or another seed",
-                remedy="resume with the settings of the first run, or start a new run",
-            )
+            what = "the loader's saved state belongs to other data, other batch shapes or another seed"
+            raise PadirError(what, remedy="resume with the settings of the first run, or start a new run")
         self._epoch, self._batch, self._plan = state["epoch"], state["batch"], None

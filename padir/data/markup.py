@@ -31,9 +31,6 @@ _ENTITY = re.compile(r"&(?:#\d+|#x[\da-f]+|\w+);", re.IGNORECASE)
 def one_line(text: str) -> str:
     """A sentence with a space for each line break in it, and without blanks at its ends.
 
-    Raises:
-      PadirError: the text holds surrogate code points.
-
     >>> one_line(" Guten\\r\\n  Morgen! ")
     'Guten Morgen!'
     """
@@ -45,11 +42,7 @@ def one_line(text: str) -> str:
 
 
 def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
-    """Yields the pairs of translation units; a unit without one of the two languages has an empty side.
-
-    Raises:
-      PadirError: the file is damaged or has no pair in these languages.
-    """
+    """Yields the pairs of translation units; a unit without one of the two languages has an empty side."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     found: set[str] = set()
@@ -71,9 +64,8 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
                 del unit.getparent()[0]
     if not pairs:
         got = ", ".join(sorted(found)) or "nothing"
-        raise PadirError(
-            f"{path} has no pair in {languages[0]} and {languages[1]}, but {got}", remedy="check the languages"
-        )
+        remedy = "check the languages"
+        raise PadirError(f"{path} has no pair in {languages[0]} and {languages[1]}, but {got}", remedy=remedy)
 
 
 def _of_language(texts: dict[str, str], language: str) -> str:
@@ -97,11 +89,7 @@ def _text(segment: Any) -> str:
 
 
 def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
-    """Yields the pairs of WMT's XML; of several references, the first.
-
-    Raises:
-      PadirError: the file is damaged, or a document lacks a side in its language.
-    """
+    """Yields the pairs of WMT's XML; of several references, the first."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     with file, _whole(path):
@@ -120,11 +108,7 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
 
 
 def sgm(files: Sequence[tuple[Path, Iterable[str]]], languages: tuple[str, str]) -> Pairs:
-    """Yields the pairs of two SGM files, given as paths and lines.
-
-    Raises:
-      PadirError: a file is in another language or has a segment twice, or the files have different segments.
-    """
+    """Yields the pairs of two SGM files, given as paths and lines."""
     sides = [_segments(path, lines, language) for (path, lines), language in zip(files, languages, strict=True)]
     yield from _by_key(sides[0], sides[1], " and ".join(str(path) for path, _ in files))
 
@@ -135,10 +119,8 @@ def _segments(path: Path, lines: Iterable[str], language: str) -> Segments:
     segments: Segments = {}
     document = ""
     for tag in _TAG.finditer(content):
-        kind, attributes = (
-            tag[1].lower(),
-            {a[1].lower(): a[2] or a[3] or a[4] or "" for a in _ATTRIBUTE.finditer(tag[2])},
-        )
+        attributes = {a[1].lower(): a[2] or a[3] or a[4] or "" for a in _ATTRIBUTE.finditer(tag[2])}
+        kind = tag[1].lower()
         if kind == "doc":
             document = attributes.get("docid", "")
         elif kind != "seg":

@@ -65,18 +65,9 @@ class Batching:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The shape of batches with all options resolved (see `Batching`).
+    """The shape of batches with all options resolved (see `Batching`): L is `row_length`, S `source_row_length`.
 
-    Attributes:
-      rows: B, number of rows of a batch over all processes; in "bucket" mode, of a batch of the longest bucket.
-      row_length: L, target positions of a row.
-      source_row_length: S, source positions of a row.
-      mode: "pack" or "bucket".
-      max_segments: G, largest number of pairs in a packed row.
-      row_multiple: rows of every bucket are a multiple of this number (the number of devices, say).
-
-    Raises:
-      PadirError: a number is below 1, the mode is unknown, or rows is not a multiple of row_multiple.
+    B is `rows`, over all processes; in "bucket" mode, of a batch of the longest bucket. G is `max_segments`.
     """
 
     rows: int
@@ -115,11 +106,8 @@ class Layout:
 def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
     """Plans batches (shape, rows) of packed rows: each pair goes into an open row that has room for it (first fit).
 
-    If none of the `_OPEN_ROWS` open rows has room, the oldest is closed.
-
-    Args:
-      order: record numbers [n], in the order in which they are taken.
-      length_N2: source tokens (length token and EOS included) and target tokens (EOS included) of each record.
+    If none of the `_OPEN_ROWS` open rows has room, the oldest is closed. `order` holds record numbers, `length_N2` the
+    tokens of each record's source (length token and EOS included) and target (EOS included).
     """
     shape, most = layout.shapes()[0], layout.max_segments
     source_N, target_N = length_N2[:, 0].tolist(), length_N2[:, 1].tolist()

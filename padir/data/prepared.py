@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from padir import checks
-from padir.data.audit import FILTERS
 from padir.data.sources import PathLike
 from padir.errors import PadirError, first_line
 from padir.storage.files import parsed_json
@@ -24,6 +23,7 @@ from padir.storage.manifest import MANIFEST, Manifest, sha256
 from padir.text.tokenizer import Tokenizer
 
 VOCABULARY = "vocab.model"
+FILTERS = ("duplicate", "equal", "script")  # of training pairs, which `padir.data.prepare.Audit` applies
 REMEDY = "prepare the folder again, and set overwrite"
 
 
@@ -60,7 +60,8 @@ class LengthLimits:
       max_source_tokens, max_target_tokens: pairs with more source or target tokens are dropped.
       max_length_ratio: pairs whose longer side has more than this number of times the tokens of the shorter side are
         dropped; None keeps them.
-      drop: filters of `padir.data.audit`, "duplicate", "equal" and "script", which drop training pairs.
+      drop: filters of training pairs: "duplicate" drops a pair that came before; "equal" drops two equal sides;
+        "script" drops a side with fewer than half of its letters in the script of its language.
 
     Raises:
       PadirError: a limit is too small, or there is no such filter.
@@ -145,11 +146,7 @@ class PreparedManifest(Manifest):
     REMEDY: ClassVar[str] = REMEDY
 
     def split(self, name: str, folder: object) -> SplitInfo:
-        """Looks up a split by its name.
-
-        Raises:
-          PadirError: the folder has no split of that name.
-        """
+        """Looks up a split by its name."""
         if name not in self.splits:
             raise PadirError(f"{folder} has the splits {', '.join(self.splits)}, got {name!r}")
         return self.splits[name]
@@ -205,26 +202,16 @@ def is_prepared(directory: Path) -> bool:
 
 
 def check_replaceable(directory: Path) -> None:
-    """Checks that padir made every file of a prepared folder, because replacing the folder deletes all its files.
-
-    Raises:
-      PadirError: the folder holds a file that its manifest does not name.
-    """
+    """Checks that padir made every file of a prepared folder, because replacing the folder deletes all its files."""
     ours = {MANIFEST, *json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]}
     names = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
     if foreign := sorted(name for name in names if name not in ours):
-        raise PadirError(
-            f"{directory} holds files that padir did not make, such as {foreign[0]}",
-            remedy="move them away, or give another folder",
-        )
+        remedy = "move them away, or give another folder"
+        raise PadirError(f"{directory} holds files that padir did not make, such as {foreign[0]}", remedy=remedy)
 
 
 def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
-    """Numbers of tokens of each record of a split, int32 [records, 2]: source and target, EOS included.
-
-    Raises:
-      PadirError: the file is missing or damaged, or does not have `count` records.
-    """
+    """Numbers of tokens of each record of a split, int32 [records, 2]: source and target, EOS included."""
     path = Path(directory, lengths_name(split))
     try:
         length_N2 = np.load(path, allow_pickle=False)
@@ -240,20 +227,12 @@ def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
 
 
 def split_lengths(directory: PathLike, split: str) -> np.ndarray:
-    """Numbers of tokens of each record of a split, as `read_lengths` gives them, with the count from the manifest.
-
-    Raises:
-      PadirError: as `load_manifest` and `read_lengths`, or the folder has no such split.
-    """
+    """Numbers of tokens of each record of a split, as `read_lengths` gives them, with the count from the manifest."""
     return read_lengths(directory, split, load_manifest(directory).split(split, directory).written)
 
 
 def load_tokenizer(directory: PathLike) -> Tokenizer:
-    """Loads the vocabulary that a folder was prepared with.
-
-    Raises:
-      PadirError: as `load_manifest`, or the vocabulary is not the manifest's.
-    """
+    """Loads the vocabulary that a folder was prepared with."""
     vocabulary = load_manifest(directory).vocabulary
     path = Path(directory, VOCABULARY)
     if sha256(path) != vocabulary.sha256:
@@ -340,11 +319,7 @@ class Mixture:
         )
 
     def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
-        """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder.
-
-        Raises:
-          PadirError: the lengths of a folder cannot be read, or their number differs from the manifest's.
-        """
+        """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder."""
         paths: list[str] = []
         lengths = []
         for folder, manifest in zip(self.folders, manifests, strict=True):

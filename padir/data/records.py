@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from padir.data.audit import FILTERS
-from padir.data.prepared import REMEDY, LengthLimits, SplitInfo, lengths_name
+from padir.data.prepared import FILTERS, REMEDY, LengthLimits, SplitInfo, lengths_name
 from padir.errors import PadirError, first_line
 from padir.text.ids import EOS, PADDING
 
@@ -30,10 +29,9 @@ _WRITER_OPTIONS = "group_size:1"
 
 
 class SplitWriter:
-    """Writes a split's records, their lengths, and the list of dropped pairs; a context manager.
+    """Writes a split's records, their lengths, and the list of dropped pairs into a folder; a context manager.
 
     Attributes:
-      directory: the folder that is being prepared.
       read: number of pairs given so far.
       corpus: name of the corpus that the next pairs are from, for the counts of `SplitInfo`; "" for none.
       info: the split's entry in the manifest, made when the context ends.
@@ -151,11 +149,7 @@ class _Shards:
 
 @contextlib.contextmanager
 def readable(where: object) -> Iterator[None]:
-    """Turns ArrayRecord's errors about damaged files into a `PadirError`.
-
-    Args:
-      where: the folder or another name of the records, for the message.
-    """
+    """Turns ArrayRecord's errors about damaged files into a `PadirError`."""
     try:
         yield
     except (RuntimeError, OSError, IndexError) as error:
@@ -165,10 +159,17 @@ def readable(where: object) -> Iterator[None]:
 def read_flat(
     source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All source tokens and all target tokens of many records, as two int32 arrays with one record after another.
+    """All source tokens and all target tokens of records, as two int32 arrays with one record after another.
 
-    This function reads all records at once and is several times as fast as `read_records`. Arguments and errors are as
-    in `read_records`.
+    Args:
+      source: the records, a `grain.sources.ArrayRecordDataSource`.
+      numbers: numbers of the records to read, all at once.
+      length_N2: the lengths of the two sides of these records.
+      vocab_size: number of ids.
+      where: the folder or another name of the records, for the message.
+
+    Raises:
+      PadirError: a file cannot be read, or a record has other lengths or ids, or a side without EOS at the end.
     """
     if not len(numbers):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -186,47 +187,19 @@ def read_flat(
         whole = (all_T[begin_N] == source_N).all() and all((end_N == EOS).all() for end_N in ends)
         if whole and tokens_T.min() > PADDING and tokens_T.max() < vocab_size:
             return all_T[part_T == 1], all_T[part_T == 2]
-    for record, length_2 in zip(records, length_N2, strict=True):
-        read_record(record, length_2, vocab_size)  # says which lengths the damaged record should have
-    raise AssertionError("a damaged record must not pass as whole")
+    first = next((i for i, record in enumerate(records) if not _is_whole(record, length_N2[i], vocab_size)), 0)
+    lengths = " and ".join(map(str, length_N2[first].tolist()))
+    raise PadirError(f"a record is no pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
 
 
-def read_records(
-    source: Any, numbers: Sequence[int], length_N2: np.ndarray, vocab_size: int, where: object
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pairs of the records with these numbers, checked as by `read_record`.
-
-    Args:
-      source: the records, a `grain.sources.ArrayRecordDataSource`.
-      length_N2: the lengths of the two sides of these records.
-      where: the folder or another name of the records, for the message.
-
-    Raises:
-      PadirError: a file cannot be read, or a record does not have the given lengths.
-    """
-    with readable(where):
-        records = source.__getitems__(list(numbers)) if len(numbers) else []
-    return [read_record(record, length_2, vocab_size) for record, length_2 in zip(records, length_N2, strict=True)]
-
-
-def read_record(record: bytes, length_2: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Splits a record into source tokens and target tokens, int32, both with EOS.
-
-    Args:
-      length_2: the lengths of the two sides by the folder's list of lengths.
-      vocab_size: number of ids.
-
-    Raises:
-      PadirError: the record has other lengths or ids outside the vocabulary, or a side lacks its EOS at the end.
-    """
+def _is_whole(record: bytes, length_2: np.ndarray, vocab_size: int) -> bool:
+    """True if a record has these lengths of its two sides, which both end in EOS, and ids of the vocabulary."""
     source, target = length_2.tolist()
-    if len(record) == 4 * (1 + source + target):
-        numbers = np.frombuffer(record, "<i4")
-        tokens = numbers[1:]
-        whole = numbers[0] == source and tokens[source - 1] == tokens[-1] == EOS
-        if whole and source and target and tokens.min() > PADDING and tokens.max() < vocab_size:
-            return tokens[:source], tokens[source:]
-    raise PadirError(f"a record is no pair of {source} and {target} ids below {vocab_size}", remedy=REMEDY)
+    if len(record) != 4 * (1 + source + target) or not source or not target:
+        return False
+    number, *tokens = np.frombuffer(record, "<i4").tolist()
+    ends = number == source and tokens[source - 1] == tokens[-1] == EOS
+    return ends and min(tokens) > PADDING and max(tokens) < vocab_size
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:

@@ -83,11 +83,7 @@ class ParallelText:
         return (Path(files),) if isinstance(files, str | os.PathLike) else tuple(map(Path, files))
 
     def corpora(self, split: str) -> list[Corpus]:
-        """The corpora of a split, with their names and pairs.
-
-        Raises:
-          PadirError: the split is unknown, or a file is of a format that is not read, or has no partner.
-        """
+        """The corpora of a split, with their names and pairs."""
         if split not in self.splits:
             raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
         return corpora(self._paths(split), (self.source_language, self.target_language))
@@ -96,8 +92,8 @@ class ParallelText:
         """Sentence pairs of a split, in the files' order.
 
         Raises:
-          PadirError: as `corpora`; or files are empty, differ in their numbers of lines, do not have two columns, are
-            not UTF-8 or are damaged.
+          PadirError: the split is unknown, or a file has no partner, has another format than padir reads, is empty or
+            damaged, or does not fit its partner.
         """
         return itertools.chain.from_iterable(corpus.pairs for corpus in self.corpora(split))
 
@@ -106,15 +102,14 @@ def read_lines(path: PathLike) -> Iterator[str]:
     """Yields the lines of a UTF-8 text file, plain or compressed, without line ends and byte order mark.
 
     Only newlines end lines: U+2028 and the like are text.
-
-    Raises:
-      PadirError: the file is missing or damaged, or a line is too long or not UTF-8 (the message gives its number).
     """
     yield from lines_of(open_bytes(path), path)
 
 
-def multi30k(directory: PathLike, source_language: str = "de", target_language: str = "en") -> ParallelText:
-    """Multi30k task 1 in the folder `directory`: {train,valid,test}.{language} with or without .gz.
+def multi30k(
+    directory: PathLike | None = None, source_language: str = "de", target_language: str = "en"
+) -> ParallelText:
+    """Multi30k task 1 in a folder, by default the current one: {train,valid,test}.{language} with or without .gz.
 
     Raises:
       PadirError: a file is missing; the message says how to get Multi30k.
@@ -122,7 +117,7 @@ def multi30k(directory: PathLike, source_language: str = "de", target_language: 
     name = f"multi30k_{source_language}_{target_language}"
 
     def find(stem: str, language: str) -> Path:
-        plain = Path(directory) / f"{stem}.{language}"
+        plain = Path(directory or ".") / f"{stem}.{language}"
         zipped = plain.with_name(plain.name + ".gz")
         for path in (zipped, plain):
             if path.is_file():
@@ -147,18 +142,11 @@ def _toy(data_dir: PathLike | None) -> Source:
     return cast(Source, ToyDeEn())  # its ClassVars are no properties to a type checker
 
 
-def _multi30k(source_language: str, target_language: str) -> Callable[[PathLike | None], Source]:
-    def make(data_dir: PathLike | None) -> Source:
-        return multi30k("." if data_dir is None else data_dir, source_language, target_language)
-
-    return make
-
-
 # Name -> function that makes the source from the folder of its data (None: the current folder).
 SOURCES: dict[str, Callable[[PathLike | None], Source]] = {
     "toy_de_en": _toy,
-    "multi30k_de_en": _multi30k("de", "en"),
-    "multi30k_en_de": _multi30k("en", "de"),
+    "multi30k_de_en": multi30k,
+    "multi30k_en_de": lambda data_dir: multi30k(data_dir, "en", "de"),
 }
 
 

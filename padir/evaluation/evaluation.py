@@ -63,7 +63,6 @@ def evaluate(
     Args:
       oracle_lengths: give every sentence the length of its reference (always so if the model predicts no lengths).
         References of more than `max_length` tokens get the length `max_length`, and count as truncated.
-      metrics: further metrics, such as BLEURT.
       compiled: True if `warm_up` was called before; "seconds" then includes no compilation, and its signature says so.
 
     Raises:
@@ -76,15 +75,9 @@ def evaluate(
     results = translator.translate(test_set.sources, decoding, target_lengths=lengths, truncate=True)
     seconds = time.perf_counter() - began
     hypotheses = [result.text for result in results]
-    scores = score_all(
-        test_set.sources,
-        hypotheses,
-        test_set.references,
-        test_set.source_language,
-        test_set.target_language,
-        test_set.task,
-        test_set.tokenize,
-    )
+    languages = test_set.source_language, test_set.target_language
+    texts = test_set.sources, hypotheses, test_set.references
+    scores = score_all(*texts, *languages, test_set.task, test_set.tokenize)
     scores |= {score.name: score for score in (metric(hypotheses, test_set.references) for metric in metrics)}
     if translator.refines(decoding):
         whole = [result.text if result.whole_text is None else result.whole_text for result in results]
@@ -152,15 +145,11 @@ def length_recall(translator: Translator, test_set: TestSet, ks: Sequence[int] =
     ks = [k for k in ks if k <= translator.card.config.max_length]
     predicted = translator.predict_lengths(test_set.sources, max(ks))
     true = [len(tokens) + 1 for tokens in translator.tokenizer.encode_batch(test_set.references)]
-    names = {k: f"length_recall_{k}" for k in ks}
-    return {
-        names[k]: Score(
-            names[k],
-            100 * sum(length in best[:k] for length, best in zip(true, predicted, strict=True)) / len(true),
-            f"tok:model|k:{k}",
-        )
-        for k in ks
-    }
+    scores = []
+    for k in ks:
+        found = sum(length in best[:k] for length, best in zip(true, predicted, strict=True))
+        scores.append(Score(f"length_recall_{k}", 100 * found / len(true), f"tok:model|k:{k}"))
+    return {score.name: score for score in scores}
 
 
 def validation_fn(
@@ -173,10 +162,8 @@ def validation_fn(
     if "validation" not in load_manifest(data_dir).splits:
         return None
     whole = TestSet.of_prepared(data_dir, "validation")
-    part = dataclasses.replace(
-        whole, sources=whole.sources[:max_sentences], references=whole.references[:max_sentences]
-    )
-
+    sources, references = whole.sources[:max_sentences], whole.references[:max_sentences]
+    part = dataclasses.replace(whole, sources=sources, references=references)
     bleu_metric(part.target_language, references=part.references)  # refused before the first step
 
     def run(params, card: ModelCard, tokenizer: Tokenizer) -> dict[str, float]:

@@ -130,41 +130,24 @@ def by_length(test_set: TestSet, evaluation: Evaluation, count: int = 6) -> list
         numbers = [i for i, length in enumerate(lengths) if first <= length <= last]
         hypotheses = [evaluation.hypotheses[i] for i in numbers]
         references = [test_set.references[i] for i in numbers]
-        buckets.append(
-            Bucket(
-                first,
-                last,
-                len(numbers),
-                metric.corpus_score(hypotheses, [references]).score,
-                chrf(hypotheses, references).value,
-                sum(evaluation.passes[i] for i in numbers) / len(numbers),
-            )
-        )
+        scores = metric.corpus_score(hypotheses, [references]).score, chrf(hypotheses, references).value
+        passes = sum(evaluation.passes[i] for i in numbers) / len(numbers)
+        buckets.append(Bucket(first, last, len(numbers), *scores, passes))
     return buckets
 
 
 def plot(curves: Mapping[str, Sequence[Bucket]], path: str | Path, title: str = "") -> None:
-    """Plot BLEU, chrF and passes by source length, one line a system, as a PNG.
-
-    Raises:
-      PadirError: matplotlib is not installed.
-    """
+    """Plot BLEU, chrF and passes by source length, one line a system, as a PNG."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 4.2 + 0.22 * len(curves)), layout="constrained")
     panels = figure.subplots(1, 3)
-    for axes, (name, title_of) in zip(
-        panels, (("bleu", "BLEU"), ("chrf", "chrF"), ("passes", "decoder passes")), strict=True
-    ):
+    shown = ("bleu", "BLEU"), ("chrf", "chrF"), ("passes", "decoder passes")
+    for axes, (name, title_of) in zip(panels, shown, strict=True):
         for i, (system, buckets) in enumerate(curves.items()):
             values = [getattr(bucket, name) for bucket in buckets]
-            axes.plot(
-                range(len(buckets)),
-                values,
-                marker="os^Dv"[i % 5],
-                label=system,
-            )
+            axes.plot(range(len(buckets)), values, marker="os^Dv"[i % 5], label=system)
         buckets = next(iter(curves.values()))
         axes.set_xticks(range(len(buckets)), [f"{b.label}\n({b.sentences})" for b in buckets])
         axes.set_xlabel("source words (sentences)")
@@ -217,13 +200,9 @@ def cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
 
 def signatures(rows: Rows) -> list[str]:
     """Signature of each metric, "NAME: SIGNATURE"; a metric with several signatures has several lines."""
-    seen = {
-        (name, score["signature"]): None
-        for row in rows
-        for name, score in row["scores"].items()
-        if score["signature"] and not name.startswith(_RECALL)
-    }
-    return [f"{name}: {signature}" for name, signature in seen]
+    seen = [(name, score["signature"]) for row in rows for name, score in row["scores"].items()]
+    shown = (each for each in dict.fromkeys(seen) if each[1] and not each[0].startswith(_RECALL))
+    return [f"{name}: {signature}" for name, signature in shown]
 
 
 def facts(rows: Rows) -> list[str]:

@@ -25,7 +25,6 @@ RowDict = dict[str, Any]
 Rows = list[RowDict]
 """Rows as `describe_row` makes them."""
 
-
 _RULES = {"own": OwnScore, "causal": CausalScore, "mbr": MinimumBayesRisk, "rescore": Rescore}
 
 
@@ -63,10 +62,7 @@ def _refinement(row: Row) -> dict[str, Any]:
     return {
         "strategy": name_and_fields(decoding.strategy, STRATEGIES),
         "canvas": name_and_fields(decoding.canvas, CORRUPTIONS),
-        "num_steps": decoding.num_steps,
-        "top_k": decoding.top_k,
-        "adjacent": decoding.adjacent,
-        "draws": decoding.draws,
+        **{name: getattr(decoding, name) for name in ("num_steps", "top_k", "adjacent", "draws")},
         "drop_repeats": decoding.drops_repeats,
         "rerank": _describe_rerank(decoding.rule),
         "oracle_lengths": row.oracle_lengths,
@@ -81,11 +77,7 @@ def _describe_rerank(rerank: Any) -> dict[str, Any]:
 
 
 def read_rows(paths: Iterable[str]) -> Rows:
-    """Read rows from JSON files of `padir evaluate`.
-
-    Raises:
-      PadirError: a file is missing or holds something else.
-    """
+    """Read rows from JSON files of `padir evaluate`; raises a PadirError if a file is missing or something else."""
     rows: Rows = []
     for path in map(Path, paths):
         try:
@@ -116,25 +108,10 @@ def steps(row: RowDict) -> str:
     return str(row["num_steps"])
 
 
-def _strategy(row: RowDict) -> str:
-    description = row.get("search") if row.get("causal") else row.get("strategy")
-    return _with_settings(description) if description else "-"
-
-
-def _rerank(row: RowDict) -> str:
-    return "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"})
-
-
-def _canvas(row: RowDict) -> str:
-    return _with_settings(row["canvas"]) if row.get("canvas") else "-"
-
-
-def _drop_repeats(row: RowDict) -> str:
-    return {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")]
-
-
-def _with_settings(description: dict[str, Any]) -> str:
-    """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults."""
+def _with_settings(description: dict[str, Any] | None) -> str:
+    """Name of a strategy, search or rule, with the hyperparameters that differ from their defaults; "-" for none."""
+    if not description:
+        return "-"
     kinds = {**STRATEGIES, **SEARCHES, **_RULES}
     known = kinds.get(description["name"])
     fields = dataclasses.fields(known) if known and dataclasses.is_dataclass(known) else ()
@@ -169,13 +146,13 @@ def _hypotheses(row: RowDict) -> str:
 
 SYSTEM: dict[str, Callable[[RowDict], str]] = {
     "model": lambda row: row["model"],
-    "strategy": _strategy,
-    "rerank": _rerank,
+    "strategy": lambda row: _with_settings(row.get("search" if row.get("causal") else "strategy")),
+    "rerank": lambda row: "-" if row.get("causal") else _with_settings(row.get("rerank") or {"name": "own"}),
     "lengths": _lengths,
     "shortlist": _shortlist,
     "draft": lambda row: (row.get("draft") or {"name": "-"})["name"],
-    "canvas": _canvas,
-    "drop_repeats": _drop_repeats,
+    "canvas": lambda row: _with_settings(row.get("canvas")),
+    "drop_repeats": lambda row: {True: "yes", False: "no", None: "-"}[row.get("drop_repeats")],
     "batch": lambda row: str(row.get("batch_size", "-")),
     "seed": lambda row: str(row.get("seed", "-")),
     "hypotheses": _hypotheses,

@@ -20,8 +20,7 @@ class Row:
       model: name of the model in the table, with its precision and a dual model's mode if the options name them.
       decoding: decoding options, with the model's own strategy and canvas filled in.
       oracle_lengths: True if sentences got the lengths of their references.
-      evaluation: None if the model cannot decode with these options.
-      note: reason why `evaluation` is None.
+      evaluation, note: None, with the reason, if the model cannot decode with these options.
       causal: True if the model is autoregressive.
       weights: description of the model's weights, such as "of step 1,000" or "mean of the last 5 checkpoints".
     """
@@ -55,7 +54,6 @@ def evaluate_all(
     lengths minus the row's BLEU). Programs are compiled before they are timed.
 
     Args:
-      models: (name, translator) pairs.
       decodings: sets of decoding options, for all models or as a function of a model's own options. If `drop_repeats`
         is None in several sets and their strategies have different defaults, repeated tokens are dropped from the
         drafts of all these sets.
@@ -133,12 +131,10 @@ def alike(
     pairs = [(translator, own) for (_, translator), own in zip(models, tried, strict=True)]
     some = any(d.drops_repeats for translator, own in pairs for d, _ in own if drafts(translator, d))
     for translator, own in pairs:
-        ways = [
-            (dataclasses.replace(d, drop_repeats=True), oracle)
-            if some and d.drop_repeats is None and drafts(translator, d)
-            else (d, oracle)
-            for d, oracle in own
-        ]
+        ways = []
+        for d, oracle in own:
+            drops = some and d.drop_repeats is None and drafts(translator, d)
+            ways.append((dataclasses.replace(d, drop_repeats=True) if drops else d, oracle))
         yield list(dict.fromkeys(ways))
 
 
@@ -168,14 +164,8 @@ class _Model:
         programs = decoding if decoding.rule.reads_text else dataclasses.replace(decoding, num_steps=1), oracle
         translator, test_set = self.translator, self.test_set
         refines = translator.refines(decoding)
-        row = Row(
-            named(self.name, translator, decoding),
-            decoding,
-            oracle,
-            None,
-            causal=not refines,
-            weights=str(translator.card.weights),
-        )
+        name, weights = named(self.name, translator, decoding), str(translator.card.weights)
+        row = Row(name, decoding, oracle, None, causal=not refines, weights=weights)
         try:
             if programs not in self.compiled:
                 warm_up(translator, test_set, decoding, oracle_lengths=oracle)

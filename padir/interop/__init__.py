@@ -2,8 +2,8 @@
 
 `export_model` writes a model as programs, which `Exported` (module `standalone`, copied into every export) runs without
 padir. `ctranslate2` runs autoregressive models in CTranslate2 (extra `peers`). `write_weights` and `read_weights` use
-the names of Hugging Face's T5. `seqio_tasks` registers padir's sources as seqio Tasks, and `tfds_sets` reads the sets
-of TensorFlow Datasets (extra `data`). `t5x` reads and writes T5X checkpoints, and its `adapter` runs padir's models
+the names of Hugging Face's T5. `seqio_tasks` registers padir's sources as seqio Tasks, and reads the sets of
+TensorFlow Datasets (extra `data`). `t5x` reads and writes T5X checkpoints, and its `adapter` runs padir's models
 under T5X.
 """
 
@@ -11,12 +11,4 @@ from padir.interop.huggingface import hugging_face_name, read_weights, write_wei
 from padir.interop.stablehlo import Lengths, export_model
 from padir.interop.standalone import Exported, ExportError
 
-__all__ = [
-    "ExportError",
-    "Exported",
-    "Lengths",
-    "export_model",
-    "hugging_face_name",
-    "read_weights",
-    "write_weights",
-]
+__all__ = ["ExportError", "Exported", "Lengths", "export_model", "hugging_face_name", "read_weights", "write_weights"]

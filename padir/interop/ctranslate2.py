@@ -36,11 +36,9 @@ def check_search(search: Search) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Searcher:
-    """A converted model in CTranslate2.
+    """A converted model in CTranslate2: its `ctranslate2.Translator` and tokenizer.
 
     Attributes:
-      engine: a `ctranslate2.Translator`.
-      tokenizer: the model's tokenizer.
       banned: ids that no translation has.
       listed: True if the model's vocabulary map gives each batch its own vocabulary.
     """
@@ -61,16 +59,8 @@ class Searcher:
     ) -> Searcher:
         """Converts a model.
 
-        Args:
-          compute_type: "float32" or "int8".
-          workers: number of batches at a time.
-          threads: number of threads that share a batch.
-          shortlist: restricts each batch to the ids on its list. Unlike padir, CTranslate2 does not pad the list, and
-            uses it even if it is long.
-
-        Raises:
-          PadirError: CTranslate2 is not installed or cannot run the model, the compute type is unknown, or the
-            shortlist is of another vocabulary.
+        `workers` batches run at a time, each in a number of `threads`. A shortlist restricts each batch to the ids on
+        its list. Unlike padir, CTranslate2 does not pad the list, and uses it even if it is long.
         """
         with tempfile.TemporaryDirectory() as folder:
             convert(translator, folder, compute_type, shortlist)
@@ -116,11 +106,7 @@ class Searcher:
         )
 
     def translation(self, result: Any, search: Beam | Greedy, limit: int, source: str) -> Translation:
-        """Turns one of CTranslate2's results into text.
-
-        Args:
-          limit: maximum number of tokens, EOS included; later tokens are left out.
-        """
+        """Turns one of CTranslate2's results into text; tokens beyond the limit, EOS included, are left out."""
         ids = [int(word) for word in result.hypotheses[0]][: limit - 1]
         length = len(ids) + 1
         score = result.scores[0] if result.scores else float("nan")
@@ -178,11 +164,7 @@ class CTranslate2Translator(Translator):
         return results
 
     def resolved(self, decoding: Decoding) -> Decoding:
-        """Fills in the model's own options, and checks that the options fit the model and CTranslate2.
-
-        Raises:
-          PadirError: the options do not fit.
-        """
+        """Fills in the model's own options, and checks that the options fit the model and CTranslate2."""
         chosen = super().resolved(decoding)
         check_search(chosen.search)
         for name in ("shortlist", "draft", "precision"):
@@ -202,10 +184,6 @@ def convert(
 
     Args:
       shortlist: becomes the model's vocabulary map, which a translation uses if it is asked to.
-
-    Raises:
-      PadirError: CTranslate2 is not installed or cannot run the model, the weights have 8 bits, the compute type is
-        unknown, or the shortlist is of another vocabulary.
     """
     specs = import_ctranslate2().specs
     config, params = translator.card.config, translator.params
@@ -217,18 +195,13 @@ def convert(
     if shortlist is not None:
         shortlist.check(translator.tokenizer)
     activation, gated = _activation(config, specs)
-    common = {
-        "activation": activation,
-        "relative_attention_bias": True,
-        "ffn_glu": gated,
-        "rms_norm": True,
-        "head_dim": config.head_dim,
-    }
+    common = {"activation": activation, "relative_attention_bias": True, "ffn_glu": gated}
+    common |= {"rms_norm": True, "head_dim": config.head_dim}
     encoder = specs.TransformerEncoderSpec(config.encoder_layers, config.heads, **common)
     decoder = specs.TransformerDecoderSpec(config.decoder_layers, config.heads, **common)
     embedding = np.array(params["token_embedder"]["embedding"], np.float32)  # CTranslate2 writes into it
-    for spec, name, norm in ((encoder, "encoder", "encoder_norm"), (decoder, "decoder", "decoder_norm")):
-        _set_stack(spec, params[name], norm, cross=name == "decoder")
+    _set_stack(encoder, params["encoder"], "encoder_norm", cross=False)
+    _set_stack(decoder, params["decoder"], "decoder_norm", cross=True)
     encoder.embeddings[0].weight = decoder.embeddings.weight = embedding
     encoder.scale_embeddings = decoder.scale_embeddings = False
     if config.tied:

@@ -31,13 +31,8 @@ from padir.storage.folders import atomic_folder, check_replaceable
 from padir.storage.manifest import check_manifest, write_manifest
 from padir.text.tokenizer import Tokenizer
 
-WEIGHTS, NAMES, CARD, VOCABULARY, T5_CONFIG = (
-    "model.safetensors",
-    "names.json",
-    "model.json",
-    "vocab.model",
-    "config.json",
-)
+WEIGHTS, NAMES, CARD = "model.safetensors", "names.json", "model.json"
+VOCABULARY, T5_CONFIG = "vocab.model", "config.json"
 _PREFIX = "padir."
 _LAYER = re.compile(r"(encoder|decoder)/layers_(\d+)/(\w+)/(.+)")
 _PROJECTIONS = {"query/kernel": "q", "key/kernel": "k", "value/kernel": "v", "out/kernel": "o"}
@@ -60,14 +55,9 @@ _OTHERS = {  # (name, True if the axes are swapped)
     "encoder/encoder_norm/scale": ("encoder.final_layer_norm.weight", False),
     "decoder/decoder_norm/scale": ("decoder.final_layer_norm.weight", False),
     "decoder/logits_dense/kernel": ("lm_head.weight", True),
-    **{
-        f"{stack}/relpos_bias/rel_embedding": (
-            f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-            True,
-        )
-        for stack in ("encoder", "decoder")
-    },
 }
+_BIAS = ".block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+_OTHERS |= {f"{stack}/relpos_bias/rel_embedding": (stack + _BIAS, True) for stack in ("encoder", "decoder")}
 
 
 def hugging_face_name(name: str) -> tuple[str, bool]:

@@ -130,11 +130,9 @@ def export_model(
     """Writes a model as programs that `padir.interop.standalone` loads.
 
     Args:
-      translator: the model.
       folder: the folder to write, whole or not at all.
       decoding: decoding options. Mode, precision, strategy, canvas, search and the rule 'causal' become part of the
         programs; the other fields become the loader's defaults.
-      lengths: row lengths of the programs.
       platforms: devices that every program runs on, of "cpu", "cuda", "tpu" and "rocm".
       overwrite: replace an earlier export in the folder.
       progress: receives the name of each program that is written.
@@ -336,11 +334,7 @@ def _refine(model, decoding: Decoding, copied: frozenset[int], length: int) -> C
                     lambda: OwnScore(rule.brevity).of(refined.log_prob_R, refined.free_RL.sum(-1)),
                     lambda: again(_tree(params), (cross_kv, segment_BS), refined),
                 )
-            return (
-                refined.tokens_RL.reshape(*shape, length),
-                score_R.reshape(shape),
-                refined.passes_R.reshape(shape),
-            )
+            return (refined.tokens_RL.reshape(*shape, length), score_R.reshape(shape), refined.passes_R.reshape(shape))
 
         group = max(1, POSITIONS // length)
         return jax.lax.cond(_in_groups(length_BN.size, group), lambda: rows(group), lambda: rows(None))

@@ -224,8 +224,9 @@ class Exported:
                 raise ExportError(f"there is no option {name!r}: choose one of {', '.join(defaults)}")
         chosen = {**defaults, **given}
         for name, value in chosen.items():
-            if not _is_whole(value, 0 if name == "seed" else 1):
-                raise ExportError(f"{name} must be a whole number of at least {int(name != 'seed')}, got {value!r}")
+            least = int(name != "seed")
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+                raise ExportError(f"{name} must be a whole number of at least {least}, got {value!r}")
         if chosen.get("draws", 1) > 1 and self.description["canvas_deterministic"]:
             raise ExportError(f"draws must be 1, got {chosen['draws']}: without randomness all drafts would be equal")
         if (drafts := chosen.get("top_k", 1) * chosen.get("draws", 1)) > _MOST_DRAFTS:
@@ -322,11 +323,6 @@ def _neighbours(log_prob_M: np.ndarray, k: int) -> np.ndarray:
     most = int(log_prob_M.argmax())
     lower, higher = np.minimum.accumulate(log_prob_M[most::-1])[:0:-1], np.minimum.accumulate(log_prob_M[most:])
     return np.lexsort((np.abs(np.arange(len(log_prob_M)) - most), -np.concatenate([lower, higher])))[:k]
-
-
-def _is_whole(value: Any, least: int = 0, most: int = 2**31 - 1) -> bool:
-    """True for a whole number in [least, most]."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _check(folder: Path) -> frozenset[str]:

@@ -5,8 +5,7 @@ command is run again.
 """
 
 from padir.jobs.average import average_run
-from padir.jobs.distillation import distill
+from padir.jobs.distillation import Teacher, distill
 from padir.jobs.learn_shortlist import learn
-from padir.jobs.teacher import Teacher
 
 __all__ = ["Teacher", "average_run", "distill", "learn"]

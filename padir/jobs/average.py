@@ -39,9 +39,7 @@ def average_run(
 
     Args:
       run_dir: the model directory of `padir train`, with its checkpoints.
-      output_dir: the folder to write.
       kind: "last" or "best".
-      count: number of checkpoints to average.
       step: the last step whose checkpoint may be averaged; None for the newest.
       dtype: type of the weights in the file, "float32" or "bfloat16".
       decoding: the model's default decoding options (`ModelCard.decoding`).

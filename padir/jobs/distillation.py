@@ -20,36 +20,72 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grain
 import jax
+import numpy as np
 
-from padir.data.prepared import PreparedManifest, check_replaceable, is_prepared, lengths_name, load_manifest
-from padir.data.records import SplitWriter
+from padir.data.prepared import (
+    PreparedManifest,
+    check_replaceable,
+    is_prepared,
+    lengths_name,
+    load_manifest,
+    load_tokenizer,
+    read_lengths,
+)
+from padir.data.records import SplitWriter, read_flat
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
+from padir.decoding.rerank import RULES
+from padir.decoding.shortlist import Shortlist
 from padir.decoding.translator import Translator
 from padir.distributed.processes import agreed, from_first, is_first, shared_out
+from padir.distributed.sharding import Sharding
 from padir.errors import PadirError
-from padir.jobs.teacher import (
-    SPLIT,
-    RecordSources,
-    StoredTranslations,
-    Teacher,
-    check_teacher,
-    to_json,
-    validation_bleu,
-)
+from padir.evaluation import TestSet, evaluate
+from padir.models.directory import load_model
+from padir.pretrained import model_folder
 from padir.reporting.patience import progress_bar
+from padir.storage.files import write_errors
 from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.text.ids import EOS
 
+SPLIT = "train"
 _ENCODE_BATCH = 1024
 CHUNK_BATCHES = 16  # number of batches in a chunk; an interruption loses at most one chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """The translator of a distillation.
+
+    Attributes:
+      sha256: sha256 of the manifest of the model's directory, which covers every file.
+      engine: the library that runs the model, and its precision; "" for padir.
+    """
+
+    translator: Translator
+    sha256: str
+    engine: str = ""
+
+    @staticmethod
+    def load(folder: PathLike, sharding: Sharding | None = None) -> Teacher:
+        """Loads a model of any kind, by its directory or by the name of a model that comes with padir.
+
+        Raises:
+          PadirError: the folder is not a model directory, is half-written or is damaged.
+        """
+        if not (model_folder(folder) / MANIFEST).is_file():  # the sentences must come from one model
+            load_model(folder)
+        return Teacher(Translator.load(folder, sharding=sharding), sha256(model_folder(folder) / MANIFEST))
 
 
 def distill(
@@ -73,12 +109,10 @@ def distill(
 
     Args:
       data_dir: a folder of `padir prepare` or `padir distill`.
-      output_dir: the folder to write.
       decoding: decoding options; the teacher's defaults replace options that are None. The manifest lists all options,
         because even the batch size and the seed can change a translation.
       overwrite: replace a damaged folder, and a prepared folder or unfinished chunks from other inputs. A complete
         folder from the same inputs is always kept, because a new one would be equal.
-      progress: show progress on stderr.
 
     Raises:
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
@@ -156,6 +190,7 @@ def _translate(
     order_N = sources.longest_first_N
     size = decoding.batch_size * CHUNK_BATCHES
     begins = range(0, len(order_N), size)
+    name_of = "{:010d}".format  # of the chunk whose first sentence has this number
 
     def translate(begin: int) -> list[dict[str, Any]]:
         texts = sources.read(order_N[begin : begin + size].tolist())[1]
@@ -164,23 +199,18 @@ def _translate(
 
     def store(some: Sequence[int], made: Sequence[Any] = ()) -> None:
         for begin, rows in itertools.zip_longest(some, made):
-            rows = chunks.once(_name(begin), lambda rows=rows: rows)
+            rows = chunks.once(name_of(begin), lambda rows=rows: rows)
             translations.put(order_N[begin : begin + size].tolist(), rows)
             advance(len(rows), bool(made))
 
     with progress_bar("distill", len(order_N), "sentences", show=progress and is_first()) as advance:
-        missing = from_first(lambda: [begin for begin in begins if _name(begin) not in chunks])
-        from_first(lambda: store([begin for begin in begins if _name(begin) in chunks]))
+        missing = from_first(lambda: [begin for begin in begins if name_of(begin) not in chunks])
+        from_first(lambda: store([begin for begin in begins if name_of(begin) in chunks]))
         at_once = jax.process_count()
         for first in range(0, len(missing), at_once):
             some = missing[first : first + at_once]
             made = shared_out(some, translate)
             from_first(functools.partial(store, some, made))
-
-
-def _name(begin: int) -> str:
-    """Name of the chunk whose first sentence has this number."""
-    return f"{begin:010d}"
 
 
 def _write(
@@ -213,11 +243,7 @@ def _write(
 
 
 def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> PreparedManifest | None:
-    """The manifest if the output folder already holds the same translations; None if the folder may be written.
-
-    Raises:
-      PadirError: the folder holds other files, or is damaged, and may not be overwritten.
-    """
+    """The manifest if the output folder already holds the same translations; None if the folder may be written."""
     if vacant(output_dir):
         return None
     if not is_prepared(output_dir):
@@ -238,3 +264,113 @@ def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> 
     raise PadirError(
         f"{output_dir} holds translations of another teacher, decoding or corpus: give another folder, or set overwrite"
     )
+
+
+def check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) -> None:
+    """Checks that a teacher can translate the training split of a prepared folder."""
+    card = teacher.translator.card
+    if SPLIT not in manifest.splits:
+        raise PadirError(f"{data_dir} has no training split to translate: prepare a corpus that has one")
+    taught = card.source_language, card.target_language
+    given = manifest.source.languages
+    if taught != given:
+        raise PadirError(f"the teacher translates {'-'.join(taught)}, but {data_dir} is {'-'.join(given)}")
+    if card.config.length_head == "oracle" and not card.config.causal:
+        raise PadirError("a teacher must predict lengths, but this one has the length head 'oracle': give another")
+
+
+def validation_bleu(teacher: Teacher, data_dir: Path, decoding: Decoding) -> dict[str, Any] | None:
+    """The teacher's BLEU on the validation split with the same decoding options; None without a validation split."""
+    if "validation" not in load_manifest(data_dir).splits:
+        return None
+    bleu = evaluate(teacher.translator, TestSet.of_prepared(data_dir, "validation"), decoding).scores["bleu"]
+    return {"bleu": bleu.value, "signature": bleu.signature}
+
+
+def to_json(value: Any) -> Any:
+    """A frozen dataclass as a JSON value with class names; a model or a shortlist is given by its checksum.
+
+    >>> to_json(Decoding())["top_k"]
+    1
+    """
+    if isinstance(value, Shortlist):
+        return {"class": type(value).__name__, **value.describe()}
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Decoding):
+            models = {"draft": value.draft, "rerank": None if value.rerank in RULES else value.rerank}
+            fields |= {name: {"name": model, "sha256": _sha256(model)} for name, model in models.items() if model}
+        return {"class": type(value).__name__, **fields}
+    return [to_json(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _sha256(model: Any) -> str:
+    """SHA-256 of the manifest of a model's directory, which changes if the model is retrained; "" for other rules."""
+    return sha256(model_folder(model) / MANIFEST) if isinstance(model, str) else ""
+
+
+class RecordSources:
+    """The source side of the training records of a prepared folder.
+
+    Attributes:
+      tokenizer: the folder's vocabulary.
+      longest_first_N: numbers of the N records, from the longest source to the shortest.
+    """
+
+    def __init__(self, data_dir: Path, manifest: PreparedManifest):
+        self._folder = data_dir
+        paths = [str(data_dir / shard) for shard in manifest.splits[SPLIT].shards]
+        self._records: Any = grain.sources.ArrayRecordDataSource(paths)
+        self.tokenizer = load_tokenizer(data_dir)
+        self._length_N2 = length_N2 = read_lengths(data_dir, SPLIT, manifest.splits[SPLIT].written)
+        # Longest sources come first: memory runs out at once or never, and the estimated time is rather too long.
+        self.longest_first_N = np.argsort(-length_N2[:, 0], kind="stable")
+
+    def read(self, numbers: list[int]) -> tuple[list[list[int]], list[str]]:
+        """Source tokens with EOS, and source texts, of the records with these numbers."""
+        vocab_size = self.tokenizer.ids.vocab_size
+        length_N2 = self._length_N2[numbers]
+        tokens_T, _ = read_flat(self._records, numbers, length_N2, vocab_size, self._folder)
+        tokens = [each.tolist() for each in np.split(tokens_T, np.cumsum(length_N2[:, 0])[:-1])]
+        return tokens, [self.tokenizer.decode(ids) for ids in tokens]
+
+
+class StoredTranslations:
+    """A translation for each record, in a file that is removed at the end of the context.
+
+    A translation is a dict: "text", and "truncated" if the teacher did not read all of the source. Memory holds two
+    numbers for each record.
+    """
+
+    def __init__(self, path: Path, count: int):
+        self._path = path
+        self._begin_N, self._bytes_N = np.zeros(count, np.int64), np.zeros(count, np.int32)
+        self._end = 0
+
+    def __enter__(self) -> StoredTranslations:
+        with write_errors(self._path):
+            self._file = self._path.open("w+b", buffering=0)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self._begin_N)
+
+    def put(self, numbers: Sequence[int], rows: list[dict[str, Any]]) -> None:
+        """Stores the translations of the records with these numbers."""
+        contents = [json.dumps(row, ensure_ascii=False).encode("utf-8") for row in rows]
+        for number, content in zip(numbers, contents, strict=True):
+            self._begin_N[number], self._bytes_N[number] = self._end, len(content)
+            self._end += len(content)
+        with write_errors(self._path):
+            view = memoryview(b"".join(contents))
+            while view:  # a write may take only a part
+                view = view[self._file.write(view) :]
+
+    def get(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """The translations of the records with these numbers."""
+        places = zip(self._bytes_N[numbers].tolist(), self._begin_N[numbers].tolist(), strict=True)
+        return [json.loads(os.pread(self._file.fileno(), count, begin)) for count, begin in places]

@@ -21,7 +21,7 @@ import numpy as np
 
 from padir import checks
 from padir.data.prepared import Mixture, load_tokenizer
-from padir.data.records import read_records
+from padir.data.records import read_flat
 from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError
 from padir.text.ids import PADDING, Ids
@@ -90,7 +90,6 @@ def learn(
       data: prepared folders of one vocabulary; the weights of a mixture are ignored.
       candidates: K, maximum number of target ids per source id.
       frequent: number of the most frequent target ids, which are on every sentence's list.
-      iterations: number of iterations of expectation maximisation.
       most_pairs: maximum number of sentence pairs to learn from; a larger split is sampled at even distances.
 
     Raises:
@@ -110,11 +109,7 @@ def learn(
 
 
 def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[Sentences, Sentences]:
-    """Sources and targets of a split's records, or of `most_pairs` records at even distances if there are more.
-
-    Raises:
-      PadirError: a folder is damaged, lacks the split, or has another vocabulary than the first folder.
-    """
+    """Sources and targets of a split's records, or of `most_pairs` records at even distances if there are more."""
     manifests = mixture.manifests(split, verify=True)
     paths, length_N2 = mixture.records(manifests, split)
     records: Any = grain.sources.ArrayRecordDataSource(paths)
@@ -124,21 +119,15 @@ def read(mixture: Mixture, split: str, most_pairs: int | None = None) -> tuple[S
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([np.zeros(0, np.int32)], [np.zeros(0, np.int32)])
     for begin in range(0, len(numbers), _READ):
         some = numbers[begin : begin + _READ]
-        pairs = read_records(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
-        for part, side in zip(parts, zip(*pairs, strict=True), strict=True):
-            part.append(np.concatenate([tokens[:-1] for tokens in side]))
+        sides = read_flat(records, some.tolist(), length_N2[some], manifests[0].vocabulary.size, mixture)
+        for part, tokens_T, length_N in zip(parts, sides, length_N2[some].T, strict=True):
+            part.append(np.delete(tokens_T, np.cumsum(length_N) - 1))  # EOS
     source_B, target_B = length_N2[numbers].T.astype(np.int64) - 1
     return Sentences(np.concatenate(parts[0]), source_B), Sentences(np.concatenate(parts[1]), target_B)
 
 
 def model_one(sources: Sentences, targets: Sentences, num_ids: int, iterations: int) -> Lexicon:
-    """Learns IBM Model 1, starting from uniform probabilities.
-
-    Args:
-      sources, targets: the two sides of the same sentence pairs; the NULL word is added to each source.
-      num_ids: a number above all ids.
-      iterations: number of iterations of expectation maximisation.
-    """
+    """Learns IBM Model 1 from uniform probabilities; ids are below `num_ids`, and each source gets the NULL word."""
     source, target = _Bags.of(sources, num_ids, NULL), _Bags.of(targets, num_ids)
     # The keys of a target's pairs are adjacent, as they are looked up together.
     pair_N = _merged(np.unique(keys) for keys, *_ in _blocks(source, target, num_ids))
@@ -171,11 +160,7 @@ def most_probable(lexicon: Lexicon, count: int, ids: Ids) -> np.ndarray:
 
 
 def recall(shortlist: Shortlist, sources: Sentences, targets: Sentences, ids: Ids, batch_size: int = 1) -> Recall:
-    """Measures the share of target tokens that a shortlist covers.
-
-    Raises:
-      PadirError: there are no sentences.
-    """
+    """Measures the share of target tokens that a shortlist covers."""
     if not len(sources.length_B):
         raise PadirError("recall needs at least one sentence pair, got none: give a folder that has some")
     order = np.argsort(sources.length_B, kind="stable")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from padir import checks
 from padir.errors import PadirError
@@ -72,12 +73,7 @@ class Pieces:
 
 
 def read_config(folder: str | Path) -> tuple[str, Pieces]:
-    """Reads the name and tokenisation of a BLEURT checkpoint, without TensorFlow.
-
-    Raises:
-      MissingPackage: `tokenizers` is needed and not installed.
-      PadirError: the folder is no BLEURT checkpoint, or its vocabulary is missing or not BLEURT's.
-    """
+    """Reads the name and tokenisation of a BLEURT checkpoint, without TensorFlow."""
     folder = Path(folder)
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
@@ -98,24 +94,17 @@ def read_config(folder: str | Path) -> tuple[str, Pieces]:
         return name, Pieces(encode, words.token_to_id("[CLS]"), words.token_to_id("[SEP]"), max_length)
     if not config.get("sp_model"):
         raise PadirError(f"{folder / _CONFIG} names neither a vocab_file nor an sp_model", remedy=_WHOLE)
-    processor = _sentencepiece(folder / f"{config['sp_model']}.model")
-    cls, sep = processor.piece_to_id("[CLS]"), processor.piece_to_id("[SEP]")
-    if processor.unk_id() in (cls, sep):
-        raise PadirError(f"the SentencePiece model of {folder} has no [CLS] and [SEP]: it is not BLEURT's")
-    return name, Pieces(processor.encode, cls, sep, max_length, bool(config.get("dynamic_seq_length")))
-
-
-def _sentencepiece(path: Path) -> Any:
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor()
+    path, processor = folder / f"{config['sp_model']}.model", sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(path.read_bytes())
     except OSError as error:
         raise PadirError(f"cannot read {path} ({error.strerror})", remedy=_WHOLE) from None
     except RuntimeError:
         raise PadirError(f"{path} is not a SentencePiece model", remedy=_WHOLE) from None
-    return processor
+    cls, sep = processor.piece_to_id("[CLS]"), processor.piece_to_id("[SEP]")
+    if processor.unk_id() in (cls, sep):
+        raise PadirError(f"the SentencePiece model of {folder} has no [CLS] and [SEP]: it is not BLEURT's")
+    return name, Pieces(processor.encode, cls, sep, max_length, bool(config.get("dynamic_seq_length")))
 
 
 class Bleurt:
@@ -168,19 +157,8 @@ class Bleurt:
         return Score("bleurt", 100 * sum(scores) / len(scores), f"nrefs:1|checkpoint:{self.name}|scale:100")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Graph:
-    """The signature of a SavedModel as a function of arrays; the field `model` keeps the variables alive."""
-
-    model: Any
-    constant: Callable[[np.ndarray], Any]
-
-    def __call__(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        tensors = {name: self.constant(value) for name, value in batch.items()}
-        return self.model.signatures["serving_default"](**tensors)["predictions"].numpy()
-
-
-def _load_graph(folder: Path) -> _Graph:
+def _load_graph(folder: Path) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """The signature of the checkpoint's SavedModel as a function of arrays."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides TensorFlow's start-up messages
     try:
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
@@ -196,21 +174,23 @@ def _load_graph(folder: Path) -> _Graph:
         raise PadirError(f"{folder} holds no whole SavedModel ({type(error).__name__}): take another copy") from None
     if "serving_default" not in model.signatures:
         raise PadirError(f"{folder} is a SavedModel without the signature serving_default: it is not BLEURT's")
-    return _Graph(model, tf.constant)
+
+    def predict(batch: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: tf.constant(value) for name, value in batch.items()}
+        return model.signatures["serving_default"](**tensors)[
+            "predictions"
+        ].numpy()  # `model` keeps the variables alive
+
+    return predict
 
 
 def load_word_pieces(path: Path, lower_case: bool) -> Any:
     """Makes a `tokenizers.Tokenizer` from a `vocab.txt`, which has one piece per line in the order of ids.
 
+    For uncased vocabularies, `lower_case` lower-cases the text and removes accents.
+
     The pieces equal the pieces of BERT's own tokenizer, with two exceptions: 256 ideographs of extension E (each is a
     piece in BERT's tokenizer), and marks and punctuation of scripts that are newer than Unicode 9.
-
-    Args:
-      lower_case: lower-case the text and remove accents, for uncased vocabularies.
-
-    Raises:
-      ImportError: `tokenizers` is not installed.
-      PadirError: the file does not exist, or lacks BERT's special pieces.
     """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 

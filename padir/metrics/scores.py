@@ -1,6 +1,7 @@
 """Scores of a translated test set: BLEU, chrF, stutter, length ratio, exact match, non-words and toy corpus scores.
 
 Every score has a signature, which says how it was computed; scores are comparable only if their signatures are equal.
+Functions that score outputs raise a PadirError if there are none, or if the numbers of lines differ.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ def bleu(hypotheses: Iterable[str], references: Iterable[str], target_language: 
       tokenize: a tokenizer by SacreBLEU's name, in place of the language's.
 
     Raises:
-      PadirError: there are no sentences, not as many hypotheses as references, no such tokenizer, or the tokenizer
-        splits at spaces and the references have none.
+      PadirError: there is no such tokenizer, or it splits at spaces and the references have none.
     """
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language, tokenize, references=references)
@@ -67,11 +67,7 @@ def bleu(hypotheses: Iterable[str], references: Iterable[str], target_language: 
 
 
 def chrf(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
-    """Corpus chrF2, 0 to 100, by SacreBLEU, over character n-grams up to 6, which need no tokenizer.
-
-    Raises:
-      PadirError: there are no sentences, or not as many hypotheses as references.
-    """
+    """Corpus chrF2, 0 to 100, by SacreBLEU, over character n-grams up to 6, which need no tokenizer."""
     from sacrebleu.metrics.chrf import CHRF
 
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
@@ -89,9 +85,6 @@ def stutter(hypotheses: Iterable[str], references: Iterable[str], target_languag
 
     >>> stutter(["the dog was walking walking home"], ["the dog was walking home"], "en").value  # 1 of 6 words
     166.66666666666666
-
-    Raises:
-      PadirError: there are no sentences, or not as many hypotheses as references.
     """
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     by_character = _written_by_character(target_language)
@@ -110,12 +103,10 @@ def length_ratio(
 ) -> Score:
     """Number of tokens in all outputs, divided by the number of tokens in all references.
 
-    A ratio below 1 means that the outputs are too short.
-
-    The tokens are BLEU's, and the value is SacreBLEU's `ratio`.
+    A ratio below 1 means that the outputs are too short. The tokens are BLEU's, and the value is SacreBLEU's `ratio`.
 
     Raises:
-      PadirError: there are no sentences, not as many hypotheses as references, or all references are empty.
+      PadirError: all references are empty.
     """
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     metric = bleu_metric(target_language, tokenize, references=references)
@@ -128,11 +119,7 @@ def length_ratio(
 
 
 def exact_match(hypotheses: Iterable[str], references: Iterable[str]) -> Score:
-    """Percentage of outputs that equal their reference, ignoring white space at either end.
-
-    Raises:
-      PadirError: there are no sentences, or not as many hypotheses as references.
-    """
+    """Percentage of outputs that equal their reference, ignoring white space at either end."""
     hypotheses, references = _lined_up(hypotheses=hypotheses, references=references)
     equal = sum(h.strip() == r.strip() for h, r in zip(hypotheses, references, strict=True))
     return Score("exact_match", 100 * equal / len(references), "nrefs:1|case:mixed")
@@ -144,7 +131,7 @@ def toy_scores(sources: Iterable[str], hypotheses: Iterable[str]) -> dict[str, S
     Sources are sentences of the corpus toy_de_en; the scores toy_right, toy_mixed and toy_wrong add up to 100.
 
     Raises:
-      PadirError: there are no sentences, not as many hypotheses as sources, or a source is not of the toy grammar.
+      PadirError: a source is not of the toy grammar.
     """
     from padir.data.toy import judge
 
@@ -171,8 +158,7 @@ def score_all(
     outputs count, too.
 
     Raises:
-      PadirError: there are no sentences, sources, hypotheses and references differ in number, or all references are
-        empty.
+      PadirError: all references are empty.
     """
     hypotheses, references, sources = _lined_up(hypotheses=hypotheses, references=references, sources=sources)
     scores = [
@@ -207,9 +193,8 @@ def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
     counts = {name: len(texts) for name, texts in listed.items()}
     if len(set(counts.values())) > 1:
         got = " and ".join(f"{count} {name}" for name, count in counts.items())
-        raise PadirError(
-            f"expected one line for each sentence in all files, got {got}", remedy="check that no line was dropped"
-        )
+        remedy = "check that no line was dropped"
+        raise PadirError(f"expected one line for each sentence in all files, got {got}", remedy=remedy)
     if not any(counts.values()):
         raise PadirError("expected at least one sentence to score, got none", remedy="check the files or the split")
     return [*listed.values()]
@@ -225,10 +210,7 @@ def sentence_metric(name: str, target_language: str) -> Metric:
 def bleu_metric(
     target_language: str, tokenize: str = "", *, references: Sequence[str] = (), effective_order: bool = False
 ) -> BLEU:
-    """SacreBLEU's BLEU with a tokenizer for the script of the language, or with the tokenizer named; see `bleu`.
-
-    Args:
-      references: texts that the tokenizer must fit.
+    """SacreBLEU's BLEU with the tokenizer named, or one for the language's script, which must fit the references.
 
     Raises:
       PadirError: as `bleu`, or the tokenizer's model or package is not on this machine.
@@ -328,10 +310,6 @@ def words(line: str) -> list[str]:
 
 def non_words(lines: Iterable[str], language: str = "") -> list[NonWords]:
     """The metric for the outputs and the metric for the references, with the known words of a text.
-
-    Args:
-      lines: human text, such as the target side of training data.
-      language: the code of the text's language.
 
     Raises:
       PadirError: the language writes no spaces between words, or the text has no words.

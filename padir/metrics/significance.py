@@ -16,7 +16,6 @@ class SystemScore:
     """The score of one system in one metric, with its confidence interval and p-value.
 
     Attributes:
-      system, metric: names of the system and the metric.
       score: score of the original test set, without resampling.
       mean, interval: mean score of the resampled test sets, and half the width of their 95 % confidence interval.
       p_value: probability of a difference from the baseline that is at least as large as the observed difference, if
@@ -47,14 +46,12 @@ def compare(
 
     Args:
       references: one reference translation for each sentence.
-      systems: (name, hypotheses) pairs, at least two, with one hypothesis for each reference.
-      target_language: language code, by which SacreBLEU chooses BLEU's tokenizer.
+      systems: (name, hypotheses) pairs, at least two, of different names, with one hypothesis for each reference.
       samples: number of resamples, at least 100.
-      tokenize: BLEU's tokenizer by SacreBLEU's name, in place of the language's.
+      target_language, tokenize: as in `padir.metrics.scores.bleu`.
 
     Raises:
-      PadirError: there are fewer than two systems, two systems of the same name, fewer than 100 samples, no references,
-        unequal numbers of lines, or a tokenizer that does not fit (see `padir.metrics.scores.bleu`).
+      PadirError: an argument is not as described.
     """
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest

@@ -1,8 +1,7 @@
 """Tables, plots, pages and traces that show results.
 
 `Trace` holds every step of a decoding run; `render_text` and `render_html` show it. `page` makes HTML pages of tables
-and pictures, `tables` makes Markdown and terminal tables, and `plots` has the check for matplotlib and the style of
-figures.
+and pictures, and `tables` makes Markdown and terminal tables, and figures.
 """
 
 from padir.reporting.page import Section, render

@@ -57,14 +57,7 @@ def require_matplotlib() -> None:
 
 @contextlib.contextmanager
 def styled_figure(**style: Any) -> Iterator[Any]:
-    """A new matplotlib figure, to be drawn and saved within the context.
-
-    Args:
-      style: matplotlib's rc parameters, with underscores for dots (`font_size=9`).
-
-    Raises:
-      PadirError: matplotlib is not installed.
-    """
+    """A new matplotlib figure to draw and save within the context; `style` has rc parameters such as font_size=9."""
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure

@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import html
 import importlib.resources
@@ -39,8 +40,7 @@ from padir.decoding.translation import Translation
 from padir.errors import PadirError
 from padir.reporting.page import STYLE
 from padir.serve.engine import Engine
-from padir.serve.messages import Answer, Health, RequestReader, openapi, translated
-from padir.serve.request import Refused, Request
+from padir.serve.messages import Answer, Health, Refused, Request, RequestReader, openapi, translated
 from padir.text.sentences import Paragraph
 
 _log = logging.getLogger("padir.serve")
@@ -113,6 +113,8 @@ def make_app(
         return Response(described, headers=_PLAIN, media_type="application/json")
 
     handlers: Any = {HTTPException: _no_such_thing, Exception: _our_fault}
+    headers: Any = {"allow_headers": ["Content-Type", _NUMBER], "expose_headers": [_NUMBER, "Retry-After"]}
+    others = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["POST"], **headers)
     return Starlette(
         routes=[
             Route("/", home),
@@ -123,15 +125,8 @@ def make_app(
         ],
         lifespan=lifespan,
         exception_handlers=handlers,
-        middleware=[Middleware(Numbered), *_across(origins), Middleware(KnownHosts, names=hosts)],
+        middleware=[Middleware(Numbered), *([others] if origins else []), Middleware(KnownHosts, names=hosts)],
     )
-
-
-def _across(origins: Collection[str]) -> list[Middleware]:
-    """Lets pages of other origins read answers (CORS)."""
-    headers: Any = {"allow_headers": ["Content-Type", _NUMBER], "expose_headers": [_NUMBER, "Retry-After"]}
-    allowed = {"allow_origins": origins, "allow_methods": ["POST"]}
-    return [Middleware(CORSMiddleware, **headers, **allowed)] if origins else []
 
 
 def refusal(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
@@ -174,15 +169,13 @@ async def _answer(
     except requests.ClientDisconnect:
         raise _Left from None
     asked, card = read(body), engine.translator.card
-    paragraphs = [
-        Paragraph.split(text, card.source_language) if asked.split else Paragraph.whole(text) for text in asked.texts
-    ]
+    split = functools.partial(Paragraph.split, language=card.source_language) if asked.split else Paragraph.whole
+    paragraphs = [split(text) for text in asked.texts]
     sentences = tuple(sentence for paragraph in paragraphs for sentence in paragraph.sentences)
     if len(sentences) > limits.max_sentences:
         expected = f"a request has at most {limits.max_sentences} sentences"
         raise Refused(422, f"{expected}, got {len(sentences)}: send several requests")
-    request_of_sentences = dataclasses.replace(asked, texts=sentences)
-    futures = await asyncio.to_thread(engine.submit, request_of_sentences)  # tokenising takes a while
+    futures = await asyncio.to_thread(engine.submit, dataclasses.replace(asked, texts=sentences))  # tokenising is slow
     results = await _results(engine, request, futures, deadline)
     return asked, join_sentences(asked.texts, paragraphs, results, card.target_language)
 
@@ -205,7 +198,8 @@ async def _results(
     engine: Engine, request: requests.Request, futures: Sequence[Future[Translation]], deadline: float
 ) -> list[Translation]:
     """Waits for all translations, until the engine's clock says `deadline`; cancels them if nobody waits any more."""
-    answer, left = asyncio.ensure_future(_all(futures)), asyncio.ensure_future(_until_left(request))
+    answer = asyncio.gather(*map(asyncio.wrap_future, futures))
+    left = asyncio.ensure_future(_until_left(request))
     try:
         while (left_over := deadline - engine.clock()) > 0:  # the clock stands still while a program is compiled
             await asyncio.wait({answer, left}, timeout=max(left_over, 0.05), return_when=asyncio.FIRST_COMPLETED)
@@ -220,10 +214,6 @@ async def _results(
         answer.cancel()
         for future in futures:
             future.cancel()
-
-
-async def _all(futures: Sequence[Future[Translation]]) -> list[Translation]:
-    return [await asyncio.wrap_future(future) for future in futures]
 
 
 async def _until_left(request: requests.Request) -> None:
@@ -291,11 +281,7 @@ def is_known(host: str, names: Collection[str]) -> bool:
 
 
 EXAMPLES = {
-    "de": (
-        "Wo ist der Bahnhof?",
-        "Ich habe heute leider keine Zeit.",
-        "Kannst du mir bitte morgen beim Umzug helfen?",
-    )
+    "de": ("Wo ist der Bahnhof?", "Ich habe heute leider keine Zeit.", "Kannst du mir bitte morgen beim Umzug helfen?")
 }
 _FILES = importlib.resources.files("padir.serve")
 _STYLE = STYLE + (_FILES / "page.css").read_text(encoding="utf-8")
@@ -327,11 +313,7 @@ def page(engine: Engine, model: str) -> str:
         "max_lengths": engine.most_lengths,
         "examples": EXAMPLES.get(card.source_language, ()),
     }
-    filled = {
-        "MODEL": html.escape(model),
-        "STYLE": _STYLE,
-        "SCRIPT": _SCRIPT,
-        # Only "<" can begin a tag that ends the script element.
-        "SETTINGS": json.dumps(settings).replace("<", "\\u003c"),
-    }
+    # Only "<" can begin a tag that ends the script element.
+    filled = {"MODEL": html.escape(model), "SETTINGS": json.dumps(settings).replace("<", "\\u003c")}
+    filled |= {"STYLE": _STYLE, "SCRIPT": _SCRIPT}
     return re.sub("%([A-Z]+)%", lambda place: filled[place[1]], (_FILES / "page.html").read_text(encoding="utf-8"))

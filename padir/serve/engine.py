@@ -26,7 +26,7 @@ from padir.errors import PadirError
 from padir.models.config import ModelConfig
 from padir.refinement.strategies import STRATEGIES
 from padir.serve.batching import Batcher, Closed, QueueFull
-from padir.serve.request import Limits, Refused, Request
+from padir.serve.messages import Limits, Refused, Request
 from padir.text.ids import EOS, round_up
 
 _log = logging.getLogger("padir.serve")
@@ -48,12 +48,7 @@ class Key(NamedTuple):
 
 
 class QueuedSentence(NamedTuple):
-    """A sentence that waits for its batch.
-
-    Attributes:
-      text, source: the sentence as text, and as the encoder's tokens.
-      n_best: number of candidates in its answer.
-    """
+    """A sentence that waits for its batch: text, the encoder's tokens, and the number of candidates in its answer."""
 
     text: str
     source: list[int]
@@ -67,13 +62,11 @@ class Engine:
     share its request or batch. Scores may differ in the last bits. With `Decoding.shortlist`, the translation depends
     on the other sentences.
 
-    Arrays have few, coarse shapes, because a program takes long to compile. The programs for single sentences
-    of up to 32 tokens are compiled before the first request, all other programs when a request needs them.
+    Arrays have few, coarse shapes, because a program takes long to compile. The programs for single, short sentences
+    are compiled before the first request, all other programs when a request needs them.
 
     Args:
-      translator: the model.
       decoding: the defaults of requests; batches have up to `batch_size` sentences.
-      limits: limits of requests and of the queue.
       warm_up: longest source, in tokens, whose programs are compiled before the first request.
 
     Raises:
@@ -114,13 +107,10 @@ class Engine:
         limits = self.limits
         self.most_lengths = min(limits.max_lengths, config.max_length) if config.readout.sized_by_target else 1
         self.num_steps, self.top_k = decoding.num_steps, decoding.top_k
-        for name, value, most in (
-            ("num_steps", decoding.num_steps, limits.max_steps),
-            ("top_k", decoding.top_k, self.most_lengths),
-            ("draws", decoding.draws, limits.max_lengths),
-        ):
-            if value > most:
-                raise PadirError(name, f"at most {most}, the limit of requests", value)
+        most = {"num_steps": limits.max_steps, "top_k": self.most_lengths, "draws": limits.max_lengths}
+        for name, limit in most.items():
+            if (value := getattr(decoding, name)) > limit:
+                raise PadirError(name, f"at most {limit}, the limit of requests", value)
         # Whatever top_k clients set, a batch is filled up to one of few numbers of candidates.
         counts = {decoding.top_k, limits.max_lengths, *(1 << n for n in range(limits.max_lengths.bit_length()))}
         self._counts = tuple(sorted(count * decoding.draws for count in counts))
@@ -185,10 +175,7 @@ class Engine:
             raise Refused(422, f"sentence {number} has more than the {most} tokens that the model takes: split it")
         own = request.num_steps, request.top_k, request.trace, request.mode, request.strategy
         jobs = {
-            number: (
-                Key(padded_length(len(source), self._lengths), *own),
-                QueuedSentence(text, source, request.n_best),
-            )
+            number: (Key(padded_length(len(source), self._lengths), *own), QueuedSentence(text, source, request.n_best))
             for number, (text, source) in enumerate(zip(request.texts, sources, strict=True))
             if text.strip()
         }
@@ -197,10 +184,11 @@ class Engine:
         except QueueFull as error:
             raise Refused(429, f"the server is busy: {error}; try again later", retry_after=1) from None
         except Closed:
-            raise Refused(
-                503, "the server is stopping: try another server, or try again later", retry_after=5
-            ) from None
-        return [submitted.get(number) or _nothing() for number in range(len(request.texts))]
+            stopping = "the server is stopping: try another server, or try again later"
+            raise Refused(503, stopping, retry_after=5) from None
+        nothing: Future[Translation] = Future()
+        nothing.set_result(EMPTY_LINE)
+        return [submitted.get(number, nothing) for number in range(len(request.texts))]
 
     def _batch_sizes(self, key: Key) -> tuple[int, ...]:
         """Sizes of batches; a traced sentence is a batch of its own, and never waits for a larger program."""
@@ -226,14 +214,12 @@ class Engine:
         self.metrics.batch_seconds.observe(time.perf_counter() - began)
         self.metrics.sentences.inc(len(sentences))
         self.metrics.passes.inc(sum(result.passes for result in results))
-        return [
-            dataclasses.replace(
-                result,
-                candidates=result.candidates[: each.n_best],
-                candidate_lengths=result.candidate_lengths[: each.n_best],
-            )
-            for each, result in zip(sentences, results, strict=True)
-        ]
+
+        def listed(result: Translation, count: int) -> Translation:
+            kept = {"candidates": result.candidates[:count], "candidate_lengths": result.candidate_lengths[:count]}
+            return dataclasses.replace(result, **kept)
+
+        return [listed(result, each.n_best) for each, result in zip(sentences, results, strict=True)]
 
     def _compile(self) -> None:
         """Translates made-up sentences, with and without a trace."""
@@ -323,10 +309,3 @@ def working_time() -> Callable[[], float]:
     jax.monitoring.register_scalar_listener(begins)
     jax.monitoring.register_event_duration_secs_listener(ends)
     return lambda: (since if depth else time.monotonic()) - stood
-
-
-def _nothing() -> Future[Translation]:
-    """The translation of an empty line."""
-    future: Future[Translation] = Future()
-    future.set_result(EMPTY_LINE)
-    return future

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.export
@@ -54,6 +54,10 @@ class Ids:
     num_embeddings: int = 0
     writes_blank: bool = False
 
+    padding: ClassVar[int] = PADDING
+    eos: ClassVar[int] = EOS
+    unk: ClassVar[int] = UNK
+
     def __post_init__(self):
         if self.num_embeddings == 0:
             object.__setattr__(self, "num_embeddings", self.vocab_size)
@@ -69,18 +73,6 @@ class Ids:
                 "use a larger vocabulary" if self.first_regular > UNK else "",
             )
         checks.at_least(self.vocab_size, num_embeddings=self.num_embeddings)
-
-    @property
-    def padding(self) -> int:
-        return PADDING
-
-    @property
-    def eos(self) -> int:
-        return EOS
-
-    @property
-    def unk(self) -> int:
-        return UNK
 
     @property
     def mask(self) -> int:
@@ -170,11 +162,7 @@ def at_most(size: Any, limit: int) -> bool:
 
 
 def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) -> np.ndarray:
-    """Right-pads token lists to an int32 array [num_rows or len(rows), length].
-
-    Raises:
-      PadirError: a row is longer than `length`.
-    """
+    """Right-pads token lists to an int32 array [num_rows or len(rows), length]."""
     out = np.full((num_rows or len(rows), length), PADDING, np.int32)
     for i, row in enumerate(rows):
         if len(row) > length:
@@ -185,11 +173,6 @@ def pad_rows(rows: list[list[int]], length: int, num_rows: int | None = None) ->
 
 def sorted_batches(items: Iterable[int], batch_size: int, length: Callable[[int], Any]) -> Iterator[list[int]]:
     """Sorts sentence numbers by length (the sort is stable) and cuts them into batches.
-
-    Args:
-      items: numbers of the sentences.
-      batch_size: number of sentences in a batch; the last batch may have fewer.
-      length: gives the length of each item, or a tuple of lengths.
 
     >>> list(sorted_batches(range(3), 2, [9, 4, 4].__getitem__))
     [[1, 2], [0]]

@@ -111,11 +111,7 @@ class TimedReader:
 
 
 class Reader(io.BufferedReader):
-    """An open file of bytes, decompressed.
-
-    Attributes:
-      kind: its compression, such as "gzip"; "" for none.
-    """
+    """An open file of bytes, decompressed; `kind` is its compression, such as "gzip", or "" for none."""
 
     def __init__(self, raw: Any, kind: str = "", below: io.BufferedReader | None = None):
         super().__init__(raw, _BLOCK)

@@ -39,9 +39,6 @@ class Paragraph:
     def split(text: str, language: str) -> Paragraph:
         """Splits a text by the rules of its language; for a language without rules, by the rules of English.
 
-        Args:
-          language: language code, such as "de".
-
         Raises:
           PadirError: the text holds surrogate code points.
         """
@@ -73,10 +70,6 @@ class Paragraph:
 
         Spaces between sentences follow the language of the translations; line ends stay. White space alone gives an
         empty text.
-
-        Args:
-          translations: one for each sentence.
-          language: language code of the translations.
         """
         if not translations:
             return ""

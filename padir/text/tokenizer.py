@@ -28,23 +28,23 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from padir import checks
 from padir.errors import PadirError
 from padir.storage.files import atomic_file
-from padir.text import layout
 from padir.text.ids import EOS, PADDING, UNK, Ids
 
 # Training sums floats over threads, so only a fixed number of threads gives the same vocabulary on every machine.
 _TRAIN_THREADS = 4
-# A SentencePiece file is a protocol buffer with the fields 1 to 5: pieces, trainer, normaliser, self-test and
-# denormaliser. Its format leaves field numbers from 200 on to extensions.
-_PIECES, _TRAINER, _NORMALISER, _LAST_FIELD = 1, 2, 3, 5
-_SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes
+_SUM_TAG = b"\x82\x7d\x20"  # field 2,000, of 32 bytes; SentencePiece leaves field numbers from 200 on to extensions
 _SUM_BYTES = len(_SUM_TAG) + 32
 _HALVES = ("source.spm", "target.spm")
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
 
 _log = logging.getLogger("padir")
 
@@ -70,23 +70,18 @@ class Tokenizer:
         self.sha256 = hashlib.sha256(model_bytes).hexdigest()
         self._processor = sentencepiece.SentencePieceProcessor()
         if not is_whole(model_bytes):
-            raise PadirError(
-                f"{name} is not a SentencePiece model, or is damaged",
-                remedy="restore it, or make one with `padir vocab`",
-            )
+            remedy = "restore it, or make one with `padir vocab`"
+            raise PadirError(f"{name} is not a SentencePiece model, or is damaged", remedy=remedy)
         try:
             self._processor.LoadFromSerializedProto(model_bytes)
         except (RuntimeError, UnicodeDecodeError):  # some messages quote damaged bytes
             raise PadirError(f"{name} is not a SentencePiece model", remedy="make one with `padir vocab`") from None
         got = tuple(getattr(self._processor, f"{kind}_id")() for kind in ("pad", "eos", "unk", "bos"))
         if got != (PADDING, EOS, UNK, -1):
-            raise PadirError(
-                f"{name} must have padding 0, EOS 1, unk 2 and no BOS (-1)",
-                got=got,
-                remedy="train it with `padir vocab`, or with pad_id=0, eos_id=1, unk_id=2, bos_id=-1",
-            )
+            remedy = "train it with `padir vocab`, or with pad_id=0, eos_id=1, unk_id=2, bos_id=-1"
+            raise PadirError(f"{name} must have padding 0, EOS 1, unk 2 and no BOS (-1)", got=got, remedy=remedy)
         self.num_pieces: int = self._processor.get_piece_size()
-        first = layout.first_regular(model_bytes)
+        first = first_regular(model_bytes)
         if first is None:
             remedy = "train it with `padir vocab`, or prepare text with it, which renumbers the pieces"
             raise PadirError(f"{name} must have its regular pieces last", remedy=remedy)
@@ -105,21 +100,18 @@ class Tokenizer:
         """
         path = Path(path)
         if path.name in _HALVES or any((path / name).exists() for name in _HALVES):
-            raise PadirError(
-                f"{path} belongs to a vocabulary in two files ({' and '.join(_HALVES)}, as OPUS-MT has)",
-                remedy="train one vocabulary for both languages with `padir vocab`",
-            )
+            what = f"{path} belongs to a vocabulary in two files ({' and '.join(_HALVES)}, as OPUS-MT has)"
+            raise PadirError(what, remedy="train one vocabulary for both languages with `padir vocab`")
         try:
             model_bytes = path.read_bytes()
         except OSError as error:
-            raise PadirError(
-                f"cannot read the vocabulary {path} ({error.strerror})", remedy="make one with `padir vocab`"
-            ) from None
+            remedy = "make one with `padir vocab`"
+            raise PadirError(f"cannot read the vocabulary {path} ({error.strerror})", remedy=remedy) from None
         name = f"the vocabulary {path}"
         try:
             return cls(model_bytes, num_sentinels, name=name)
         except PadirError:
-            ordered = layout.in_order(model_bytes) if renumber and is_whole(model_bytes) else None
+            ordered = in_order(model_bytes) if renumber and is_whole(model_bytes) else None
             if ordered is None:
                 raise
         _log.info("%s is renumbered: padding 0, EOS 1, unk 2, no BOS, and regular pieces last", name)
@@ -191,7 +183,6 @@ def train(
 
     Args:
       texts: lines of both languages. Lines over 4,192 bytes are ignored.
-      path: the `.model` file to write.
       size: number of pieces, with control ids and bytes but without sentinels: V = size + num_sentinels.
       num_sentinels: number of sentinels, the ids after the pieces.
       max_lines: maximum number of lines to train on; a larger corpus is sampled.
@@ -282,30 +273,54 @@ def is_whole(model_bytes: bytes) -> bool:
     """
     if model_bytes[-_SUM_BYTES:].startswith(_SUM_TAG):
         return model_bytes == with_sum(model_bytes[:-_SUM_BYTES])
-    try:
-        numbers = set(_fields(model_bytes))
-    except (IndexError, ValueError):
+    model = _parsed(model_bytes)
+    if model is None or len(UnknownFieldSet(model)):
         return False
-    return {_PIECES, _TRAINER, _NORMALISER} <= numbers and max(numbers) <= _LAST_FIELD
+    return bool(model.pieces) and model.HasField("trainer_spec") and model.HasField("normalizer_spec")
 
 
-def _fields(message: bytes) -> Iterator[int]:
-    """Yields the field numbers of a protocol buffer whose fields all hold bytes."""
+def first_regular(model_bytes: bytes) -> int | None:
+    """The first regular piece, from which on all pieces are regular; None if they lie in another way."""
+    model = _parsed(model_bytes)
+    kinds = [piece.type for piece in model.pieces] if model else []
+    first = kinds.index(NORMAL) if NORMAL in kinds else len(kinds)
+    return first if {*kinds[first:]} == {NORMAL} else None
 
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-            if byte < 0x80:
-                return value
 
-    at = 0
-    while at < len(message):
-        tag = varint()
-        length = varint()  # moves `at`
-        at += length
-        if tag & 7 != 2 or at > len(message):
-            raise ValueError
-        yield tag >> 3
+def in_order(model_bytes: bytes) -> bytes | None:
+    """The vocabulary in padir's layout, without BOS and other control symbols; None if it has no unk.
+
+    The type of each piece decides, not its place. Equal files give equal bytes. Texts are split into the same pieces as
+    before.
+    """
+    model = _parsed(model_bytes)
+    unk = next((piece for piece in model.pieces if piece.type == UNKNOWN), None) if model else None
+    if model is None or unk is None:
+        return None
+    special = [model.trainer_spec.pad_piece, model.trainer_spec.eos_piece]
+    others = [piece for piece in model.pieces if piece.piece not in (*special, unk.piece)]
+    ordered = [unk, *(piece for piece in others if piece.type in (BYTE, USER_DEFINED))]
+    ordered += [piece for piece in others if piece.type == NORMAL]
+    made = type(model)()
+    made.CopyFrom(model)
+    made.DiscardUnknownFields()  # the checksum of the file as it was
+    del made.pieces[:]
+    for name in special:
+        made.pieces.add(piece=name, score=0.0, type=CONTROL)
+    made.pieces.extend(ordered)
+    trainer = made.trainer_spec
+    trainer.pad_id, trainer.eos_id, trainer.unk_id, trainer.bos_id = 0, 1, 2, -1
+    trainer.vocab_size = len(made.pieces)
+    del trainer.control_symbols[:]
+    return made.SerializeToString(deterministic=True)
+
+
+def _parsed(model_bytes: bytes) -> Any:
+    """The file's `ModelProto`; None if the bytes are none."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    made: Any = sentencepiece_model_pb2  # whose classes are made when it is imported
+    try:
+        return made.ModelProto.FromString(model_bytes)
+    except DecodeError:
+        return None

@@ -139,7 +139,7 @@ def test_no_command_prints_the_commands(capsys):
 
 @pytest.mark.parametrize("command", [command for commands in GROUPS.values() for command in commands])
 def test_the_example_of_a_command_can_be_parsed(command):
-    assert build_parser([command.name]).parse_args([command.name, *shlex.split(command.example)]).module
+    assert build_parser([command.name]).parse_args([command.name, *shlex.split(command.paragraphs[-1])[2:]]).module
 
 
 @pytest.mark.parametrize(("status", "at_once"), [(130, True), (0, False), (2, False)])

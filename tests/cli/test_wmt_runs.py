@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from padir import config
-from padir.interop.tfds_sets import TFDS_SETS
+from padir.interop.seqio_tasks import TFDS_SETS
 from padir.measuring.benchmark.training_speed import model_flops
 from padir.models import Transformer, count_parameters
 from padir.refinement import Lifted, Padir, Uniform

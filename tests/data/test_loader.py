@@ -12,7 +12,7 @@ from padir.data.loader import default_source_length, make_loader
 from padir.data.plan import PLANS, Batching, Layout
 from padir.data.prepare import prepare
 from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
-from padir.data.records import read_flat, read_record, read_records
+from padir.data.records import read_flat
 from padir.data.sources import multi30k
 from padir.errors import PadirError
 from padir.storage.files import write_json
@@ -274,7 +274,7 @@ def int32(*numbers):
 )
 def test_a_forged_record_is_refused(record):
     with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids below 400: prepare the folder again"):
-        read_record(record, np.array([2, 2]), 400)
+        read_flat(Stored([record]), [0], np.array([[2, 2]]), 400, "a folder")
     good, lengths = int32(1, 1, 300, 301, 1), np.array([[1, 3], [2, 2], [1, 3]])
     with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids below 400: prepare the folder again"):
         read_flat(Stored([good, record, good]), [0, 1, 2], lengths, 400, "a folder")
@@ -286,7 +286,7 @@ def test_records_read_at_once_are_those_read_one_by_one():
     sources, targets = read_flat(Stored(records), [2, 0, 1], lengths[[2, 0, 1]], 400, "a folder")
     assert sources.tolist() == [399, 1, 1, 7, 8, 1] and targets.tolist() == [9, 1, 300, 301, 1, 1]
     assert sources.dtype == targets.dtype == np.int32
-    one_by_one = read_records(Stored(records), [0, 1, 2], lengths, 400, "a folder")
+    one_by_one = [read_flat(Stored(records), [i], lengths[[i]], 400, "a folder") for i in range(3)]
     assert [source.tolist() for source, _ in one_by_one] == [[1], [7, 8, 1], [399, 1]]
     assert [part.tolist() for part in read_flat(Stored([]), [], lengths[:0], 400, "a folder")] == [[], []]
 

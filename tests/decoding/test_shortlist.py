@@ -19,8 +19,8 @@ from padir.decoding.refine_batch import padded
 from padir.decoding.shortlist import SIZES, Shortlist, compact, expand
 from padir.decoding.translation import clean
 from padir.jobs import learn_shortlist as lexicon
+from padir.jobs.distillation import to_json
 from padir.jobs.learn_shortlist import Sentences, learn, model_one, most_probable
-from padir.jobs.teacher import to_json
 from padir.measuring import benchmark
 from padir.models import quantise, save_model
 from padir.refinement.strategies import Padir, SundaeSampling

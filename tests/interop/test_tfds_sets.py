@@ -17,7 +17,7 @@ from padir.data.prepared import CorpusInfo, load_manifest, read_text
 from padir.data.sources import SPLITS, Source
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
-from padir.interop.tfds_sets import TFDS_SETS, get_source
+from padir.interop.seqio_tasks import TFDS_SETS, get_source
 
 pytestmark = [
     pytest.mark.skipif(

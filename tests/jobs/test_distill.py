@@ -17,8 +17,7 @@ from padir.data import Batching, LengthLimits, Mixture, load_manifest, read_text
 from padir.data.loader import make_loader
 from padir.data.prepare import prepare
 from padir.decoding.options import Decoding, resolve
-from padir.jobs.distillation import CHUNK_BATCHES, distill
-from padir.jobs.teacher import Teacher, to_json
+from padir.jobs.distillation import CHUNK_BATCHES, Teacher, distill, to_json
 from padir.refinement import MaskPredict, Mixed, Padir, Rejecter
 from padir.storage.folders import Chunks, folder_lock
 from padir.text.tokenizer import train

@@ -4,7 +4,7 @@ import pytest
 from support.serving import Gated, engine_of, running
 from support.tiny_model import random_translator
 
-from padir.serve.request import Limits
+from padir.serve.messages import Limits
 
 
 @pytest.fixture(scope="session")

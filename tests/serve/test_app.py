@@ -13,8 +13,7 @@ from support.tiny_model import random_translator
 
 from padir import Decoding, PadirError
 from padir.decoding.refine_batch import encode, refine_drafts
-from padir.serve.messages import REFUSALS, Answer, Health, Refusal
-from padir.serve.request import Limits, Request
+from padir.serve.messages import REFUSALS, Answer, Health, Limits, Refusal, Request
 
 TEXTS = ["eins", "zwei drei vier fünf sechs sieben acht", "", "acht acht", "neun null"]
 TEXTS += ["  ", "vier drei zwei eins", "sieben sechs fünf vier drei zwei"]

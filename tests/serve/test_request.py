@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 
 from padir.errors import PadirError
-from padir.serve.messages import RequestReader
-from padir.serve.request import Limits, Refused, Request
+from padir.serve.messages import Limits, Refused, Request, RequestReader
 
 LIMITS = Limits(max_sentences=3, max_steps=6, max_lengths=5)
 READER = RequestReader(LIMITS, most_lengths=4, num_steps=4, top_k=2)

@@ -21,7 +21,7 @@ from padir.decoding.options import Decoding
 from padir.decoding.pipeline import PROGRAMS
 from padir.decoding.refine_batch import encode, refine_drafts
 from padir.serve.engine import Engine, row_lengths
-from padir.serve.request import Limits, Request
+from padir.serve.messages import Limits, Request
 
 
 @pytest.fixture(scope="module")

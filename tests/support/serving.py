@@ -16,7 +16,7 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.pipeline import RefiningPipeline
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
-from padir.serve.request import Limits
+from padir.serve.messages import Limits
 from padir.serve.server import Server, TimedHeaders
 
 

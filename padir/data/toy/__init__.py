@@ -112,10 +112,8 @@ def references(source: str) -> tuple[Reference, ...]:
     """
     meanings = parse(source)
     if not meanings:
-        raise PadirError(
-            f"expected a German sentence of toy_de_en, got {source!r}",
-            remedy="use a line of its German side, unchanged",
-        )
+        remedy = "use a line of its German side, unchanged"
+        raise PadirError(f"expected a German sentence of toy_de_en, got {source!r}", remedy=remedy)
     return meanings[0].references()
 
 

@@ -93,22 +93,11 @@ class RefinementFeatureConverter(seqio.FeatureConverter):
 
         lengths = {"inputs": task_feature_lengths["inputs"] + len(prefix), "targets": task_feature_lengths["targets"]}
         ds = self._pack_or_pad(ds.map(rename, num_parallel_calls=tf.data.AUTOTUNE), lengths)
+        names = {"encoder_input_tokens": "inputs", "decoder_target_tokens": "targets"}
         if self.pack:
-            return ds.map(
-                lambda packed: {
-                    "encoder_input_tokens": packed["inputs"],
-                    "encoder_segment_ids": packed["inputs_segment_ids"],
-                    "decoder_target_tokens": packed["targets"],
-                    "decoder_segment_ids": packed["targets_segment_ids"],
-                },
-                num_parallel_calls=tf.data.AUTOTUNE,
-            )
+            names |= {"encoder_segment_ids": "inputs_segment_ids", "decoder_segment_ids": "targets_segment_ids"}
         return ds.map(
-            lambda padded: {
-                "encoder_input_tokens": padded["inputs"],
-                "decoder_target_tokens": padded["targets"],
-            },
-            num_parallel_calls=tf.data.AUTOTUNE,
+            lambda rows: {name: rows[key] for name, key in names.items()}, num_parallel_calls=tf.data.AUTOTUNE
         )
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> dict[str, int]:
@@ -130,9 +119,6 @@ class RefinementModel(BaseTransformerModel):
     Args:
       vocabulary: the vocabulary of both sides, from `padir vocab` or T5.
       optimizer_def: T5X's optimizer; Adafactor needs `factor_rules`.
-      config: configuration of the model.
-      objective: training objective.
-      decoding: decoding options of predictions.
       languages: source and target language for padir.json, such as "de-en".
       task: name of the data for padir.json.
       num_embeddings: rows of the embedding table, rounded up to divide by the devices that share it; 0: the vocabulary
@@ -257,22 +243,14 @@ class RefinementModel(BaseTransformerModel):
         return copied_V
 
     def score_batch(self, params: Any, batch: Mapping[str, Any], return_intermediates: bool = False) -> Any:
-        """Refuses to score targets, because a model that refines drafts gives them no probability.
-
-        Raises:
-          PadirError: always.
-        """
+        """Refuses to score targets, because a model that refines drafts gives them no probability."""
         raise PadirError(
             "the model refines drafts and gives targets no probability: evaluate predictions, or score with an"
             " autoregressive model"
         )
 
     def _compute_logits(self, params: Any, batch: Mapping[str, Any], dropout_rng: Any = None) -> Any:
-        """Refuses to compute logits for T5X's own losses and scores, because padir's logits depend on a draft.
-
-        Raises:
-          PadirError: always.
-        """
+        """Refuses to compute logits for T5X's own losses and scores, because padir's logits depend on a draft."""
         raise PadirError("the logits of a model that refines drafts depend on the draft: use loss_fn or predict_batch")
 
 
@@ -328,16 +306,7 @@ def task(
 ) -> str:
     """Registers padir's sources as seqio Tasks (`padir.interop.seqio_tasks.register`); returns the chosen Task's name.
 
-    Args:
-      name: name of the Task to use, such as "toy_de_en".
-      vocabulary: the SentencePiece file.
-      data_dir: the folder with the corpus's data files; toy_de_en has none.
-      num_sentinels: number of ids above the pieces.
-      only_fitting: return the Task that leaves out pairs longer than the feature lengths, for training; the other Task
-        cuts them.
-
-    Raises:
-      PadirError: padir cannot use the vocabulary.
+    With `only_fitting` this is the Task that leaves out pairs longer than the feature lengths, for training.
     """
     tasks.register(vocabulary, data_dir, num_sentinels=num_sentinels)
     return name + tasks.FITTING if only_fitting else name

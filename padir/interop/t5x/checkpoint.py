@@ -37,11 +37,9 @@ _CHUNK_BYTES = 2**26
 
 @dataclasses.dataclass(frozen=True)
 class T5XCheckpoint:
-    """The parameters of a T5X checkpoint.
+    """The parameters of a T5X checkpoint, its folder, and the number of optimizer steps taken.
 
     Attributes:
-      path: the checkpoint's folder.
-      step: number of optimizer steps taken.
       params: float32 parameters by name ("encoder/encoder_norm/scale"). A parameter for which `wanted` was False (see
         `read`) is a `jax.ShapeDtypeStruct` instead of an array.
     """
@@ -57,9 +55,6 @@ def find(path: str | os.PathLike[str], step: int | None = None) -> Path:
     Args:
       path: the checkpoint's folder, or the model_dir of a T5X run with several checkpoints.
       step: the checkpoint's step; None: the last one.
-
-    Raises:
-      PadirError: there is no such checkpoint.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -88,9 +83,6 @@ def read(
     Args:
       path, step: as in `find`.
       wanted: called with the name and shape of each parameter before memory is taken for it; False leaves it unread.
-
-    Raises:
-      PadirError: there is no checkpoint, or it has another format or is damaged.
     """
     folder = find(path, step)
     check_files(folder)
@@ -175,12 +167,7 @@ def _chunks(array: np.ndarray) -> list[int]:
 def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
     """Writes parameters as a checkpoint of T5X's own kind, without an optimizer's state, whole or not at all.
 
-    Args:
-      model_dir: the folder that gets `checkpoint_<step>`.
-      params: a tree of arrays, which are stored as float32.
-
-    Returns:
-      The checkpoint's folder.
+    Returns the folder, `checkpoint_<step>` in `model_dir`. The arrays of `params` are stored as float32.
 
     Raises:
       PadirError: the checkpoint exists, or it cannot be written.
@@ -201,18 +188,11 @@ def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
     specs, pending = {}, []
     for name, value in flat.items():
         array = np.asarray(value, np.float32)
-        spec = {
-            "driver": "zarr",
-            "dtype": "float32",
-            "kvstore": {"driver": "file", "path": f"target.{name.replace('/', '.')}"},
-            "metadata": {
-                "chunks": _chunks(array),
-                "compressor": {"id": "gzip"},
-                "shape": list(array.shape),
-            },
-        }
+        path = f"target.{name.replace('/', '.')}"
+        metadata = {"chunks": _chunks(array), "compressor": {"id": "gzip"}, "shape": list(array.shape)}
+        spec = {"driver": "zarr", "dtype": "float32", "kvstore": {"driver": "file", "path": path}, "metadata": metadata}
         specs[name] = spec
-        here = {**spec, **spec_of(folder / spec["kvstore"]["path"])}
+        here = {**spec, **spec_of(folder / path)}
         pending.append(tensorstore.open(here, create=True).result().write(array))
     try:
         for future in pending:

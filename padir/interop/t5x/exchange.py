@@ -61,11 +61,6 @@ class Report:
         return {**dataclasses.asdict(self), "numbers": {"model": self.numbers[0], "taken": self.numbers[1]}}
 
 
-def _flat(tree: Any) -> dict[str, Any]:
-    """The leaves of a parameter tree by name."""
-    return dict(flax.traverse_util.flatten_dict(tree, sep="/"))
-
-
 def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -> tuple[dict[str, Any], Report]:
     """Replaces a model's parameters by those of a checkpoint where names and shapes agree.
 
@@ -114,11 +109,7 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
 
 
 def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
-    """Checks that a checkpoint holds all parameters of a model and no others.
-
-    Raises:
-      PadirError: parameters differ in name or shape; the message names the first few.
-    """
+    """Checks that a checkpoint holds all parameters of a model and no others."""
     expected, got = param_shapes(model.config, model.ids), {name: value.shape for name, value in params.items()}
     if expected == got:
         return
@@ -135,11 +126,7 @@ def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
 
 
 def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer: Tokenizer) -> None:
-    """Writes padir.json (the model card) and vocab.model beside the checkpoints of a T5X run.
-
-    Args:
-      model_dir: a folder, or an address such as gs://bucket/run: T5X runs write to buckets, too.
-    """
+    """Writes padir.json (the model card) and vocab.model beside a T5X run's checkpoints, also at an address."""
     if "://" not in str(model_dir):
         tokenizer.save(Path(model_dir) / VOCABULARY)
         write_json(Path(model_dir) / CARD, card.to_json())
@@ -151,11 +138,7 @@ def write_description(model_dir: str | PathLike[str], card: ModelCard, tokenizer
 
 
 def read_description(path: str | PathLike[str], step: int | None = None) -> tuple[ModelCard, Tokenizer] | None:
-    """Reads the model card and vocabulary that `write_description` wrote beside a checkpoint; None without a card.
-
-    Raises:
-      PadirError: there is no checkpoint, or the description is damaged.
-    """
+    """Reads the model card and vocabulary that `write_description` wrote beside a checkpoint; None without a card."""
     folder = find(path, step).absolute().parent
     card = _read_card(folder)
     return None if card is None else (card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels))
@@ -186,11 +169,8 @@ def import_model(
 
     Args:
       path, step: the checkpoint, as in `padir.interop.t5x.checkpoint.find`.
-      output: the directory to write.
       card: the model's card; its step becomes the checkpoint's, unless `partial`.
-      tokenizer: the model's tokenizer.
       partial: take the parameters that match (`take`) and initialise the others; if False, all must match.
-      seed: seed of the initialised parameters.
       dtype: dtype of the weights in the file, "float32" or "bfloat16".
 
     Raises:
@@ -213,7 +193,7 @@ def import_model(
     model = Transformer(card.config, card.ids)
     if partial:
         variables = jax.jit(model.init)(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 4)
-        fresh = _flat(jax.device_get(variables["params"]))
+        fresh: dict[str, Any] = flax.traverse_util.flatten_dict(jax.device_get(variables["params"]), sep="/")
         params, report = take(fresh, checkpoint.params, causal=card.config.causal)
         card = dataclasses.replace(card, step=0, weights=Weights(steps=(0,)))
     else:
@@ -222,7 +202,8 @@ def import_model(
         report = Report(dict.fromkeys(params, ""), {}, {}, (count, count))
         card = dataclasses.replace(card, step=checkpoint.step, weights=Weights(steps=(checkpoint.step,)))
     tree = flax.traverse_util.unflatten_dict(params, sep="/")
-    save_model(Path(output), tree, card, tokenizer, f"# from {_where(checkpoint)}\n", dtype=dtype)
+    origin = f"# from the T5X checkpoint of step {checkpoint.step}, {checkpoint.path.name}\n"
+    save_model(Path(output), tree, card, tokenizer, origin, dtype=dtype)
     return report
 
 
@@ -240,19 +221,12 @@ def _check_rejecter(checkpoint: T5XCheckpoint, card: ModelCard) -> None:
             )
 
 
-def _where(checkpoint: T5XCheckpoint) -> str:
-    return f"the T5X checkpoint of step {checkpoint.step}, {checkpoint.path.name}"
-
-
 def export_checkpoint(model: str | PathLike[str], output: str | PathLike[str]) -> Path:
     """Writes a model directory's weights as a T5X checkpoint, with padir.json and vocab.model beside it.
 
     Args:
       model: a model directory, or the name of a model that comes with padir.
-      output: the folder that gets `checkpoint_<step>/` and can be the model_dir of a T5X run.
-
-    Returns:
-      The checkpoint's folder.
+      output: the folder that gets `checkpoint_<step>/`, which is returned, and can be the model_dir of a T5X run.
 
     Raises:
       PadirError: the model cannot be read, the checkpoint exists already, or the folder has another model's
@@ -270,6 +244,5 @@ def _check_alike(folder: Path, card: ModelCard, tokenizer: Tokenizer) -> None:
     found, vocabulary = _read_card(folder) or card, folder / VOCABULARY
     same = dataclasses.replace(found, **of_step) == dataclasses.replace(card, **of_step)
     if not same or (vocabulary.is_file() and vocabulary.read_bytes() != tokenizer.model_bytes):
-        raise PadirError(
-            f"{folder} holds checkpoints of another model, as its {CARD} says", remedy="give another folder"
-        )
+        remedy = "give another folder"
+        raise PadirError(f"{folder} holds checkpoints of another model, as its {CARD} says", remedy=remedy)
