@@ -1,4 +1,4 @@
-"""The stages of decoding a batch; each stage is a method that takes a plain record and returns the next one.
+"""The stages of decoding a batch; each is a method that takes a plain record and returns the next one.
 
 A model that refines drafts (`RefiningPipeline`):
 
@@ -8,9 +8,7 @@ A model that refines drafts (`RefiningPipeline`):
 4. `padir.decoding.batches.choose` returns each sentence's best draft by `Decoding.rerank`, as text.
 
 A causal model (`CausalPipeline`): `write` encodes and searches from left to right, or verifies the drafts of a refining
-pipeline; `read` makes text of the best rows.
-
-`stages` yields the result of each stage; `run` takes a batch through all of them.
+pipeline; `read` makes text of the best rows. `run` takes a batch through all stages, which `stages` yields.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """The encoder-decoder Transformer, with the parameter names and shapes of T5X.
 
-A translation calls `encode` and `cross_kv` once, and `decode` in each refinement step. The encoder reads rows of source
-segments, each of which is pieces + EOS, after a [LENGTH] token if the length head is "token". The decoder sees the
-whole draft of a segment in both directions.
-
-A causal model, the autoregressive baseline, has other methods in place of `decode`: `teacher_force` (known targets),
-`next_logits` (one position, with cached keys and values of the earlier ones) and `block_logits` (several).
+A translation calls `encode` and `cross_kv` once, and `decode` in each refinement step. A causal model, the
+autoregressive baseline, has other methods in place of `decode`: `teacher_force` (known targets), `next_logits` (one
+position, with cached keys and values of the earlier ones) and `block_logits` (several).
 
 Logits [R, L, V] are large. Training therefore does not call `decode` or `teacher_force`, but `draft_states` or
 `target_states`, and then `logits` on a few rows at a time.

@@ -130,17 +130,11 @@ class Agreed(Never):
         return settle(proposal.next, finished_without(other_BL, before.segment_BL), final), memory
 
 
-@flax.struct.dataclass
-class Repeated:
-    """Memory of `Repetition`: the last tokens of `Proposal.last` (-1 at first), and for how many passes they stayed."""
-
-    tokens_BL: Int[Array, "B L"]
-    count_BL: Int[Array, "B L"]
-
-
 @dataclasses.dataclass(frozen=True)
 class Repetition:
     """Ends a sentence when `Proposal.last` has had the same tokens for a number of passes after the first.
+
+    The memory is these tokens (-1 at first), and the number of passes that have not changed them.
 
     Attributes:
       sweep: an ordinary decoder must repeat the tokens as many times as the sentence has free positions, because each
@@ -149,14 +143,14 @@ class Repetition:
 
     sweep: bool = False
 
-    def init(self, canvas: Canvas) -> Repeated:
-        return Repeated(jnp.full_like(canvas.tokens_BL, -1), jnp.zeros_like(canvas.tokens_BL))
+    def init(self, canvas: Canvas) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
+        return jnp.full_like(canvas.tokens_BL, -1), jnp.zeros_like(canvas.tokens_BL)
 
-    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Repeated, *, is_last: Any):
+    def step(self, before: Canvas, output: Output, proposal: Proposal, memory: Any, *, is_last: Any):
         tokens_BL, segment_BL = proposal.last.tokens_BL, before.segment_BL
-        same_BL = finished_without(tokens_BL != memory.tokens_BL, segment_BL)
-        count_BL = jnp.where(same_BL, memory.count_BL + 1, 0)
+        same_BL = finished_without(tokens_BL != memory[0], segment_BL)
+        count_BL = jnp.where(same_BL, memory[1] + 1, 0)
         times: Any = 1
         if self.sweep and before.visible_BLL is None:
             times = jnp.maximum(count_in_segment(before.free_BL, segment_BL), 1)
-        return settle(proposal.next, count_BL >= times, proposal.last), Repeated(tokens_BL, count_BL)
+        return settle(proposal.next, count_BL >= times, proposal.last), (tokens_BL, count_BL)

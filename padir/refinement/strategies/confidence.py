@@ -65,10 +65,9 @@ class Threshold(Memoryless):
 class EntropyBound(Memoryless):
     """Writes as many hidden positions at once as their entropies allow (Ben-Hamu et al., 2025, EB-Sampler).
 
-    A step takes the hidden positions of a sentence in order of entropy, lowest first. It writes as many as it can while
-    the sum of their entropies, without the largest of them, is at most gamma. This sum bounds the mutual information
-    that is lost because the positions are written independently. One position is always written, and the last step
-    writes all hidden positions. A sentence ends when no position is hidden.
+    A step writes the hidden positions of lowest entropy whose entropies, without the largest of them, sum to at most
+    gamma. This sum bounds the mutual information that is lost because the positions are written independently. One
+    position is always written, and the last step writes all. A sentence ends when no position is hidden.
 
     Attributes:
       gamma: the bound in nats, at least 0; with 0 a step writes one position, or several if their entropies are 0.
@@ -152,10 +151,9 @@ class Frechet(Memoryless):
 
     A position's doubt is 1 minus the probability of its most likely token. The sum of the doubts of the written
     positions, with the largest doubt counted twice, must be below the bound. With the bound 1, the tokens of a step are
-    also the most likely combination, even if the positions depend on each other. docs/theory.md derives the
-    rule. A sentence's most confident position is always written, and the last step writes all hidden positions. A
-    sentence ends when no position is hidden. arXiv 2606.02955 proposes this rule for diffusion language models (its
-    project page states it).
+    also the most likely combination, even if the positions depend on each other (docs/theory.md). One position is
+    always written, and the last step writes all. A sentence ends when no position is hidden. arXiv 2606.02955 proposes
+    this rule for diffusion language models (its project page states it).
 
     Attributes:
       bound: above 0; a larger bound writes more positions in a step and guarantees nothing.
@@ -192,16 +190,15 @@ class Factor(Frechet):
 class Renoise(Memoryless):
     """Accepts the tokens of lowest entropy within a bound, and gives all other positions fresh random pieces.
 
-    Each step judges all free positions, also the positions that an earlier step accepted. So it can take back a token
-    that later tokens contradict. `EntropyBound` has the same bound, but keeps every token. Where the noise is a mask, a
-    position is hidden again instead. A sentence ends when the decoder saw no noise and its argmax equals the tokens
-    that it saw. The last step writes the argmax everywhere. The documentation of `EntropyBoundScheduler` in the library
-    diffusers describes this acceptance for DiffusionGemma, with tokens drawn at a falling temperature.
+    Each step judges all free positions anew, so it can take back a token that later tokens contradict (`EntropyBound`
+    has the same bound, but keeps every token). Where the noise is a mask, a position is hidden again instead. A
+    sentence ends when the decoder saw no noise and its argmax equals the tokens that it saw. The last step writes the
+    argmax everywhere. The documentation of `EntropyBoundScheduler` in the library diffusers describes this acceptance
+    for DiffusionGemma.
 
     Attributes:
-      gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0.
-        With a bound near 0 every step accepts only one position, always the same. A model trained with label smoothing
-        needs a larger bound (see `EntropyBound`).
+      gamma: bound in nats on the sum of the accepted positions' entropies without the largest of them, above 0. With a
+        bound near 0 every step accepts only one position. Label smoothing needs a larger bound (see `EntropyBound`).
       temperature: temperature of the draws of the accepted tokens; 0 for the argmax.
     """
 

@@ -46,11 +46,9 @@ class Padir:
     """The paper's strategy (sections L.1.1 and L.2): writes the argmax everywhere, and rewrites stutter between steps.
 
     After every step but the last, a token that equals its left neighbour is taken back. A sentence ends when a step
-    leaves its tokens unchanged, which is the paper's stop test; the result is then the argmax of this step, stutter
-    included. With the remask "previous", "start" or "none", all remaining steps would give the same tokens.
-
-    A row that comes back to its tokens of two steps before would oscillate between two canvases until the last step.
-    Such a row is also done. It keeps the canvas whose tokens have the higher log-probability.
+    leaves its tokens unchanged (the paper's stop test); the result is then the argmax of this step, stutter included.
+    It also ends if its tokens are those of two steps before, because it would oscillate until the last step. It then
+    keeps the canvas whose tokens have the higher log-probability.
 
     Attributes:
       remask: the token that a taken-back position gets: its token before the step ("previous"), its start token
@@ -59,15 +57,12 @@ class Padir:
       remask_last: take stutter back after the last step, too, at positions where an earlier step has written a token.
       temperature: temperature of the draws that replace the argmax; 0 for the argmax. At other temperatures all steps
         are taken.
-      top_k, top_p: tokens among which to draw, as in `padir.decoding.search.Sampling`.
+      top_k, top_p: tokens among which to draw, as in `padir.refinement.scores.likely`.
       end_cycles: end rows that oscillate. This has an effect only if temperature is 0 and the remask is not "logits",
         because otherwise different tokens may follow the same tokens.
 
-    The memory is the logits summed over the steps so far, or None.
-
     Raises:
-      PadirError: a number is out of its range, or remask_last is set with a remask that would leave noise or takes
-        nothing back.
+      PadirError: remask_last is set with a remask that would leave noise or takes nothing back.
     """
 
     remask: Annotated[str, partial(checks.one_of, (*_REMASK, "none"))] = "previous"
@@ -140,8 +135,7 @@ class Constant:
 
     Each pass writes the positions that were taken back, and then takes back the least confident positions of a
     sentence; ties go to the leftmost. A sentence ends when a step changes neither the tokens nor the positions taken
-    back; the result is then the tokens that this step wrote. With the remask "start" or "previous", ending the row
-    loses nothing: more steps would give the same tokens. With a schedule a sentence ends when no position is taken
+    back; the result is then the tokens that this step wrote. With a schedule a sentence ends when no position is taken
     back.
 
     Attributes:
@@ -185,15 +179,13 @@ class Constant:
 class Rejecter(Memoryless):
     """The learned rejecter: replaces or hides the tokens that the model's rejecter head rejects.
 
-    The model knows what its head judges (`ModelConfig.rejecter_judges`):
+    The model knows what its head judges (`ModelConfig.rejecter_judges`). If it judges "token", the tokens that the
+    decoder was shown in this pass, the argmax replaces the rejected tokens; the first step writes every position. If it
+    judges "prediction", the argmax of this pass, as in the published implementation, every pass writes the argmax at
+    every position, and every pass but the last hides the rejected positions again.
 
-    - "token": the tokens that the decoder was shown in this pass. The argmax replaces the rejected tokens. The first
-      step writes every position, because the draft is noise.
-    - "prediction": the argmax of this pass, as in the published implementation. Every pass writes the argmax at every
-      position, and every pass but the last hides the rejected positions again.
-
-    A sentence ends when a pass changes none of its tokens, because every further pass would show the decoder the same
-    tokens. With "prediction", the result is then the argmax of this pass, with no position hidden again.
+    A sentence ends when a pass changes none of its tokens. With "prediction", the result is then the argmax of this
+    pass, with no position hidden again.
 
     Attributes:
       threshold: a token stays if its probability of being kept is at least this; 0 keeps all tokens, above 1 keeps

@@ -58,10 +58,8 @@ def _leftmost(where_BL: Bool[Array, "B L"], segment_BL: Int[Array, "B L"]) -> Bo
 class SundaeSampling(Memoryless):
     """SUNDAE's sampler (Savinov et al., ICLR 2022): each step draws a share of the positions again.
 
-    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll:
-    each step chooses the tokens that were least certain when they were written, and replaces them by the argmax given
-    all tokens. At temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all
-    steps are taken.
+    The first step writes every position. With order "uncertain" and temperature 0 the strategy is the argmax unroll. At
+    temperature 0 a sentence ends when the argmax agrees with every token; at other temperatures all steps are taken.
 
     Attributes:
       share: share of a sentence's free positions that a step draws again, rounded up, in (0, 1].
@@ -102,15 +100,13 @@ class BlockGibbs:
 
     The first step writes every position. Then a block of positions is hidden and written from left to right, one
     position per pass, each draw given the earlier draws. If the model's conditionals belong to one joint distribution,
-    the block is drawn from its joint distribution given all other positions. Then the next block is chosen. If the last
-    step comes within a block, the hidden positions of the block get the argmax of the last pass. No row is done early.
-    The memory is the positions of the block.
+    this draws the block given all other positions. If the last step comes within a block, its hidden positions get the
+    argmax of the last pass. No row is done early. The memory is the positions of the block.
 
     Attributes:
       block: k, number of positions in a block; a shorter sentence is one block.
-      order: the choice of a block's positions: "random" or "margin". "margin" chooses the positions whose two likeliest
-        tokens differ least in probability, outside the previous block. It changes the stationary distribution of the
-        chain, because this difference depends on the tokens.
+      order: the choice of a block's positions: "random", or "margin" for the positions outside the previous block whose
+        two likeliest tokens differ least in probability, which changes the stationary distribution of the chain.
       temperature: temperature of the draws, at least 0.
       parallel: draw all positions of a block in one pass, independently of each other, which is an approximation.
     """
@@ -173,11 +169,10 @@ class Sweep:
 class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
-    The first step writes every position. From then on a sweep draws each position given the tokens that all other
-    positions had before the sweep, and all positions change together at the end of the sweep. An ordinary decoder takes
-    one pass for each free position of a sentence, with that position alone hidden. A decontextualised decoder takes one
-    pass for all positions, because none sees its own token. An unfinished sweep changes no token. At temperature 0 a
-    sentence ends when a sweep changes none of its tokens.
+    The first step writes every position. From then on all positions change together at the end of a sweep, which draws
+    each given the tokens that the others had before. An ordinary decoder takes one pass for each free position, with
+    that position alone hidden; a decontextualised one takes one pass, because no position sees its own token. An
+    unfinished sweep changes no token. At temperature 0 a sentence ends when a sweep changes none of its tokens.
 
     Attributes:
       temperature: temperature of the draws, at least 0.
@@ -221,16 +216,11 @@ class IndependentParallel:
 class Remdm(Memoryless):
     """Writes hidden positions at random, and hides each written position again with a stated probability.
 
-    After t of T passes each position is written with probability a = t / T. The next pass must raise this probability
-    to b = (t + 1) / T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a hidden
-    position with probability (b - (1 - s) a) / (1 - a). So afterwards a position is written with probability
-
-        a (1 - s) + (1 - a) (b - (1 - s) a) / (1 - a) = b
-
-    for every sigma, and the model sees as many masks as without remasking. (1 - b) / a is the largest s for which the
-    second probability is at most 1. The last pass writes all hidden positions. Without remasking a sentence ends when
-    no position is hidden. This is the capped schedule of ReMDM, as its authors' page https://remdm.github.io describes
-    it (the paper is arXiv 2503.00307).
+    After t of T passes each position is written with probability a = t / T, which the next pass raises to b = (t + 1) /
+    T. It hides a written position with probability s = min(sigma, (1 - b) / a), and writes a hidden position with
+    probability (b - (1 - s) a) / (1 - a). So the model sees as many masks as without remasking, for every sigma. The
+    last pass writes all hidden positions. Without remasking a sentence ends when no position is hidden. This is the
+    capped schedule of ReMDM, as its authors' page https://remdm.github.io describes it (the paper is arXiv 2503.00307).
 
     Attributes:
       sigma: largest probability of hiding a written position, in [0, 1]; 0 never hides one.
@@ -260,18 +250,16 @@ class Remdm(Memoryless):
 class PathPlanning(Memoryless):
     """Lets written and hidden positions compete for a place in the canvas, by their log-probabilities in each pass.
 
-    A pass draws a token for every hidden position. The score of a hidden position is the log-probability of this token.
-    The score of a written position is eta times the log-probability that the pass gives to its token. The positions of
-    lowest score are hidden, as many as the schedule says. Of the other positions, hidden ones get the drawn token and
-    written ones keep their token. `MaskPredict` instead compares log-probabilities from the passes that wrote the
-    tokens. So it keeps a token that was certain at first, even if later tokens contradict it. A sentence ends when no
-    position is hidden. The idea is from P2 (arXiv 2502.03540, abstract, "self-planning"): a planner chooses among
-    written and hidden positions before the decoder's tokens are used.
+    The score of a hidden position is the log-probability of the token that is drawn for it. The score of a written
+    position is eta times the log-probability that the pass gives to its token. The positions of lowest score are
+    hidden, as many as the schedule says. `MaskPredict` instead compares log-probabilities from the passes that wrote
+    the tokens, and so keeps a token that was certain at first, even if later tokens contradict it. A sentence ends when
+    no position is hidden. The idea is from P2 (arXiv 2502.03540, abstract, "self-planning").
 
     Attributes:
       eta: at least 0; 0 keeps every written token, larger numbers hide written positions more readily.
       temperature: temperature of the draws, at least 0; 0 for the argmax.
-      schedule: the number of hidden positions, a name or shares (`padir.refinement.strategies.schedules.still_hidden`).
+      schedule: the number of hidden positions, as in `MaskPredict`.
     """
 
     eta: checks.NotNegative = 1.0
