@@ -329,7 +329,5 @@ class SharedTranslator(Translator):
 def _shared_out(
     run: Callable[[SourceBatch], list[Translation]], batches: Sequence[SourceBatch]
 ) -> list[list[Translation]]:
-    def as_rows(batch: SourceBatch) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(each) for each in run(batch)]
-
-    return [[Translation.of_json(row) for row in rows] for rows in shared_out(batches, as_rows)]
+    every = shared_out(batches, lambda batch: [dataclasses.asdict(each) for each in run(batch)])
+    return [[Translation.of_json(row) for row in rows] for rows in every]

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from padir.distributed.sharding import keep_rows
 from padir.models.products import dot, int8_dot
 
+NUM_BUCKETS = 32  # of relative positions
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 
@@ -70,13 +71,8 @@ class Embed(nn.Module):
     axes: tuple[str, str] = ("vocab", "embed")
 
     def setup(self):
-        self.embedding = param_with_axes(
-            "embedding",
-            nn.initializers.normal(stddev=1.0),
-            (self.num_embeddings, self.features),
-            jnp.float32,
-            axes=self.axes,
-        )
+        shape, init = (self.num_embeddings, self.features), nn.initializers.normal(stddev=1.0)
+        self.embedding = param_with_axes("embedding", init, shape, jnp.float32, axes=self.axes)
 
     def __call__(self, ids: Int[Array, ...]):
         rows = jnp.take(self.embedding, ids, axis=0)
@@ -104,7 +100,7 @@ class Embed(nn.Module):
 
 
 def relative_position_bucket(
-    offset: np.ndarray, num_buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    offset: np.ndarray, num_buckets: int = NUM_BUCKETS, max_distance: int = 128, bidirectional: bool = True
 ) -> np.ndarray:
     """T5's relative position bucket of each offset (key position - query position; Raffel et al., 2020, section 2.1).
 
@@ -130,24 +126,16 @@ class RelativePositionBias(nn.Module):
     """T5's relative position bias: a learned number for each head and bucket, shared by the layers of a stack."""
 
     num_heads: int
-    num_buckets: int = 32
-    max_distance: int = 128
     bidirectional: bool = True
 
     @nn.compact
     def __call__(self, length: int, query_BJ: Int[Array, "B J"] | None = None) -> Float[Array, "B H J L"]:
         """Biases of all query positions (B = 1, J = L), or of the positions in `query_BJ`."""
-        table = param_with_axes(
-            "rel_embedding",
-            nn.initializers.variance_scaling(1.0, "fan_avg", "uniform"),
-            (self.num_heads, self.num_buckets),
-            jnp.float32,
-            axes=("heads", "relpos_buckets"),
-        )
+        shape, init = (self.num_heads, NUM_BUCKETS), nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        table = param_with_axes("rel_embedding", init, shape, jnp.float32, axes=("heads", "relpos_buckets"))
         index_L = np.arange(length)
-        bucket_JL = relative_position_bucket(
-            index_L[None, :] - index_L[:, None], self.num_buckets, self.max_distance, self.bidirectional
-        )
+        offset_JL = index_L[None, :] - index_L[:, None]
+        bucket_JL = relative_position_bucket(offset_JL, bidirectional=self.bidirectional)
         bucket_BJL = bucket_JL[None] if query_BJ is None else jnp.asarray(bucket_JL)[query_BJ]
         biases_HBJL = jax.lax.platform_dependent(table, bucket_BJL, tpu=_take_by_product, default=_take)
         return jnp.moveaxis(biases_HBJL, 0, 1)

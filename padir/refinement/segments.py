@@ -124,9 +124,8 @@ def uniform_draws(key_BL: Key[Array, "B L"]) -> Float[Array, "B L"]:
 
 def random_pieces(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], ids: Ids) -> Int[Array, "B L"]:
     """One regular piece for each position, all equally likely."""
-    key_BL = position_keys(key_B, segment_BL, NOISE)
     draw = jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), ids.first_regular, ids.end_regular)))
-    return draw(key_BL)
+    return draw(position_keys(key_B, segment_BL, NOISE))
 
 
 def choose_share(

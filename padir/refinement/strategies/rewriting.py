@@ -19,7 +19,6 @@ from padir.refinement.stop import Cycle, Fixpoint, Never, NothingOpen, Steady
 from padir.refinement.strategies.sampling import sample_tokens
 from padir.refinement.strategies.schedules import Schedule, still_hidden
 
-_HALF = "0.5 keeps the tokens that are more likely right"
 _REMASK = ("previous", "start", "logits")
 
 
@@ -195,7 +194,7 @@ class Rejecter(Memoryless):
       PadirError (at the first step): the model has no rejecter head.
     """
 
-    threshold: Annotated[float, partial(checks.at_least, 0, _HALF)] = 0.5
+    threshold: Annotated[float, partial(checks.at_least, 0, "0.5 keeps the tokens that are more likely right")] = 0.5
     needs: ClassVar[frozenset[str]] = frozenset({"rejecter"})
     stop = Fixpoint()
 
