@@ -7,7 +7,9 @@ import contextlib
 import logging
 import re
 import sys
+from pathlib import Path
 
+from padir.data.kinds import check_lines
 from padir.data.prepared import PreparedManifest
 from padir.decoding.streaming import lines
 from padir.reporting import tables
@@ -63,6 +65,7 @@ def without_controls(text: str) -> str:
 def read_lines(path: str) -> list[str]:
     """Read all lines of a file, as `padir translate` does."""
     with open_bytes(path) as file:
+        check_lines(file, Path(path), path)
         return list(lines(file, warn, path))
 
 

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -31,6 +32,8 @@ def command() -> NoReturn:
     An interrupted process exits at once, because a program that XLA is compiling would delay the exit and then crash.
     Several processes exit in the ordinary way, which lets them leave each other in order.
     """
+    for name in ("padir", "sacrebleu"):  # padir prints their messages, and Orbax gives the root logger a handler
+        logging.getLogger(name).propagate = False
     status = main()
     jax = sys.modules.get("jax")
     if status == _INTERRUPTED and not (jax and jax.distributed.is_initialized()):

@@ -14,6 +14,7 @@ from typing import Any
 
 from padir.cli.arguments import check_options, chosen, decoding_of, given, load_model, sharding_of
 from padir.cli.console import read_lines, tell, warn, without_controls
+from padir.data.kinds import check_lines
 from padir.decoding.streaming import lines, translate_lines, translation_row, translations_json
 from padir.decoding.translation import Translation
 from padir.errors import PadirError
@@ -102,6 +103,7 @@ def _source(
             tell("padir: type sentences, one a line; Ctrl-D ends")
             return _typed(language), lambda: False
     if (args.input and file.kind) or stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        check_lines(file, Path(args.input or ""), f"--input {args.input}" if args.input else "standard input")
         return lines(file, warn), lambda: True
     timed = TimedReader(file)
     return lines(timed, warn), lambda: timed.ready(_IDLE)

@@ -9,7 +9,8 @@
     other text    two files, line by line
 
 The names of columns and keys are language codes of any kind, or words such as "source". A first line of such names is a
-header. Line breaks inside a sentence become spaces. Files may be compressed (`padir.text.lines`).
+header; names may be longer, such as "German sentence". Line breaks inside a sentence become spaces. Files may be
+compressed (`padir.text.lines`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import itertools
-import json
+import logging
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,18 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from padir.data import markup
+from padir.data.kinds import kind_of, parsed, suffix
 from padir.data.markup import Pairs, one_line
 from padir.errors import PadirError, first_line
 from padir.text.languages import primary, same
 from padir.text.lines import Reader, byte_lines, open_bytes, readable
 
 LONGEST_LINE = 1 << 24  # maximum length of a line in bytes; no sentence is longer
-_NEARLY_ALL = 0.9  # share of lines with a tab from which a text has two columns
-_ROOTS = {"srcset": "sgm", "refset": "sgm", "tstset": "sgm", "mteval": "sgm", "tmx": "tmx"}
-_ROOTS |= {"dataset": "wmt", "collection": "wmt"}
-_ROOT = re.compile(r"(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\])?\s*>)*<([A-Za-z][\w:.-]*)", re.DOTALL)
-_SUFFIXES = {".sgm": "sgm", ".sgml": "sgm", ".xml": "wmt", ".tmx": "tmx", ".csv": "csv", ".tsv": "tsv"}
-_SUFFIXES |= {".json": "json", ".jsonl": "json", ".ndjson": "json"}
 # Names of columns other than codes of languages.
 _SIDES = (
     frozenset("source src input sentence1".split()),
@@ -48,6 +44,10 @@ _ENGLISH = (
     " arabic ar hebrew he persian fa hindi hi chinese zh japanese ja korean ko vietnamese vi indonesian id thai th"
 ).split()
 _CODES: dict[str, str] = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
+# Words in the names of columns that say nothing about the side.
+_FILLER = re.compile(r"(?:^|[\W_]+)(?:text|sentence|string)s?(?=[\W_]|$)")
+
+_log = logging.getLogger("padir")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,36 +80,13 @@ class _File:
             file.close()
         else:  # a pipe gives its text once
             self._open = file
-        self.kind = self._kind()
+        self.kind = kind_of(self.head, path)
 
     def open(self) -> Reader:
         return self._open or open_bytes(self.path)
 
     def lines(self) -> Iterator[str]:
         yield from lines_of(self.open(), self.path)
-
-    def _kind(self) -> str:
-        suffixes = [each.lower() for each in self.path.suffixes if each.lower() not in (".gz", ".bz2", ".xz", ".zst")]
-        named = _SUFFIXES.get(suffixes[-1] if suffixes else "", "")
-        text = self.head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").lstrip()
-        root = _ROOT.match(text)
-        if root and root[1].lower() in _ROOTS:
-            return _ROOTS[root[1].lower()]
-        if text and (named in ("sgm", "wmt", "tmx") or text.startswith(("<?xml", "<!DOCTYPE"))):
-            what = f"XML of the kind <{root[1]}>" if root else "not SGM or XML, despite its name"
-            raise PadirError(f"{self.path} is {what}", remedy="give plain text, SGM or XML of WMT, or TMX")
-        if named == "json" or (
-            not named and text.startswith(("{", "[")) and _parsed(text.partition("\n")[0]) is not None
-        ):
-            if text and not isinstance(_parsed(text.partition("\n")[0]), dict):
-                remedy = "write one object a line, as with jq -c '.[]'"
-                raise PadirError(f"{self.path} is JSON, but not one object a line", remedy=remedy)
-            return "json"
-        if named:
-            return named
-        lines = [line for line in text.split("\n")[: -1 if "\n" in text else None] if line.strip()]
-        tabs = sum("\t" in line for line in lines)
-        return "tsv" if lines and tabs >= _NEARLY_ALL * len(lines) else "lines"
 
 
 def corpora(paths: Sequence[Path], languages: tuple[str, str]) -> list[Corpus]:
@@ -141,6 +118,7 @@ def _name(group: Sequence[_File]) -> str:
 
 def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     """The pairs of one corpus, which must have at least one pair."""
+    _check_order(group, languages)
     kind, path, marked = group[0].kind, group[0].path, {"tmx": markup.tmx, "wmt": markup.wmt}
     if kind in marked:
         pairs = marked[kind](group[0].open(), path, languages)
@@ -154,6 +132,15 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     if first is None:
         raise PadirError(f"{path} is empty", remedy="give a file with at least one sentence")
     return itertools.chain([first], pairs)
+
+
+def _check_order(group: Sequence[_File], languages: tuple[str, str]) -> None:
+    """Refuses two files whose names end in the two languages the other way round."""
+    codes = [primary(suffix(file.path).lstrip(".")) for file in group]
+    source, target = map(primary, languages)
+    if codes == [target, source] and source != target:
+        what = f"{group[0].path} and {group[1].path} are named for {'-'.join(codes)}, and the languages are"
+        raise PadirError(f"{what} {'-'.join(languages)}", remedy="name the source first")
 
 
 def lines_of(file: Reader, path: object) -> Iterator[str]:
@@ -190,8 +177,8 @@ def _tsv(file: _File, languages: tuple[str, str]) -> Pairs:
 def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
     begin = file.head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").splitlines(keepends=True)[:50]
     widths = {sign: [len(row) for row in _rows(csv.reader(begin, delimiter=sign))] for sign in ",;\t"}
-    # The separator that gives most lines the same number of columns, more than one.
-    sign = max(widths, key=lambda each: sum(width == max(widths[each], default=1) > 1 for width in widths[each]))
+    # The separator that gives most lines the same number of columns, more than one, and if possible two.
+    sign = max(widths, key=lambda each: _evenness(widths[each]))
     reader = csv.reader((line + "\n" for line in file.lines()), delimiter=sign, strict=True)
     csv.field_size_limit(LONGEST_LINE)
 
@@ -205,6 +192,11 @@ def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
             raise PadirError(f"{file.path}, line {reader.line_num}: not CSV ({error})", remedy=remedy) from None
 
     return _columns(rows(), languages, file.path, "line", "columns of CSV")
+
+
+def _evenness(widths: list[int]) -> tuple[int, bool]:
+    most = max(widths, default=1)
+    return (widths.count(most) if most > 1 else 0), most == 2
 
 
 def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
@@ -224,7 +216,11 @@ def _columns(
         return
     chosen, width = sides(first[1], languages), 2
     if chosen is None:
-        chosen, rows = (0, 1), itertools.chain([first], rows)
+        begin = [first, *itertools.islice(rows, 1)]
+        if len(begin) == 2 and _like_header(*(row for _, row in begin)):
+            names = "name columns by codes of languages, or source and target"
+            _log.warning("%s: the first line (%s) is read as a pair: %s", path, ", ".join(first[1]), names)
+        chosen, rows = (0, 1), itertools.chain(begin, rows)
     else:
         width = len(first[1])
     for number, row in rows:
@@ -234,13 +230,18 @@ def _columns(
         yield row[chosen[0]], row[chosen[1]]
 
 
+def _like_header(first: Sequence[str], second: Sequence[str]) -> bool:
+    """True if the first row has single words, and the second one has spaces."""
+    return all(re.fullmatch(r"[\w.-]*\w", name) for name in first) and any(" " in text.strip() for text in second)
+
+
 def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] | None:
     """The places of source and target among the names of columns or keys; None if the names do not identify both.
 
     >>> [sides(names, ("de", "en")) for names in (["id", "en_XX", "German"], ["src", "tgt"], ["a", "b"])]
     [(2, 1), (0, 1), None]
     """
-    names, found = [name.strip().lower() for name in names], []
+    names, found = [_bare(name.strip().lower()) for name in names], []
     codes = [_CODES.get(name, name.replace("_xx", "")) for name in names]
     for language, words in zip(languages, _SIDES, strict=True):
         ways = (
@@ -255,21 +256,20 @@ def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] |
     return found[0][0], found[1][0]
 
 
+def _bare(name: str) -> str:
+    """A column's name without words such as "text"; "sentence_id" is no Indonesian."""
+    bare = _FILLER.sub("", name).strip(" _-()[]")
+    return name if bare == "id" else bare
+
+
 def _json(file: _File, languages: tuple[str, str]) -> Pairs:
     for number, line in enumerate(file.lines(), 1):
         if line.strip():
             where = f"{file.path}, line {number}"
-            record = _parsed(line)
+            record = parsed(line)
             if not isinstance(record, dict):
                 raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
             yield _of_record(record, languages, where)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _of_record(record: dict[str, Any], languages: tuple[str, str], where: str) -> tuple[str, str]:

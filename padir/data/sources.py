@@ -71,7 +71,9 @@ class ParallelText:
             raise PadirError(f"{self.name} has no files", remedy="give train, validation or test files")
         for split in self.splits:
             for path in self._paths(split):
-                if not path.exists() or path.is_dir():  # a pipe or /dev/stdin is read, too
+                if path.is_dir():
+                    raise PadirError(f"{self.name} {split}: {path} is a folder", remedy="give its files")
+                if not path.exists():  # a pipe or /dev/stdin is read, too
                     raise PadirError(f"{self.name} {split}: no file {path}", remedy="check the path")
 
     @property

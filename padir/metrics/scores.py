@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from padir import checks
-from padir.errors import PadirError, first_line
+from padir.errors import PadirError
 from padir.text.languages import CHINESE, JAPANESE, KOREAN, UNSPACED, lacks_spaces, primary, script
 
 if TYPE_CHECKING:
@@ -113,8 +113,6 @@ def length_ratio(
     num_output, num_reference = (
         sum(len(metric.tokenizer(line).split()) for line in lines) for lines in (hypotheses, references)
     )
-    if num_reference == 0:
-        raise PadirError("all references are empty", remedy="check the file: there is nothing to compare with")
     return Score("length_ratio", num_output / num_reference, f"nrefs:1|tok:{metric.tokenizer_signature}")
 
 
@@ -228,13 +226,15 @@ def bleu_metric(
         if not model.exists():
             remedy = f"download {SPM_MODELS[name]['url']} as this file, or take another tokenizer, such as char"
             raise PadirError(f"the tokenizer {name} needs the file {model}", remedy=remedy)
+    if references and not any(map(str.strip, references)):
+        raise PadirError("all references are empty", remedy="check the file: there is nothing to compare with")
     language = primary(target_language)
     try:
         metric = BLEU(trg_lang=language, tokenize=name, effective_order=effective_order)
-    except RuntimeError as error:  # SacreBLEU raises this error if MeCab is not installed
+    except RuntimeError:  # SacreBLEU raises this error if MeCab is not installed
         if tokenize:
             remedy = f"pip install 'sacrebleu[{name[:2]}]', or take another tokenizer, such as char"
-            raise PadirError(f"the tokenizer {name} needs MeCab ({first_line(error)})", remedy=remedy) from None
+            raise PadirError(f"the tokenizer {name} needs MeCab", remedy=remedy) from None
         metric = BLEU(trg_lang=language, tokenize="char", effective_order=effective_order)
     if metric.tokenizer_signature in _AT_SPACES and lacks_spaces(references[:_SAMPLE]):
         raise PadirError(

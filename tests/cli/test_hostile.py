@@ -241,6 +241,28 @@ class TestFiles:
         assert "is not a whole gzip file" in errors and "Traceback" not in errors
         assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gz", "ok.en"]
 
+    @pytest.mark.parametrize("command", ["translate", "score", "compare"])
+    @pytest.mark.parametrize(
+        ("name", "text", "title"),
+        [
+            ("a.sgm", '<srcset><doc docid="a"><seg id="1">eins</seg></doc></srcset>', "SGM"),
+            ("a.txt", '<?xml version="1.0"?><tmx><body/></tmx>', "TMX"),
+            ("a.txt", '{"de": "eins", "en": "one"}', "JSON"),
+            ("a.txt", "eins\tone\nzwei\ttwo", "text in columns"),
+            ("a.csv", "eins,one", "CSV"),
+        ],
+    )
+    def test_other_formats_are_no_sentences(self, model, tmp_path, capsys, command, name, text, title):
+        (tmp_path / name).write_text(text + "\n")
+        options = {
+            "translate": ["--model", model, "--input", tmp_path / name],
+            "score": ["--model", model, "--input", tmp_path / name, "--target", tmp_path / name],
+            "compare": ["--languages", "de-en", "--target", tmp_path / name, tmp_path / "a", tmp_path / name],
+        }[command]
+        (tmp_path / "a").write_text("one\n")
+        assert main([command, *map(str, options)]) == 2
+        assert f"{name} is {title}, and not one sentence a line" in capsys.readouterr().err
+
 
 def peak_mb(model, count, folder):
     """The peak memory in MB of translating so many lines."""

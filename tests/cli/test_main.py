@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import logging
 import os
 import pkgutil
 import shlex
@@ -10,7 +11,7 @@ import pytest
 from support.commands import refused, results, run
 
 import padir
-from padir.cli import build_parser, entry, main, options, options_of_study
+from padir.cli import build_parser, console, entry, main, options, options_of_study
 from padir.cli.entry import GROUPS
 from padir.cli.parser import default_of
 from padir.decoding.options import MODES
@@ -153,6 +154,25 @@ def test_an_interrupted_process_exits_at_once(monkeypatch, status, at_once):
     monkeypatch.setattr("os._exit", exit_at_once)
     with pytest.raises(RuntimeError if at_once else SystemExit, match=str(status)):
         entry.command()
+
+
+def test_a_process_tells_a_warning_once(monkeypatch, capfd):
+    loggers = [logging.getLogger(name) for name in ("padir", "sacrebleu")]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "propagate", True)  # afterwards as before
+
+    def warn():
+        console.log_to_stderr()
+        for logger in loggers:
+            logger.warning("mind")
+        return 0
+
+    monkeypatch.setattr("padir.cli.entry.main", warn)
+    root = logging.StreamHandler()  # Orbax's import makes one
+    monkeypatch.setattr(logging.getLogger(), "handlers", [root])
+    with pytest.raises(SystemExit):
+        entry.command()
+    assert capfd.readouterr().err == "padir: warning: mind\npadir: warning: sacrebleu: mind\n"
 
 
 def test_version(capsys):

@@ -64,6 +64,9 @@ READ = {
     "a header with more columns": {"a.tsv": "id\ttarget\tsource\n" + "".join(f"1\t{t}\t{s}\n" for s, t in PAIRS)},
     "CSV": {"a.csv": as_csv(PAIRS)},
     "CSV with names": {"a.csv": as_csv([("id", "English", "German"), *((i, t, s) for i, (s, t) in enumerate(PAIRS))])},
+    "names with other words": {
+        "a.tsv": "sentence_id\tEnglish sentence\ttext_de\n" + "".join(f"1\t{t}\t{s}\n" for s, t in PAIRS)
+    },
     "CSV of a spreadsheet": {"a.csv": "\ufeff" + as_csv([("deu_Latn", "eng_Latn"), *PAIRS], ";")},
     "old SGM": {"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset", "en")},
     "XML of WMT": {"a.xml": wmt()},
@@ -94,6 +97,17 @@ def test_every_format_gives_its_pairs(tmp_path, kind, suffix):
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_content_decides_and_not_the_name(tmp_path, pack):
     assert list(source_of(tmp_path, {"a.tsv": pack(TSV.encode())}).pairs("train")) == PAIRS
+
+
+def test_two_columns_win_over_commas_in_the_text(tmp_path):
+    assert list(source_of(tmp_path, {"a.csv": "eins, zwei;one, two\n"}).pairs("train")) == [("eins, zwei", "one, two")]
+
+
+def test_a_first_line_that_looks_like_a_header_is_told(tmp_path, caplog):
+    pairs = list(source_of(tmp_path, {"a.tsv": "Englisch\tDeutsch\n" + TSV}).pairs("train"))
+    assert pairs[0] == ("Englisch", "Deutsch") and "a.tsv: the first line (Englisch, Deutsch)" in caplog.text
+    caplog.clear()
+    assert list(source_of(tmp_path, {"b.tsv": TSV}).pairs("train")) == PAIRS and not caplog.text
 
 
 def test_separators_of_unicode_are_text(tmp_path):
@@ -148,6 +162,13 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.tsv.xz": lzma.compress(TSV.encode())[:-5]}, "a.tsv.xz is not a whole xz file"),
         ({"a.xlf": '<?xml version="1.0"?><xliff></xliff>'}, "is XML of the kind <xliff>"),
         ({"a.html": "<!DOCTYPE html><html></html>"}, "is XML of the kind <html>"),
+        ({"a.txt": "<html>\n<p>eins</p></html>\n"}, "is XML of the kind <html>"),
+        ({"de.po": '# eins\nmsgid ""\nmsgstr ""\n', "en.po": ""}, "de.po is a gettext catalogue: give its sentences"),
+        ({"de.srt": "1\n00:00:01,000 --> 00:00:02,000\neins\n", "en.srt": ""}, "de.srt is a file of subtitles"),
+        (
+            {"a.en": PLAIN[1], "a.de.gz": gzip.compress(PLAIN[0].encode())},
+            "named for en-de, .* are de-en: name",
+        ),
         ({"a.sgm": "eins"}, "is not SGM or XML, despite its name"),
         ({"a.json": json.dumps([{"de": "a", "en": "b"}])}, "is JSON, but not one object a line"),
         ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),

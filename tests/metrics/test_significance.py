@@ -67,6 +67,7 @@ def test_refused(systems, samples, message):
         compare(REFERENCES, systems, "en", samples)
 
 
-def test_no_references():
-    with pytest.raises(PadirError, match="at least one reference"):
-        compare([], [("a", []), ("b", [])], "en")
+@pytest.mark.parametrize(("references", "message"), [([], "at least one ref"), ([" "], "all references are empty")])
+def test_no_references(references, message):
+    with pytest.raises(PadirError, match=message):
+        compare(references, [("a", references), ("b", references)], "en")
