@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from padir import checks
 from padir.errors import PadirError
 from padir.refinement.canvas import Canvas, choose_rows, restore
-from padir.refinement.protocols import Decoder, Strategy
+from padir.refinement.protocols import Decoder, Proposal, Strategy
 from padir.refinement.scores import Output, forbid
 from padir.refinement.segments import check_keys
 from padir.text.ids import at_most
@@ -126,6 +126,10 @@ def refine(
     >>> refine(key_B, canvas, fake, Padir(), num_steps=4).tokens_BL.tolist()
     [[7, 8, 9, 1]]
     """
+    _check_choices(canvas, decoder, banned_ids, rows_at_once)
+    if not isinstance(trace, bool):
+        checks.whole_numbers(trace=trace)
+        checks.counts(1, trace=trace)
     if not isinstance(num_steps, jax.Array):
         _check_steps(num_steps)
         if not isinstance(trace, bool) and num_steps > trace:
@@ -172,6 +176,7 @@ def steps(
     `jax.tree_util.Partial`, its arrays are arguments of this program; arrays that another decoder closes over are
     constants. The errors are those of `refine`.
     """
+    _check_choices(canvas, decoder, banned_ids)
     _check_steps(num_steps)
     decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)
     state = begin(key_B, canvas, strategy, num_steps)
@@ -193,13 +198,28 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
         raise PadirError("strategy", "an instance with init, step and stop", strategy, "write it as Padir()")
     if not isinstance(canvas, Canvas):
         raise PadirError("canvas", "a Canvas", type(canvas), "make one with padir.refinement.draft")
+    kinds = {"tokens_BL": jnp.integer, "score_BL": jnp.floating, "start_BL": jnp.integer, "segment_BL": jnp.integer}
     for name in ("tokens_BL", "score_BL", "free_BL", "start_BL", "segment_BL", "done_BL"):
-        _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape)
+        _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape, kinds.get(name, jnp.bool_))
     check_keys(key_B, canvas.tokens_BL.shape[0])
     _check_array("num_steps", jnp.asarray(num_steps), (), jnp.integer)
     memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
+
+
+def _check_choices(canvas, decoder, banned_ids, rows_at_once=None) -> None:
+    """Refuses choices that no program could be traced with, or that would have no effect."""
+    if isinstance(decoder, type) or not callable(decoder):
+        raise PadirError("decoder", "a function of a Canvas", decoder)
+    if banned_ids is not None and isinstance(canvas, Canvas):
+        if not isinstance(banned_ids, tuple):
+            raise PadirError("banned_ids", "a tuple of ids", banned_ids)
+        checks.whole_numbers(**{f"banned_ids[{i}]": each for i, each in enumerate(banned_ids)})
+        checks.below(0, canvas.ids.num_embeddings, **{f"banned_ids[{i}]": each for i, each in enumerate(banned_ids)})
+    if rows_at_once is not None:
+        checks.whole_numbers(rows_at_once=rows_at_once)
+        checks.counts(1, rows_at_once=rows_at_once)
 
 
 def _check_output(output: Output, canvas: Canvas) -> None:
@@ -263,6 +283,11 @@ def propose(
     the strategy's and its stopping rule's.
     """
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
+    if not isinstance(proposal, Proposal):
+        raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
+    shapes, after = (jax.tree.map(jnp.shape, memory) for memory in (memories[0], proposal.memory))
+    if shapes != after:
+        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like that of init, {shapes}", after)
     is_last = jnp.equal(step, num_steps - 1)
     after, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1], is_last=is_last)
     return restore(after, is_last & ~after.done_BL, proposal.last), (proposal.memory, stop_memory)

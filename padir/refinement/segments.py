@@ -100,8 +100,9 @@ def sentence_keys(source_BS: Int[Array, "B S"], seed: int | Int[Array, ""]) -> K
 
 def check_keys(key_B: Key[Array, " B"], rows: Any) -> None:
     """Refuses anything but one key of `jax.random.key` for each row."""
-    if not jnp.issubdtype(key_B.dtype, jax.dtypes.prng_key) or key_B.shape != (rows,):
-        got = f"{list(key_B.shape)} {key_B.dtype}"
+    shape, dtype = getattr(key_B, "shape", ()), getattr(key_B, "dtype", type(key_B))
+    if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or shape != (rows,):
+        got = f"{list(shape)} {dtype}"
         raise PadirError("key_B", f"{rows} keys, one for each row", got, "write jax.random.split(jax.random.key(0), B)")
 
 
