@@ -7,11 +7,11 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from padir.data.sources import ParallelText, Source
+from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
 from padir.distributed.processes import agreed
 from padir.errors import PadirError
 from padir.evaluation import TestSet
-from padir.interop.seqio_tasks import get_source
+from padir.interop.seqio_tasks import TFDS_SETS, get_source
 from padir.storage.remote import fetched
 from padir.text.languages import pair_of
 
@@ -28,7 +28,9 @@ def source_of(args: argparse.Namespace) -> Source:
     if args.task and files:
         raise PadirError("give either --task or files, not both")
     if not files and args.languages:
-        raise PadirError("--languages applies only to files", remedy="give files, or leave --languages out")
+        if not args.task or args.task in (*SOURCES, *TFDS_SETS):
+            raise PadirError("--languages applies only to files", remedy="give files, or leave --languages out")
+        return sacrebleu_set(args.task, *pair_of(args.languages), args.data_dir)
     if args.data_dir and not args.task:
         raise PadirError("--data_dir applies only to a task", remedy="give --task, or leave --data_dir out")
     if args.task:

@@ -57,9 +57,9 @@ def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
         "parallel text: a known task, or files: two of plain text, or any number of .tsv, .csv, .jsonl, .tmx, SGM, XML"
         " (WMT's) or .parquet, plain or compressed"
     )
-    group.add_argument("--task", help="a known corpus, such as toy_de_en or wmt14_de_en")
+    group.add_argument("--task", help="a known corpus, such as toy_de_en, or a test set of SacreBLEU, such as wmt20")
     group.add_argument("--data_dir", metavar="DIR", help="folder of the task's files")
-    group.add_argument("--languages", metavar="SRC-TGT", help="languages of the files, such as de-en or zh_CN-en")
+    group.add_argument("--languages", metavar="SRC-TGT", help="languages of files or of SacreBLEU's set, such as de-en")
     for split in splits:
         group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
 

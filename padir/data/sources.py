@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 from padir.data.formats import Corpus, corpora, lines_of
-from padir.errors import PadirError
+from padir.errors import PadirError, nearest
 from padir.text.lines import open_bytes
 
 SPLITS = ("train", "validation", "test")
@@ -136,6 +136,33 @@ def multi30k(
     return ParallelText(
         name, source_language, target_language, train=files("train"), validation=files("valid"), test=files("test")
     )
+
+
+def sacrebleu_set(
+    name: str, source_language: str, target_language: str, data_dir: PathLike | None = None
+) -> ParallelText:
+    """A test set of SacreBLEU, such as wmt20, with its first reference; it is read and never downloaded.
+
+    Args:
+      data_dir: the folder of SacreBLEU's sets; None for SacreBLEU's own.
+
+    Raises:
+      PadirError: SacreBLEU has no such set, or not in these languages, or its files are not on this machine.
+    """
+    from sacrebleu.dataset import DATASETS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    pair = f"{source_language}-{target_language}"
+    if name not in DATASETS:
+        raise PadirError(f"SacreBLEU has no set {name!r}", remedy=nearest(name, DATASETS))
+    if pair not in DATASETS[name].langpairs:
+        raise PadirError(f"languages of SacreBLEU's {name}", f"one of {', '.join(DATASETS[name].langpairs)}", pair)
+    folder, begin = Path(data_dir or SACREBLEU_DIR), f"{name.replace('/', '_')}.{pair}"
+    source, references = folder / name / f"{begin}.src", sorted((folder / name).glob(f"{begin}.ref*"))
+    if not source.exists() or not references:
+        remedy = f"run `sacrebleu -t {name} -l {pair} --echo ref`, which downloads it"
+        raise PadirError(f"SacreBLEU's {name} is not in {folder} for {pair}", remedy=remedy)
+    return ParallelText(name, source_language, target_language, test=(source, references[0]))
 
 
 def _toy(data_dir: PathLike | None) -> Source:

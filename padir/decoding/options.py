@@ -156,12 +156,12 @@ class Decoding:
             raise PadirError(what, f"at most {_MOST_DRAFTS:,} drafts of a sentence", drafts, "lower one of them")
 
     def changed(self, **changes: Unpack[DecodingOptions]) -> Decoding:
-        """These options with other values. Another mode resets the options that do not apply to it.
+        """These options with other values. Another mode, or a draft, resets the options that do not apply to it.
 
         >>> Decoding(top_k=5).changed(num_steps=2).top_k
         5
         """
-        mode = changes.get("mode", self.mode)
+        mode = changes.get("mode", "verify" if changes.get("draft") else self.mode)
         base = self if mode == self.mode else self.without(*foreign(mode or "refine"))
         return dataclasses.replace(base, **changes)
 

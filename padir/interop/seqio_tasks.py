@@ -146,7 +146,9 @@ def get_source(name: str, data_dir: PathLike | None = None) -> Source:
         return TfdsText(name, *TFDS_SETS[name], data_dir)
     if name not in SOURCES:
         known = ", ".join((*SOURCES, *TFDS_SETS))
-        raise PadirError(f"unknown source {name!r}: known are {known}; or give text files")
+        raise PadirError(
+            f"unknown source {name!r}: known are {known}; or give text files, or the languages of a set of SacreBLEU"
+        )
     return sources.get_source(name, data_dir)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from padir.data.sources import SOURCES, ParallelText, Source, get_source, multi30k, read_lines
+from padir.data.sources import SOURCES, ParallelText, Source, get_source, multi30k, read_lines, sacrebleu_set
 from padir.errors import PadirError
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
@@ -82,6 +82,19 @@ def test_missing_files_and_splits(tmp_path):
         text(tmp_path, b"1\n", b"1\n").pairs("dev")
     with pytest.raises(PadirError, match="cannot read .*nowhere"):
         list(read_lines(tmp_path / "nowhere"))
+
+
+def test_sets_of_sacrebleu_are_read_where_they_are(tmp_path):
+    with pytest.raises(PadirError, match="SacreBLEU's wmt14/full is not in .*: run `sacrebleu -t wmt14/full -l de-en"):
+        sacrebleu_set("wmt14/full", "de", "en", tmp_path)
+    (tmp_path / "wmt14/full").mkdir(parents=True)
+    for side, content in {"src": b"eins\n", "ref": b"one\n", "docid": b"a\n"}.items():
+        write(tmp_path / "wmt14/full" / f"wmt14_full.de-en.{side}", content)
+    assert list(sacrebleu_set("wmt14/full", "de", "en", tmp_path).pairs("test")) == [("eins", "one")]
+    with pytest.raises(PadirError, match="languages of SacreBLEU's wmt14 must be one of .*, got 'de-fr'"):
+        sacrebleu_set("wmt14", "de", "fr", tmp_path)
+    with pytest.raises(PadirError, match="SacreBLEU has no set 'wmt99'"):
+        sacrebleu_set("wmt99", "de", "en", tmp_path)
 
 
 def test_multi30k_takes_plain_and_zipped_files(tmp_path):

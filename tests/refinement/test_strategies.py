@@ -130,6 +130,7 @@ class TestCommandLine:
             ("constant:count=1.5", r"count=1.5 is of the wrong type for constant: it has .*count: int \| None"),
             ("block_gibbs:parallel=1", "parallel=1 is of the wrong type"),
             ("threshold:0.9", "written NAME or NAME:FIELD=VALUE"),
+            ("threshold:tau=0.7,tau=0.8", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1+tau", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),

@@ -281,5 +281,6 @@ def test_another_mode_forgets_the_options_of_the_first():
     """So the card's options for refining do not get in the way of writing from left to right."""
     card = Decoding(top_k=5, rerank="causal", seed=3, draws=2)
     assert card.changed(mode="causal") == Decoding(mode="causal", seed=3, draws=2)
+    assert card.changed(draft="model") == Decoding(draft="model", seed=3)
     assert card.changed(mode="verify", temperature=0.5) == Decoding(mode="verify", seed=3, temperature=0.5)
     assert Decoding(mode="causal", beam=2).changed(mode="refine", top_k=2) == Decoding(mode="refine", top_k=2)

@@ -100,7 +100,8 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
     name, _, fields = text.partition(":")
     try:
         call: Any = ast.parse(f"dict({fields})", mode="eval").body
-        if call.args or any(keyword.arg is None for keyword in call.keywords):
+        names = [keyword.arg for keyword in call.keywords]
+        if call.args or None in names or len({*names}) < len(names):
             raise ValueError
         return name, {
             keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
