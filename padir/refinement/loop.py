@@ -285,9 +285,12 @@ def propose(
     proposal = strategy.step(key_B, canvas, output, memories[0], step=step, num_steps=num_steps)
     if not isinstance(proposal, Proposal):
         raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
-    shapes, after = (jax.tree.map(jnp.shape, memory) for memory in (memories[0], proposal.memory))
-    if shapes != after:
-        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like that of init, {shapes}", after)
+    expected, got = (
+        (jax.tree.structure(memory), [*map(jnp.shape, jax.tree.leaves(memory))])
+        for memory in (memories[0], proposal.memory)
+    )
+    if expected != got:
+        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like that of init, {expected}", got)
     is_last = jnp.equal(step, num_steps - 1)
     after, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1], is_last=is_last)
     return restore(after, is_last & ~after.done_BL, proposal.last), (proposal.memory, stop_memory)
