@@ -266,7 +266,15 @@ def default_decoding(card: ModelCard) -> Decoding:
         if wrong := {"batch_size", "seed"} & own.keys():
             raise PadirError(f"a card cannot set {min(wrong)}: it is an option of each translation")
         decoding = Decoding().changed(**own)
-        for name, most in (("num_steps", _MOST_STEPS), ("draws", 64), ("brevity", 100)):
+        bounds = {
+            "num_steps": _MOST_STEPS,
+            "draws": 64,
+            "beam": 64,
+            "n_best": 64,
+            "brevity": 100,
+            "length_penalty": 100,
+        }
+        for name, most in bounds.items():
             checks.within(0, most, **{name: getattr(decoding, name)})
         return decoding
     except (PadirError, TypeError) as error:
