@@ -126,7 +126,7 @@ def compile_options(parser: Parser) -> None:
 
     padir compile --topology v3:2x2 --gin_file=configs/run/wmt14_de_en.gin --what train
     """
-    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: those of this machine"
+    devices = "the devices, such as v3:2x2, v5e:2x4 or h100:8; here: the devices of this machine"
     parser.add_argument("--topology", required=True, help=devices)
     about = "the training step, translation, the programs of an export (train decode)"
     parser.add_argument("--what", nargs="+", choices=PROGRAMS, default=["train", "decode"], help=about)
