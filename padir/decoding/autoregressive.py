@@ -245,7 +245,7 @@ def write_verified(
     params: Any,
     source_BS: Int[Array, "B S"],
     limit_B: Int[Array, " B"],
-    memory: tuple[Any, Int[Array, "B S"]],
+    memory: tuple[Any, Int[Array, "B M"]],
     draft_BL: Int[Array, "B L"],
     *,
     search: Greedy | Sampling,
@@ -255,7 +255,8 @@ def write_verified(
 
     Args:
       limit_B: maximum length of each sentence in tokens, EOS included.
-      memory: cross-attention keys and values of the sources, and their segment ids, as in `Transformer.decode`.
+      memory: cross-attention keys and values of the sources, and their segment ids, as in `Transformer.decode`. The
+        encoder may have read the sources at another padded width M, as it does in a dual model.
       draft_BL: tokens of the drafts, with as many columns as the greatest limit. Numbers that are no tokens are
         allowed, and never accepted.
       search: greedy search, or sampling with one sample for each sentence.

@@ -226,7 +226,7 @@ class TestFile:
         ("change", "message"),
         [
             ({"frequent": -1}, "frequent must be at least 0"),
-            ({"candidates_PK": np.zeros((16, 0), int)}, "K of at least 1"),
+            ({"candidates_PK": np.zeros((16, 0), int)}, "K >= 1"),
             ({"by_frequency_N": np.array([7, 7])}, "different ids by frequency"),
             ({"candidates_PK": np.full((16, 1), 16)}, "must lie in 0 .. 15"),
         ],

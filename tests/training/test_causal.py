@@ -215,8 +215,8 @@ def test_the_decoder_writes_from_left_to_right(dual):
         (lambda: TrainConfig(ModelConfig(), Sum()), "objective must be an objective of refining models, got Sum"),
         (lambda: TrainConfig(ModelConfig(dual=True, causal=True), Sum()), "leave ModelConfig.causal out"),
         (lambda: ModelConfig(dual=True, rejecter=True), "dual=True excludes"),
-        (lambda: ModelConfig().as_causal(), "two ways, and this one refines drafts: leave the mode out"),
-        (lambda: ModelConfig(causal=True).as_causal(), "two ways, and this one always writes from left to right"),
+        (lambda: ModelConfig().as_causal(), "several modes, and this one refines drafts: leave the mode out"),
+        (lambda: ModelConfig(causal=True).as_causal(), "several modes, and this one always writes from left to right"),
     ],
 )
 def test_what_is_refused(make, message):
