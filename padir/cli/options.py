@@ -235,6 +235,7 @@ def train_options(parser: Parser) -> None:
     parser.add_argument("--print_config", action="store_true", help="print every setting as gin, and train nothing")
     processes_option(parser)
     parser.meanings = {
+        **parser.meanings,
         "--num_steps": "--steps trains, --validate num_steps=N sets the decoder passes of validation",
         "--batch_size": "--rows trains, --validate batch_size=N sets validation",
         **dict.fromkeys(

@@ -65,7 +65,10 @@ class Parser(argparse.ArgumentParser):
     line has the nearest right spelling and the command that prints the help. Commands have parsers of this class, too.
     """
 
-    meanings: dict[str, str] = {}  # remedies for options of other programs and commands, by name
+    # Remedies for options of other programs and commands, by name.
+    meanings: dict[str, str] = dict.fromkeys(
+        ("--source_language", "--target_language"), "a model knows its languages, --languages names those of a corpus"
+    )
 
     def __init__(self, **settings: Any):
         super().__init__(**{"allow_abbrev": False, "formatter_class": HelpFormatter} | settings)

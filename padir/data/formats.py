@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import itertools
 import logging
 import re
@@ -46,6 +47,8 @@ _ENGLISH = (
 _CODES: dict[str, str] = dict(zip(_ENGLISH[::2], _ENGLISH[1::2], strict=True))
 # Words in the names of columns that say nothing about the side.
 _FILLER = re.compile(r"(?:^|[\W_]+)(?:text|sentence|string)s?(?=[\W_]|$)")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character of UTF-16
 
 _log = logging.getLogger("padir")
 
@@ -263,13 +266,24 @@ def _bare(name: str) -> str:
 
 
 def _json(file: _File, languages: tuple[str, str]) -> Pairs:
+    twice: list[str] = []
     for number, line in enumerate(file.lines(), 1):
         if line.strip():
             where = f"{file.path}, line {number}"
-            record = parsed(line)
+            record = parsed(line, functools.partial(_record, twice))
+            if twice:
+                raise PadirError(f"{where}: the key {twice[0]!r} stands twice in one object", remedy="leave one out")
             if not isinstance(record, dict):
                 raise PadirError(f"{where}: not a JSON object", remedy="give one object a line, with both languages")
             yield _of_record(record, languages, where)
+
+
+def _record(twice: list[str], items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; adds keys that stand in it twice to `twice`."""
+    record, names = dict(items), [name for name, _ in items]
+    if len(record) < len(names):
+        twice += [name for i, name in enumerate(names) if name in names[:i]]
+    return record
 
 
 def _of_record(record: dict[str, Any], languages: tuple[str, str], where: str) -> tuple[str, str]:
@@ -286,6 +300,8 @@ def _of_record(record: dict[str, Any], languages: tuple[str, str], where: str) -
     pair = tuple("" if values[i] is None else values[i] for i in chosen)
     if not all(isinstance(text, str) for text in pair):
         raise PadirError(f"{where}: expected two texts", got=pair, remedy="give strings")
+    if _SURROGATE.search("".join(pair)):
+        raise PadirError(f"{where}: expected text without surrogates", got=pair, remedy="write whole characters")
     return one_line(pair[0]), one_line(pair[1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,9 @@ def suffix(path: Path) -> str:
     return found[-1] if found else ""
 
 
-def parsed(text: str) -> Any:
-    """The value of a JSON text; None if it is none."""
+def parsed(text: str, make: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
+    """The value of a JSON text, with objects made of their keys and values; None if it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=make)
     except (ValueError, RecursionError):
         return None

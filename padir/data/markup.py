@@ -15,13 +15,13 @@ from typing import Any
 from padir.errors import PadirError, first_line
 from padir.text.languages import primary, same
 from padir.text.lines import Reader
-from padir.text.tokenizer import surrogates_error
 
 Pairs = Iterator[tuple[str, str]]
 Segments = dict[tuple[str, str], str]  # texts by document and number
 
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 _SAFE: dict[str, Any] = {"resolve_entities": False, "no_network": True, "load_dtd": False}
+_UTF_16 = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*encoding\s*=\s*.utf-?16", re.IGNORECASE)
 _TAG = re.compile(r"<(srcset|refset|tstset|doc|seg)\b([^>]*)>", re.IGNORECASE)
 _END = re.compile("</seg>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([\w:]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))")
@@ -34,10 +34,6 @@ def one_line(text: str) -> str:
     >>> one_line(" Guten\\r\\n  Morgen! ")
     'Guten Morgen!'
     """
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise surrogates_error() from None
     return re.sub(r"[ \t]*[\r\n][ \t\r\n]*", " ", text.strip(" \t\r\n"))
 
 
@@ -48,7 +44,7 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     found: set[str] = set()
     pairs = 0
     with file, _whole(path):
-        for _, unit in etree.iterparse(file, tag="{*}tu", **_SAFE):
+        for _, unit in etree.iterparse(file, tag="{*}tu", encoding=_encoding(file), **_SAFE):
             texts: dict[str, str] = {}
             for variant in unit.iterfind("{*}tuv"):
                 segment = variant.find("{*}seg")
@@ -66,6 +62,11 @@ def tmx(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
         got = ", ".join(sorted(found)) or "nothing"
         remedy = "check the languages"
         raise PadirError(f"{path} has no pair in {languages[0]} and {languages[1]}, but {got}", remedy=remedy)
+
+
+def _encoding(file: Reader) -> str | None:
+    """The encoding of XML whose declaration is wrong: readers refuse UTF-16, so the text was converted to UTF-8."""
+    return "utf-8" if _UTF_16.match(file.peek()) else None
 
 
 def _of_language(texts: dict[str, str], language: str) -> str:
@@ -93,7 +94,7 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     with file, _whole(path):
-        documents = list(etree.parse(file, etree.XMLParser(**_SAFE)).iter("doc"))
+        documents = list(etree.parse(file, etree.XMLParser(encoding=_encoding(file), **_SAFE)).iter("doc"))
     for document in documents:
         where = f"{path}, document {document.get('id')!r}"
         sides: list[Segments] = []

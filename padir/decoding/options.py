@@ -21,6 +21,7 @@ from padir.decoding.shortlist import Shortlist
 from padir.errors import PadirError, nearest
 from padir.models.config import ModelConfig
 from padir.models.directory import ModelCard
+from padir.pretrained import PRETRAINED
 from padir.refinement.corruption import CORRUPTIONS
 from padir.refinement.protocols import Corruption, Strategy
 from padir.refinement.strategies import check_strategy, checked_call, parse_call, parse_strategy
@@ -265,6 +266,9 @@ def default_decoding(card: ModelCard) -> Decoding:
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
             raise PadirError(f"a card cannot set {min(wrong)}: it is an option of each translation")
+        for name in ("rerank", "draft", "shortlist"):
+            if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
+                raise PadirError(f"a card cannot name a file or another model as {name}")
         decoding = Decoding().changed(**own)
         bounds = {
             "num_steps": _MOST_STEPS,

@@ -136,6 +136,10 @@ class Translator:
         if target_lengths is not None:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
+        most = decoding.draws * (decoding.top_k if target_lengths is None else 1)
+        if decoding.n_best > most:
+            expected = f"at most {most}, the number of hypotheses of a sentence"
+            raise PadirError("n_best", expected, decoding.n_best, "raise top_k or draws")
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
         batches = [*source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths)]

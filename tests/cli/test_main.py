@@ -123,6 +123,7 @@ def test_options_say_what_the_library_says():
         (["translate", "--precision", "int4"], "argument --precision: there is no value 'int4': did you mean"),
         (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
         (["average", "--model_dirs", "runs/toy"], "there is no option --model_dirs: did you mean '--model_dir'?"),
+        (["translate", "--target_language", "xx"], "no option --target_language: a model knows its languages, "),
         (["score", "file"], "padir score: error: "),
     ],
 )

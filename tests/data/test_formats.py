@@ -71,6 +71,11 @@ READ = {
     "old SGM": {"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset", "en")},
     "XML of WMT": {"a.xml": wmt()},
     "TMX": {"a.tmx": tmx([(("en-GB", escaped(t)), ("de", escaped(s))) for s, t in PAIRS])},
+    "TMX after iconv": {
+        "a.tmx": tmx([(("en-GB", escaped(t)), ("de", escaped(s))) for s, t in PAIRS]).replace(
+            '"1.0"', '"1.0" encoding="UTF-16"', 1
+        )
+    },
     "JSON lines": {
         "a.jsonl": "".join(json.dumps({"id": 1, "translation": {"en": t, "de": s}}) + "\n" for s, t in PAIRS)
     },
@@ -175,7 +180,12 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: not a JSON object"),
         ({"a.jsonl": '{"fr": "a", "it": "b"}\n'}, "line 1: expected one text in de and one in en, got the keys fr, it"),
         ({"a.jsonl": '{"de": "a", "en": 3}\n'}, "line 1: expected two texts, got .'a', 3"),
-        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "surrogates"),
+        ({"a.jsonl": '{"de": "a", "en": "\\ud800"}\n'}, "a.jsonl, line 1: .* without surrogates"),
+        (
+            {"a.jsonl": '{"de": "a", "de": "b", "en": "c"}\n'},
+            "a.jsonl, line 1: the key 'de' stands twice in one object",
+        ),
+        ({"a.jsonl": '{"translation": {"de": "a", "en": "c", "en": "b"}}\n'}, "line 1: the key 'en' stands twice"),
         ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: not CSV"),
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
         ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),

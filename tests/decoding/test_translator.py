@@ -291,7 +291,7 @@ class TestLengths:
         translator = random_translator(tokenizer, length_unit=2, max_length=16)
         (result,) = translator.translate(["drei vier fünf eins"], top_k=2, draws=8, n_best=16)
         shorter, longer = sorted(set(result.candidate_lengths))
-        (unasked,) = translator.translate(["drei vier fünf eins"], n_best=16)
+        (unasked,) = translator.translate(["drei vier fünf eins"], n_best=2)
         assert sorted(unasked.candidate_lengths) == [shorter, longer]
         assert longer == shorter + 1 and longer % 2 == 0
         assert sorted(result.candidate_lengths) == [shorter] * 8 + [longer] * 8 and result.hypotheses == 16
@@ -472,6 +472,7 @@ class TestSteps:
             *({"top_j": 3}, {"top_k": "3"}, {"num_steps": 0}, {"brevity": "x"}, [1], {"drop_repeats": "no"}),
             *({"batch_size": 10**9}, {"seed": 3}, {"num_steps": 2**31 - 1}, {"draws": 4096}, {"brevity": 1e308}),
             *({"beam": 10**9}, {"n_best": 10**6}, {"length_penalty": 1e308}),
+            *({"rerank": "/tmp"}, {"draft": "gs://a/b"}, {"shortlist": "/etc/passwd"}, {"draft": ["de_en"]}),
         ],
     )
     def test_a_wrong_decoding_of_a_card_is_refused(self, translator, options):
@@ -489,6 +490,13 @@ class TestRefused:
         huge = Translator(params, made.card, tokenizer)
         with pytest.raises(PadirError, match="logits are not finite"):
             huge.translate(["eins"])
+
+    @pytest.mark.parametrize("options", [{"n_best": 99, "top_k": 3, "draws": 2}, {"n_best": 7, "top_k": 9}])
+    def test_more_candidates_than_hypotheses(self, translator, options):
+        most = 6 if "draws" in options else 1
+        given = {"target_lengths": [3]} if most == 1 else {}
+        with pytest.raises(PadirError, match=f"n_best must be at most {most}, the number of hypotheses of a sentence"):
+            translator.translate(["eins"], **options, **given)
 
     def test_draws_of_a_canvas_that_is_always_the_same(self, masked):
         with pytest.raises(PadirError, match="draws must be 1 for a canvas without randomness, got 2"):
