@@ -15,7 +15,8 @@ from padir.text.lines import readable
 _NEARLY_ALL = 0.9  # share of lines with a tab from which a text has two columns
 _ROOTS = {"srcset": "sgm", "refset": "sgm", "tstset": "sgm", "mteval": "sgm", "tmx": "tmx"}
 _ROOTS |= {"dataset": "wmt", "collection": "wmt"}
-_ROOT = re.compile(r"(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\])?\s*>)*<([A-Za-z][\w:.-]*)", re.DOTALL)
+# The part before the root never matches in two ways, so that no text takes long.
+_ROOT = re.compile(r"(?>\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*+(?:\[.*?\]\s*)?>)*+<([A-Za-z][\w:.-]*)", re.DOTALL)
 _SUFFIXES = {".sgm": "sgm", ".sgml": "sgm", ".xml": "wmt", ".tmx": "tmx", ".csv": "csv", ".tsv": "tsv"}
 _SUFFIXES |= {".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _TITLES = {"tsv": "text in columns", "csv": "CSV", "json": "JSON", "tmx": "TMX", "wmt": "XML of WMT", "sgm": "SGM"}

@@ -25,6 +25,7 @@ _UTF_16 = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*encoding\s*=\s*.utf-?16", re
 _TAG = re.compile(r"<(srcset|refset|tstset|doc|seg)\b([^>]*)>", re.IGNORECASE)
 _END = re.compile("</seg>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([\w:]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))")
+_ONCE = "give a file with one translation of each segment"
 _ENTITY = re.compile(r"&(?:#\d+|#x[\da-f]+|\w+);", re.IGNORECASE)
 
 
@@ -104,7 +105,10 @@ def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
             if side is None or (code and primary(code) != primary(language)):
                 got = f"one in {code}" if code else "none"
                 raise PadirError(f"{where}: expected a <{tag}> in {language}, got {got}", remedy="check the languages")
-            sides.append({("", s.get("id", "")): one_line("".join(s.itertext())) for s in side.iter("seg")})
+            segments = [(("", s.get("id", "")), one_line("".join(s.itertext()))) for s in side.iter("seg")]
+            sides.append(dict(segments))
+            if len(sides[-1]) < len(segments):
+                raise PadirError(f"{where} has a segment of <{tag}> twice", remedy=_ONCE)
         yield from _by_key(sides[0], sides[1], where)
 
 
@@ -132,7 +136,7 @@ def _segments(path: Path, lines: Iterable[str], language: str) -> Segments:
             key = document, attributes.get("id", "")
             if key in segments:
                 what = f"{path} has segment {key[1]} of document {key[0]} twice"
-                raise PadirError(what, remedy="give a file with one translation of each segment")
+                raise PadirError(what, remedy=_ONCE)
             end = _END.search(content, tag.end())
             if end is None:
                 raise PadirError(f"{path} ends inside segment {key[1]}", remedy="fetch it again")

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from padir.refinement.canvas import Canvas
 from padir.refinement.corruption import noise_canvas
 from padir.refinement.protocols import Corruption, Strategy
-from padir.refinement.scores import best_ids, best_tokens, forbid
+from padir.refinement.scores import below_zero, best_ids, best_tokens, forbid
 from padir.refinement.strategies import Padir
 from padir.text.ids import EOS, PADDING, Ids, segment_lengths
 
@@ -42,7 +42,7 @@ class BlankHead:
         These are usually at most 1.25 positions per source token, the most whose logits are computed. If a row has
         more, the logits of all positions are.
         """
-        blank_BL, piece_BL = jax.nn.log_sigmoid(head_BL), jax.nn.log_sigmoid(-head_BL)
+        blank_BL, piece_BL = below_zero(jax.nn.log_sigmoid(head_BL)), jax.nn.log_sigmoid(-head_BL)
         length, banned = head_BL.shape[1], (*ids.special, ids.blank)
         open_BL = jnp.where(present_BL, -head_BL, -jnp.inf)
 

@@ -235,7 +235,7 @@ def draft(
     check_keys(key_B, length_B.shape[0])
     if not isinstance(length_B, Tracer) and length_B.size > 0:
         for length in (length_B.min(), length_B.max()):
-            checks.within(1, max_length, "make max_length larger", length_B=int(length))
+            checks.within(1, max_length, "change it, or max_length", length_B=int(length))
     return noise_canvas(key_B, length_B, max_length, corruption, ids)
 
 

@@ -130,11 +130,10 @@ def refine(
     if not isinstance(trace, bool):
         checks.whole_numbers(trace=trace)
         checks.counts(1, trace=trace)
-    if not isinstance(num_steps, jax.Array):
-        _check_steps(num_steps)
-        if not isinstance(trace, bool) and num_steps > trace:
-            room = f"at most {trace}, the number of steps that the trace holds"
-            raise PadirError("num_steps", room, num_steps, "give trace=True or a larger trace")
+    begun = begin(key_B, canvas, strategy, num_steps)
+    if not isinstance(trace, bool) and not isinstance(num_steps, Tracer) and num_steps > trace:
+        room = f"at most {trace}, the number of steps that the trace holds"
+        raise PadirError("num_steps", room, int(num_steps), "give trace=True or a larger trace")
 
     def body(carry):
         state, traced = carry
@@ -152,7 +151,7 @@ def refine(
     state, traced = jax.lax.while_loop(
         lambda carry: (carry[0].step < num_steps) & ~carry[0].canvas.done_B.all(),
         body,
-        (begin(key_B, canvas, strategy, num_steps), traced),
+        (begun, traced),
     )
     _refuse_nan(state)
     tokens_TBL, scores_TBL = (None, None) if traced is None else traced
@@ -177,7 +176,6 @@ def steps(
     constants. The errors are those of `refine`.
     """
     _check_choices(canvas, decoder, banned_ids)
-    _check_steps(num_steps)
     decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)
     state = begin(key_B, canvas, strategy, num_steps)
     yield state
@@ -185,11 +183,6 @@ def steps(
         state = _advance_jitted(state, decoder, strategy, num_steps, banned_ids)
         _refuse_nan(state)
         yield state
-
-
-def _check_steps(num_steps: Any) -> None:
-    checks.whole_numbers(num_steps=num_steps)
-    checks.counts(1, "use 1 for one-shot decoding", num_steps=num_steps)
 
 
 def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps: int | Int[Array, ""]) -> State:
@@ -202,7 +195,12 @@ def begin(key_B: Key[Array, " B"], canvas: Canvas, strategy: Strategy, num_steps
     for name in ("tokens_BL", "score_BL", "free_BL", "start_BL", "segment_BL", "done_BL"):
         _check_array(f"canvas.{name}", getattr(canvas, name), canvas.tokens_BL.shape, kinds.get(name, jnp.bool_))
     check_keys(key_B, canvas.tokens_BL.shape[0])
-    _check_array("num_steps", jnp.asarray(num_steps), (), jnp.integer)
+    if isinstance(num_steps, jax.Array):
+        _check_array("num_steps", num_steps, (), jnp.integer)
+    else:
+        checks.whole_numbers(num_steps=num_steps)
+    if not isinstance(num_steps, Tracer):
+        checks.counts(1, "use 1 for one-shot decoding", num_steps=int(num_steps))
     memory = strategy.init(_fold(key_B, num_steps), canvas)  # the steps fold in 0 .. num_steps - 1
     passes_B = jnp.zeros(canvas.tokens_BL.shape[0], jnp.int32)
     return State(jnp.int32(0), key_B, canvas, memory, strategy.stop.init(canvas), passes_B, passes_B > 0)
@@ -286,7 +284,7 @@ def propose(
     if not isinstance(proposal, Proposal):
         raise PadirError(f"{type(strategy).__name__}.step", "a function that gives a Proposal", type(proposal))
     expected, got = (
-        (jax.tree.structure(memory), [*map(jnp.shape, jax.tree.leaves(memory))])
+        (jax.tree.structure(memory), [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(memory)])
         for memory in (memories[0], proposal.memory)
     )
     if expected != got:

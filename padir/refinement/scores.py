@@ -79,7 +79,7 @@ def _best_in_one_reduction(logits_BLV):
     start = (jnp.float32(lowest), jnp.int32(jnp.iinfo(jnp.int32).max), jnp.float32(0))
     parts = (logits_BLV, id_BLV, jnp.ones_like(logits_BLV))
     _, token_BL, sum_BL = jax.lax.reduce(parts, start, join, (logits_BLV.ndim - 1,))
-    return token_BL, _below_zero(-jnp.log(sum_BL))
+    return token_BL, below_zero(-jnp.log(sum_BL))
 
 
 def _first(logits):
@@ -148,7 +148,7 @@ def best_by_block(
     shape = jax.eval_shape(lambda: project(0, size)).shape[:-1]
     start = (jnp.full(shape, lowest), jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
     (_, token_BL, sum_BL), _ = jax.lax.scan(visit, start, jnp.arange(blocks))
-    return token_BL, _below_zero(-jnp.log(sum_BL))
+    return token_BL, below_zero(-jnp.log(sum_BL))
 
 
 def likely(logits: Float[Array, "*B V"], top_k: int, top_p: float) -> Float[Array, "*B V"]:
@@ -180,10 +180,10 @@ def token_scores(logits_BLV: Float[Array, "B L V"], token_BL: Int[Array, "B L"])
 
 def _scores(logits_BLV, logit_BL):
     """The log-probability of the token whose logit is given at each position."""
-    return _below_zero(logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1))
+    return below_zero(logit_BL.astype(jnp.float32) - jax.nn.logsumexp(logits_BLV.astype(jnp.float32), axis=-1))
 
 
-def _below_zero(score_BL):
+def below_zero(score_BL: Float[Array, "B L"]) -> Float[Array, "B L"]:
     """Moves scores of 0 just below 0, because a score of 0 means that nothing was written."""
     return jnp.minimum(score_BL, -jnp.finfo(jnp.float32).tiny)
 

@@ -59,6 +59,7 @@ def wmt(ref="en"):
 READ = {
     "two plain files": {"a.de": PLAIN[0], "a.en": PLAIN[1]},
     "two columns": {"a.tsv": TSV},
+    "comments before the root": {"a.xml": wmt().replace("?>", "?>" + 60 * "<!--x-->")},
     "two columns without a telling name": {"a.txt": TSV},
     "a header of languages": {"a.tsv": "de\ten\n" + TSV},
     "a header with more columns": {"a.tsv": "id\ttarget\tsource\n" + "".join(f"1\t{t}\t{s}\n" for s, t in PAIRS)},
@@ -102,6 +103,12 @@ def test_every_format_gives_its_pairs(tmp_path, kind, suffix):
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_content_decides_and_not_the_name(tmp_path, pack):
     assert list(source_of(tmp_path, {"a.tsv": pack(TSV.encode())}).pairs("train")) == PAIRS
+
+
+def test_text_that_begins_like_xml_is_told_apart_at_once(tmp_path):
+    comments = 60 * "<!--x-->", 60 * "<?x?>"  # each of which once doubled the time
+    files = {"a.de": comments[0] + "\n", "a.en": comments[1] + "\n"}
+    assert list(source_of(tmp_path, files).pairs("train")) == [comments]
 
 
 def test_two_columns_win_over_commas_in_the_text(tmp_path):
@@ -193,6 +200,7 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "and not the same .a 3, a 4"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset") * 2}, "segment 1 of document a twice"),
+        ({"a.xml": wmt().replace('id="2"', 'id="1"')}, "document 'a' has a segment of <src> twice"),
         ({"ref.sgm": sgm(1, language="en"), "src.sgm": sgm(0)}, "ref.sgm is in en: give a file in de"),
         ({"src.sgm": sgm(0)}, "src.sgm has one side of a corpus .SGM."),
         ({"a.de": PLAIN[0], "a.tsv": TSV}, "a.de has one side of a corpus .lines without tabs."),

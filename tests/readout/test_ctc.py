@@ -252,7 +252,7 @@ class TestBlankHead:
             rtol=1e-4,
         )
 
-    @pytest.mark.parametrize("shift", [-8.0, 0.0, 8.0], ids=["many pieces", "mixed", "many blanks"])
+    @pytest.mark.parametrize("shift", [-8.0, 0.0, 8.0, 200.0], ids=["many pieces", "mixed", "many blanks", "certain"])
     def test_the_best_ids_need_few_logits(self, shift):
         """They are those of all logits, of which few are computed unless a row has many pieces."""
         logits_BLV, head_BL = self.logits()
@@ -270,3 +270,4 @@ class TestBlankHead:
         for mine, its in zip(got, expected, strict=True):
             np.testing.assert_allclose(mine[present_BL], its[present_BL], rtol=1e-5, atol=1e-6)
         assert seen == [16 if shift < 0 else 10]  # 5/8 of 16
+        assert (got[1][present_BL] < 0).all()  # 0 would mean that nothing was written

@@ -253,7 +253,7 @@ class Own:
     stop: ClassVar[Stop] = Fixpoint()
 
     def init(self, key_B, canvas):
-        return ()
+        return jnp.zeros(2)
 
     def step(self, key_B, canvas, output, memory, *, step, num_steps):
         return self.make(canvas)
@@ -285,16 +285,17 @@ class TestWrongArguments:
             ({"trace": "all"}, "trace must be a whole number, got 'all'"),
             ({"strategy": Own(lambda canvas: None)}, "Own.step must be a function that gives a Proposal"),
             ({"strategy": Own(lambda canvas: canvas)}, "Own.step must be a function that gives a Proposal"),
-            (
-                {"strategy": Own(lambda canvas: Proposal(canvas, canvas, jnp.zeros(2), canvas.free_BL))},
-                "the memory of Own.step must be like that of init",
-            ),
+            ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, ()))}, "memory of Own.step must be like that"),
+            ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, jnp.zeros(2, int)))}, "like .*float32.*int32"),
             ({"strategy": Padir}, r"strategy must be an instance .*, got <class .*write it as Padir"),
             ({"strategy": "padir"}, "strategy must be an instance"),
             ({"canvas": jnp.zeros((2, 9), int)}, "canvas must be a Canvas"),
             (lambda: {"canvas": start().replace(score_BL=jnp.zeros((2, 8)))}, r"canvas.score_BL must be .* \[2, 9\]"),
             ({"num_steps": 2.0}, "num_steps must be an array .* of integer numbers|num_steps must be a whole number"),
             ({"num_steps": jnp.zeros(3, int)}, r"num_steps must be .*got '\[3\] int32'"),
+            ({"num_steps": jnp.int32(0)}, "num_steps must be at least 1, got 0"),
+            ({"num_steps": jnp.int32(3), "trace": 2}, "num_steps must be at most 2, .* got 3"),
+            ({"canvas": None, "trace": True}, "canvas must be a Canvas"),
             ({"decoder": lambda canvas: jnp.zeros((2, 9, 63))}, r"logits must .* \[2, 9, 64\] .*got '\[2, 9, 63\] f"),
             ({"decoder": lambda canvas: jnp.zeros((1, 9, 64))}, r"the decoder's logits must be .* \[2, 9, 64\]"),
             ({"decoder": lambda canvas: jnp.zeros((2, 9, 64), int)}, "logits must .* of floating numbers, got"),

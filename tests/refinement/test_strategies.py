@@ -136,6 +136,7 @@ class TestCommandLine:
             ("threshold:**a", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=1)+(2", "written NAME or NAME:FIELD=VALUE"),
             ("threshold:tau=2.0", "Threshold.tau must be in"),
+            *(pytest.param(f"threshold:tau={'-' * n}1", "written NAME", id=f"depth {n}") for n in (3_000, 30_000)),
         ],
     )
     def test_wrong_strategies_are_refused(self, text, message):

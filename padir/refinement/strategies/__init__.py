@@ -107,7 +107,7 @@ def parse_call(text: str, noun: str, example: str) -> tuple[str, dict[str, Any]]
             keyword.arg: keyword.value.id if isinstance(keyword.value, ast.Name) else ast.literal_eval(keyword.value)
             for keyword in call.keywords
         }
-    except (ValueError, SyntaxError, AttributeError):
+    except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError):  # the last two for deep nesting
         raise PadirError(
             f"a {noun} is written NAME or NAME:FIELD=VALUE,FIELD=VALUE, such as {example}, got {text!r}"
         ) from None
