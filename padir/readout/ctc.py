@@ -2,8 +2,8 @@
 
 A canvas has two positions per source token. The decoder writes pieces and blanks; merging equal neighbours and removing
 blanks gives the translation. So no target length is predicted. A head of its own gives the blank's probability q, and
-piece v has the probability (1 - q) softmax(v). The softmax is therefore that of writing from left to right, and
-positions that are probably blank need no logits.
+piece v has the probability (1 - q) softmax(v). The softmax over pieces is the same as in writing from left to right,
+and positions that are probably blank need no logits.
 
 1. The first training stage sees noise at every position. The loss of a stage sums over all alignments of the target.
 2. `best_alignment` gives the most likely alignment of the target under a stage's prediction. A transition gets this
@@ -39,8 +39,8 @@ class BlankHead:
     def best(self, project, states_BLD, head_BL, present_BL, ids: Ids):
         """The best ids, from the logits of positions whose blank has at most half of the probability.
 
-        These are usually at most 1.25 positions per source token, the most whose logits are computed. If a row has
-        more, the logits of all positions are.
+        Usually at most 1.25 positions per source token have such a blank. Then only the logits of so many positions are
+        computed. If a row has more, the logits of all positions are computed.
         """
         blank_BL, piece_BL = below_zero(jax.nn.log_sigmoid(head_BL)), jax.nn.log_sigmoid(-head_BL)
         length, banned = head_BL.shape[1], (*ids.special, ids.blank)

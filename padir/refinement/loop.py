@@ -288,7 +288,7 @@ def propose(
         for memory in (memories[0], proposal.memory)
     )
     if expected != got:
-        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like that of init, {expected}", got)
+        raise PadirError(f"the memory of {type(strategy).__name__}.step", f"like init's memory, {expected}", got)
     is_last = jnp.equal(step, num_steps - 1)
     after, stop_memory = strategy.stop.step(canvas, output, proposal, memories[1], is_last=is_last)
     return restore(after, is_last & ~after.done_BL, proposal.last), (proposal.memory, stop_memory)

@@ -130,14 +130,13 @@ class Memoryless:
 class Between(Protocol):
     """A transition: a frozen dataclass that makes the next training stage's canvas; its fields are hyperparameters.
 
-    A call gets the canvas that the stage saw; the decoder's output in this stage, without gradient and with forbidden
-    ids at -inf; the target; the positions chosen by the corruption or by the previous transition; and `progress`, the
+    A call gets the canvas that the stage saw, the decoder's output, the target, and the positions that the corruption
+    or the previous transition chose. The output has no gradient, and its forbidden ids are at -inf. `progress` is the
     share of the training run that is done, in [0, 1). A call returns the canvas and the chosen positions of the next
     stage. Chosen positions are free; the stage weights "noised" and "masked" count these positions in the loss.
     Each row of the result must depend only on the same row of the arguments, because a call may get only some rows of a
     batch. A transition that imitates a decoding strategy has this strategy in an attribute `strategy`, and the model is
-    decoded with it by default. A transition that depends on `progress` has an attribute `follows_progress` that is
-    True.
+    decoded with it by default. If a transition depends on `progress`, its attribute `follows_progress` is True.
     """
 
     def __call__(

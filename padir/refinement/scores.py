@@ -23,7 +23,7 @@ class Output:
       keep_logits_BL: logit of keeping the token that `judges` names at each position, if the model has a rejecter head.
       found_BL: the best ids outside `canvas.ids.special` and their log-probabilities, if the decoder has found them
         block by block (`best_by_block`). If then no code reads logits_BLV, jit does not compute the logits.
-      belief_BLD: the decoder's summary of its prediction for the next pass, if the model has self-conditioning.
+      belief_BLD: a summary of this prediction, which the next pass reads, if the model has self-conditioning.
       judges: "token" if keep_logits_BL judges the tokens shown to the decoder, "prediction" for its argmax (static).
     """
 
@@ -62,9 +62,9 @@ def _best_by_maximum(logits_BLV):
 
 
 def _best_in_one_reduction(logits_BLV):
-    """Finds maximum, first id and normaliser together, as XLA on a TPU can do within the product that makes the logits.
+    """Finds maximum, first id and normaliser in one reduction.
 
-    So the logits are never in memory.
+    XLA on a TPU does this within the product that makes the logits, so the logits are never in memory.
     """
     lowest = jnp.finfo(jnp.float32).min  # not -inf: -inf - -inf would give NaN
     logits_BLV = jnp.maximum(logits_BLV.astype(jnp.float32), lowest)

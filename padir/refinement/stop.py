@@ -66,7 +66,7 @@ class Fixpoint(Never):
 
 @flax.struct.dataclass
 class Cycled:
-    """Memory of `Cycle`: the tokens that the pass before was given (-1 at first), and positions ended as cycles."""
+    """Memory of `Cycle`: tokens that the pass before was given (-1 at first), and the positions of ended cycles."""
 
     before_BL: Int[Array, "B L"]
     cycled_BL: Bool[Array, "B L"]

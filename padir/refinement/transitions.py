@@ -61,9 +61,9 @@ class Smart:
 class Glat:
     """GLAT's glancing (Qian et al., ACL 2021, section 3.2): shows more target tokens where the prediction was worse.
 
-    Each free position shows its target token with probability p * d / n, where d is the Hamming distance between the
-    argmax and the target over the n free positions of the segment, so that p * d tokens are shown on average. All other
-    free positions get their start tokens. The ratio p goes linearly from `start` to `end` over the training run.
+    Each of the n free positions of a segment shows its target token with probability p * d / n. Here d is the Hamming
+    distance between argmax and target, so p * d tokens are shown on average. All other free positions get their start
+    tokens. The ratio p goes linearly from `start` to `end` over the training run.
 
     Attributes:
       start, end: p at the beginning and at the end of the training run, in [0, 1].

@@ -285,7 +285,7 @@ class TestWrongArguments:
             ({"trace": "all"}, "trace must be a whole number, got 'all'"),
             ({"strategy": Own(lambda canvas: None)}, "Own.step must be a function that gives a Proposal"),
             ({"strategy": Own(lambda canvas: canvas)}, "Own.step must be a function that gives a Proposal"),
-            ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, ()))}, "memory of Own.step must be like that"),
+            ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, ()))}, "memory of Own.step must be like init's"),
             ({"strategy": Own(lambda canvas: Proposal(canvas, canvas, jnp.zeros(2, int)))}, "like .*float32.*int32"),
             ({"strategy": Padir}, r"strategy must be an instance .*, got <class .*write it as Padir"),
             ({"strategy": "padir"}, "strategy must be an instance"),

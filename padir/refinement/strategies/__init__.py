@@ -126,7 +126,7 @@ def check_strategy(strategy: Strategy, *, canvas: Corruption, trained: Corruptio
     - "pieces": a decoder that was trained with random pieces, from drafts of random pieces.
 
     Args:
-      canvas, trained: the corruptions that drafts are made with, and that the model was trained with.
+      canvas, trained: the corruption that makes drafts, and the corruption that the model was trained with.
       config: the model's `ModelConfig`.
     """
     needs = getattr(strategy, "needs", frozenset())

@@ -169,7 +169,7 @@ class Frechet(Memoryless):
         return commit(canvas, output, within_BL | ~before_BLL.any(-1), memory)
 
     def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
-        """The sum of the doubts of a position and all more confident ones, the position's own counting twice."""
+        """Sums the doubts of each position and all more confident positions; its own doubt counts twice."""
         return jnp.where(before_BLL, doubt_BL[:, None, :], 0.0).sum(-1) + 2 * doubt_BL
 
 
@@ -182,7 +182,7 @@ class Factor(Frechet):
     """
 
     def _doubts(self, doubt_BL: Float[Array, "B L"], before_BLL: Bool[Array, "B L L"]) -> Float[Array, "B L"]:
-        """k + 1 times a position's doubt, if it is the k-th most confident one."""
+        """Returns k + 1 times the doubt of the k-th most confident position."""
         return (before_BLL.sum(-1) + 2) * doubt_BL
 
 

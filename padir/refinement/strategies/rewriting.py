@@ -178,10 +178,10 @@ class Constant:
 class Rejecter(Memoryless):
     """The learned rejecter: replaces or hides the tokens that the model's rejecter head rejects.
 
-    The model knows what its head judges (`ModelConfig.rejecter_judges`). If it judges "token", the tokens that the
-    decoder was shown in this pass, the argmax replaces the rejected tokens; the first step writes every position. If it
-    judges "prediction", the argmax of this pass, as in the published implementation, every pass writes the argmax at
-    every position, and every pass but the last hides the rejected positions again.
+    `ModelConfig.rejecter_judges` says what the head judges. With "token", it judges the tokens that the decoder was
+    shown in this pass. The argmax replaces rejected tokens; the first step writes every position. With "prediction", it
+    judges the argmax of this pass, as in the published implementation. Every pass then writes the argmax at every
+    position, and every pass but the last hides the rejected positions again.
 
     A sentence ends when a pass changes none of its tokens. With "prediction", the result is then the argmax of this
     pass, with no position hidden again.

@@ -76,7 +76,7 @@ class SundaeSampling(Memoryless):
 
     @property
     def redrawn(self) -> float:
-        """The share of the positions that hold noise for the decoder, because a pass draws them again."""
+        """The share of positions that a pass draws again; their tokens count as noise for the decoder."""
         return self.share
 
     @property
@@ -154,8 +154,8 @@ def margins(logits_BLV: Float[Array, "B L V"]) -> Float[Array, "B L"]:
 class Sweep:
     """Memory of `IndependentParallel`: the current state of the chain, and the part of the next state already drawn.
 
-    The canvas shows the current state with one position of each segment hidden, the leftmost of `pending_BL`, which
-    this sweep has still to draw.
+    This sweep has still to draw `pending_BL`. The canvas shows the current state, in which the leftmost pending
+    position of each segment is hidden.
     """
 
     tokens_BL: Int[Array, "B L"]
@@ -169,9 +169,9 @@ class Sweep:
 class IndependentParallel:
     """The independent parallel sampler (the paper's Definition 11): draws each position given all other positions.
 
-    The first step writes every position. From then on all positions change together at the end of a sweep, which draws
-    each given the tokens that the others had before. An ordinary decoder takes one pass for each free position, with
-    that position alone hidden; a decontextualised one takes one pass, because no position sees its own token. An
+    The first step writes every position. Then sweeps follow. A sweep draws every position given the old tokens of all
+    others, and all positions change at its end. An ordinary decoder takes one pass for each free position, with that
+    position alone hidden. A decontextualised one takes one pass, because no position sees its own token. An
     unfinished sweep changes no token. At temperature 0 a sentence ends when a sweep changes none of its tokens.
 
     Attributes:

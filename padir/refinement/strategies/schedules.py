@@ -1,8 +1,8 @@
 """Schedules of step sizes: how many positions are still hidden after each pass.
 
 docs/theory.md says for which texts "linear" and "geometric" are optimal. "doubling" takes about log2(L) passes,
-"cosine" writes few positions at first. `padir analyse schedule` measures the loss of each schedule on references, also
-with the most confident tokens first. It prints shares that can be given instead of a name.
+"cosine" writes few positions at first. `padir analyse schedule` measures the loss of each schedule on references, in
+random order and with the most confident tokens first. It prints shares that can be given instead of a name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_schedule(**values: Any) -> None:
             continue
         if not isinstance(value, str) or value not in SCHEDULES:
             expected = f"one of {', '.join(SCHEDULES)}, or shares that fall from at most 1 to 0"
-            raise PadirError(name, f"{expected}, as (0.8, 0.5, 0.2, 0.0)", value)
+            raise PadirError(name, f"{expected}, such as (0.8, 0.5, 0.2, 0.0)", value)
 
 
 Schedule = Annotated[str | tuple[float, ...], check_schedule]
@@ -42,8 +42,8 @@ def still_hidden(
     hidden.
 
     Args:
-      schedule: one of `SCHEDULES`; or (s_1, ..., s_n), shares of the positions that are hidden after the passes 1 to n
-        of n. With another number of passes, shares are interpolated.
+      schedule: one of `SCHEDULES`, or shares (s_1, ..., s_n) for n passes: s_i is the share of positions that are
+        hidden after pass i. For another number of passes, shares are interpolated.
       length_BL: number of free positions of the sentence, at each of its positions.
       passes: number of passes that are done, from 1 to num_steps.
 
