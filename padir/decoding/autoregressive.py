@@ -221,7 +221,7 @@ def score_drafts(
     return jnp.where(present_RL, log_prob_RL, 0.0)
 
 
-BLOCK = 3  # number of proposed tokens; a pass has one row more, and XLA multiplies rows in fours
+BLOCK = 3  # number of proposed tokens; a pass has one position more, and XLA multiplies rows in fours
 _COINS = 2**31 - 1  # folded into the keys of sentences: the draft was drawn from the keys themselves
 
 
@@ -353,7 +353,7 @@ def window(tokens_BL: Int[Array, "B L"], begin_B: Int[Array, " B"], size: int) -
 
 
 def _extended(rows: Verified, choice_BJ, value_BJ, accepted_B, eos: int) -> Verified:
-    """Writes the first `accepted_B` choices behind each row, which takes a round unless the row is done."""
+    """Writes the first `accepted_B` choices behind each row, and counts a round for each row that is not done."""
     index_BL = jnp.arange(rows.tokens_BL.shape[1]) - rows.length_B[:, None]
     new_BL = (index_BL >= 0) & (index_BL < accepted_B[:, None])
     at_BL = window(choice_BJ, -rows.length_B, rows.tokens_BL.shape[1])

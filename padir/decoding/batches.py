@@ -117,8 +117,8 @@ def choose(
 ) -> list[Translation]:
     """Ranks each sentence's hypotheses by `Decoding.rerank` and returns the best; of equal scores, the first wins.
 
-    `tried` are the candidates of each sentence. The sentence's first rows of `drafts`, on the host, hold them; further
-    rows only pad the batch.
+    `tried` lists the candidates of each sentence. `drafts`, on the host, has a row for each of them; a sentence's
+    further rows only pad the batch.
     """
     each = drafts.length_R.size // batch.source_BS.shape[0]
     rows = [[b * each + n for n in range(len(own))] for b, own in enumerate(tried)]
@@ -209,7 +209,7 @@ def draft_tokens(
     free_L: Bool[np.ndarray, " L"],
     whole: bool = False,
 ) -> list[int]:
-    """The tokens that the readout reads; without repeated ones if `Decoding.drop_repeats` says so, unless `whole`."""
+    """The tokens that the readout reads; `Decoding.drop_repeats` removes repeated tokens unless `whole` is True."""
     if decoding.drops_repeats and not whole:
         return without_repeats(tokens_L, free_L, loaded.tokenizer.copied)
     return tokens_L[loaded.card.config.readout.kept(tokens_L, free_L, loaded.model.ids)].tolist()

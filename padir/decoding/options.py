@@ -87,11 +87,11 @@ class Decoding:
       top_k: number of most likely lengths to try.
       adjacent: try the most likely length and its neighbours (`padir.models.length.top_lengths`) instead of the top_k
         most likely lengths, which may be far from each other.
-      draws: number of random drafts of each length, or of samples.
+      draws: number of random drafts of each length, or number of samples.
       length_weight: weight of the length's log-probability in the rule "own".
       rerank: the rule that chooses among hypotheses: a name of `RULES`, an autoregressive model (its directory, or the
-        name of one that comes with padir), or a rule of your own. One draft leaves no choice: its score is that of
-        "own", whichever rule is named.
+        name of one that comes with padir), or a rule of your own. A single draft leaves no choice: "own" scores it,
+        whichever rule is named.
       brevity: exponent b of rules that divide a log-probability by tokens ** b.
       drop_repeats: remove tokens that equal their left neighbour (the paper's last clean-up, section L.2), except
         digits and bytes; None does this with the strategy "padir" only.
@@ -261,11 +261,11 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
 
 
 def default_decoding(card: ModelCard) -> Decoding:
-    """A model's own options: its card's, else the defaults, with as many lengths as a class has (`length_unit`)."""
+    """A model's own options: its card's options, else the defaults; the default `top_k` is `length_unit`."""
     own: Any = {"top_k": card.config.length_unit} | card.decoding
     try:
         if wrong := {"batch_size", "seed"} & own.keys():
-            raise PadirError(f"a card cannot set {min(wrong)}: it is an option of each translation")
+            raise PadirError(f"a card cannot set {min(wrong)}, which each translation sets")
         for name in ("rerank", "draft", "shortlist"):
             if own.get(name) not in (None, *RULES, *PRETRAINED):  # strangers write cards
                 raise PadirError(f"a card cannot name a file or another model as {name}")
@@ -334,7 +334,7 @@ def resolve(
         decoding = dataclasses.replace(decoding, drop_repeats=False)
     check_strategy(strategy, canvas=canvas, trained=corruption, config=config)
     if decoding.top_k * decoding.draws == 1 and isinstance(decoding.rerank, str):
-        decoding = dataclasses.replace(decoding, rerank="own")  # one draft: a rule that reads it again has no choice
+        decoding = dataclasses.replace(decoding, rerank="own")  # a single draft leaves a rule no choice
     if decoding.draws > 1 and canvas.deterministic:
         remedy = "try more lengths, because all drafts would be equal"
         raise PadirError("draws", "1 for a canvas without randomness", decoding.draws, remedy)

@@ -57,7 +57,7 @@ def check_process() -> None:
 class ProgramCache:
     """The compiled programs of several jitted functions; JAX's cache on disk can restore programs that were dropped.
 
-    `mappings` is the function of this name, or another like it.
+    `mappings` is the function of this name; tests replace it.
     """
 
     functions: tuple[Any, ...]

@@ -37,7 +37,7 @@ class DraftInputs(NamedTuple):
     """Encoded sentences and the N candidates of each.
 
     Attributes:
-      cross_kv, source_segment_BS: cross-attention keys and values of the sources, and their segment ids, one row each.
+      cross_kv, source_segment_BS: cross-attention keys and values of the sources, and the sources' segment ids.
       source_BS: the sources; a candidate's key is made from its source, the seed, its length and its draw.
       length_BN, draw_BN: each candidate's length in tokens, EOS included, and the number of its draw.
     """
@@ -94,8 +94,8 @@ def padded(
 ) -> np.ndarray:
     """Pads token lists to an array of one of few shapes, so that few programs are compiled.
 
-    There are at most `batch_size` rows, then rounded up to a multiple of `row_multiple`, the devices that share the
-    rows. Their length is one of `lengths`, or a multiple of `BUCKET`.
+    The number of rows is at most `batch_size`, rounded up to a multiple of `row_multiple`, the number of devices that
+    share the rows. The length of the rows is one of `lengths`, or a multiple of `BUCKET`.
     """
     num_rows = round_up(min(batch_size, 1 << (len(rows) - 1).bit_length()), row_multiple)
     return pad_rows(list(rows), padded_length(max(map(len, rows)), lengths), num_rows)

@@ -51,7 +51,7 @@ def lines(file: ByteReader, warn: Callable[[str], None], name: str = "") -> Iter
 
 
 class TranslatedLine(NamedTuple):
-    """A line, its translation, and its sentences with theirs; unless lines are split, the line is the only sentence."""
+    """A line and its translation, and each sentence and its translation; an unsplit line is its only sentence."""
 
     source: str
     translation: Translation

@@ -33,8 +33,8 @@ class Translation:
       candidate_lengths: the target lengths of the candidates.
       oscillated: True if the strategy ended the row because it oscillated between two canvases.
       draft_passes: number of decoder passes of the drafter's model, if the translation was verified.
-      broken: number of U+FFFD left out of the text, where the bytes written are no character. A hypothesis without such
-        bytes is taken before others.
+      broken: number of U+FFFD that were left out of the text; each stands for written bytes that are no character.
+        Hypotheses without such bytes come before others.
       whole_text: the text before repeated tokens were dropped; None if no tokens are dropped, as for a causal model.
     """
 

@@ -229,8 +229,8 @@ class Translator:
     def predict_lengths(self, texts: Iterable[str], k: int = 1, batch_size: int = 32) -> list[list[int]]:
         """The k most likely target lengths of each sentence, most likely first, in tokens, EOS included.
 
-        Sources that are longer than the model takes are cut. A length head that gives no or fewer lengths raises a
-        PadirError.
+        Sources that are longer than the model takes are cut. If the length head gives fewer than k lengths, a
+        PadirError is raised.
         """
         tokens, _ = self.loaded.source_tokens(checks.strings("texts", texts), truncate=True)
         return RefiningPipeline(self.loaded, Decoding(batch_size=batch_size)).predict_lengths(tokens, k)
@@ -239,7 +239,7 @@ class Translator:
         """Writes the model as a new model directory, which `load` and the commands read.
 
         Args:
-          folder: the directory, which must not exist or be empty.
+          folder: the directory, which must be new or empty.
           dtype: type of the weights in the file, "float32" or, at half the size, "bfloat16".
         """
         place = Path(folder)
@@ -320,9 +320,9 @@ def load_draft(model: str) -> Translator:
 class SharedTranslator(Translator):
     """A translator that shares out the batches of every call of `translate` to all processes.
 
-    It is made of a translator on devices of this process. All processes must make the same calls; each gets all
-    translations, which are those of one process. `translate` raises a PadirError if another process failed. It calls
-    `progress` when all processes have finished their batches.
+    It is made of a translator on devices of this process. All processes must make the same calls, and each gets all
+    translations. They equal the translations of a single process. `translate` raises a PadirError if another process
+    failed. It calls `progress` when all processes have finished their batches.
     """
 
     def __init__(self, translator: Translator):
