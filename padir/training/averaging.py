@@ -50,7 +50,7 @@ class Averaging:
         return opt_state.average if isinstance(opt_state, MovingAverage) else params
 
     def check(self, num_steps: int, evaluate: int, checkpoint: int) -> None:
-        """Refuses a training run that saves too few checkpoints, or does not measure the BLEU of all that it averages.
+        """Refuses a training run that saves too few checkpoints, or averages checkpoints whose BLEU is not measured.
 
         Args:
           num_steps, evaluate, checkpoint: `TrainConfig.num_steps`, and two of its `Intervals`.
@@ -62,7 +62,7 @@ class Averaging:
             name, interval = ("checkpoint", checkpoint) if self.kind == "last" else ("evaluate", evaluate)
             found = -(-num_steps // interval)  # the last step always counts
             if found < self.count:
-                what = f"Averaging.count is {self.count}, but {num_steps} steps make {found} such checkpoints"
+                what = f"Averaging.count is {self.count}, but {num_steps} steps make {found} checkpoints to average"
                 raise PadirError(what, remedy=f"lower it, or Intervals.{name}")
 
 

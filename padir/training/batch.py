@@ -103,7 +103,7 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
     """Computes `fn(*rows)` in chunks of rows, whose results must not depend on other rows.
 
     The backward pass recomputes the intermediate results of a chunk. So at any time they exist for at most one chunk.
-    The rows of a chunk come from all parts of the batch. So devices that share the rows have a part of each chunk.
+    The rows of a chunk are spread over the whole batch, so devices that share the batch share each chunk, too.
 
     Args:
       fn: a function that returns a tree of sums, which are added up, and a tree of arrays [B, ...].
@@ -130,7 +130,7 @@ def by_rows(fn: Callable[..., tuple[Any, Any]], positions_at_once: int | None, *
         return sums, made_leaves
 
     chunks = [x.reshape(size, batch // size, *x.shape[1:]).swapaxes(0, 1) for x in leaves]
-    # XLA moves nothing out of a loop's body, so that recomputation needs no barrier there.
+    # XLA moves nothing out of a loop's body. So recomputation needs no barrier there.
     sums, made = jax.lax.map(jax.checkpoint(chunk, prevent_cse=False), chunks)
     made = [x.swapaxes(0, 1).reshape(batch, *x.shape[2:]) for x in made]
     return jax.tree.map(lambda x: x.sum(0), sums), jax.tree.unflatten(made_tree, made)

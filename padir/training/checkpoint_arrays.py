@@ -23,7 +23,7 @@ Check = Callable[[Mapping[str, tuple[int, ...]]], object]
 ARRAYS = "state"  # name of the folder in a checkpoint's folder
 _MEETINGS = ("written", "committed")  # points at which Orbax's processes wait for each other
 _SECONDS = 1_200  # seconds that the slowest process may take to write its part
-_numbers = itertools.count()  # numbers the states written by all processes; equal in each process
+_numbers = itertools.count()  # gives each state that all processes write a number, the same in each process
 
 
 def _orbax(*, partial: bool = False) -> Any:
@@ -70,7 +70,7 @@ class WriteByAll:
         self._checkpointer.save(folder.absolute() / ARRAYS, state)
 
     def wait(self) -> None:
-        """Waits until all processes have written their parts; raises if this one (in the first, any) could not."""
+        """Waits until all processes have written their parts; raises if this process failed (in the first, if any)."""
         error = None
         try:
             self._checkpointer.wait_until_finished()

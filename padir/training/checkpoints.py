@@ -58,7 +58,7 @@ class Checkpoints:
 
     Attributes:
       folder: the folder that holds one folder for each step.
-      keep: number of the newest regular checkpoints that are kept, beside those of the steps `protected`.
+      keep: number of the newest regular checkpoints that are kept; checkpoints of the steps `protected` are kept, too.
       shared: True if several processes train and all of them see the folder.
       after_save: called in the first process, in the background, after each save.
     """
@@ -134,7 +134,7 @@ class Checkpoints:
                 self._pending = self._thread.submit(self._write_part, step, parts)
 
     def wait(self) -> None:
-        """Returns when the last save is on disk, or raises its error, in all processes, which must all call this."""
+        """Waits until the last save is on disk, or raises its error; all processes must call this function."""
         if self.shared:
             agreed("the checkpoints", self._wait, lambda _: "")
         else:
@@ -176,7 +176,7 @@ class Checkpoints:
     def _write_part(self, step: int, parts: arrays.WriteByAll) -> None:
         try:
             parts.wait()
-        except Exception as error:  # as above
+        except Exception as error:  # of any type, as in `_write`
             raise self._not_written(step, error) from error
 
     def _not_written(self, step: int, error: Exception) -> PadirError:

@@ -72,7 +72,7 @@ class _Files:
                 each.close()
 
 
-# The terminal is gone, or what read the lines: a run that gets SIGHUP still saves. Rich exits for a broken pipe.
+# If the terminal, or the reader of a pipe, is gone, the run still saves. Rich raises SystemExit for a broken pipe.
 _GONE = contextlib.suppress(OSError, SystemExit)
 
 
@@ -163,7 +163,7 @@ def _short(row: dict[str, float]) -> str:
 
 
 def finished(folder: Path, step: int) -> dict[str, float] | None:
-    """The model card's metrics if the folder holds the finished model of `step`, the last; else None. Logs this."""
+    """Logs and returns the model card's metrics if the folder holds the model of the last step, `step`; else None."""
     if not (folder / MANIFEST).exists():
         return None
     try:

@@ -31,8 +31,8 @@ def train(
 ) -> dict[str, float]:
     """Trains a model on prepared pairs and writes its model directory; resumes where an earlier call stopped.
 
-    The configuration may differ from that of the earlier call as long as the checkpoint fits the model and the data;
-    the differences are logged. If all steps are done and the model is written, the call changes nothing and logs so.
+    The configuration may differ from the earlier call's configuration as long as the checkpoint fits model and data.
+    The differences are logged. If all steps are done and the model is written, the call changes nothing and logs so.
 
         train("data/toy", "runs/toy", TrainConfig(ModelConfig(width=256), num_steps=1_000))
 

@@ -65,7 +65,7 @@ class Call:
         return self.model.bind({"params": params}, rngs={"dropout": key} if self.dropout else {})
 
     def encode(self, bound: Transformer) -> Encoded:
-        """The encoder's output: the call's `encoded`, or computed here if that is None."""
+        """The encoder's output: the call's `encoded` or, if it is None, computed here."""
         if self.encoded is not None:
             return self.encoded
         source, segments = (self.batch.source_BS, self.batch.source_segment_BS), self.num_segments or 1

@@ -74,7 +74,7 @@ class Adafactor:
       clipping_threshold: maximum root mean square of an update; larger updates are scaled down.
       momentum: decay of a first moment; None keeps no first moment.
       weight_decay: share of each parameter that a step subtracts, independent of the learning rate.
-      clip_norm: largest global norm of the gradient, or None.
+      clip_norm: largest global norm of the gradient; None does not clip.
     """
 
     learning_rate: Cosine = Cosine(peak=1e-2)
@@ -107,7 +107,7 @@ class Adam:
       learning_rate: the schedule.
       b1, b2, eps: decays of the two moments, and the denominator's offset.
       weight_decay: share of each parameter that a step subtracts, times the learning rate.
-      clip_norm: largest global norm of the gradient, or None.
+      clip_norm: largest global norm of the gradient; None does not clip.
     """
 
     learning_rate: Cosine = Cosine()
@@ -133,7 +133,7 @@ def _clipped(clip_norm: float | None, optimizer: optax.GradientTransformation) -
 def frozen(optimizer: optax.GradientTransformation, prefixes: tuple[str, ...]) -> optax.GradientTransformation:
     """An optimizer that does not change parameters under the prefixes, and keeps no state for them.
 
-    Prefixes are whole components of names: "decoder/layers_1" is not "decoder/layers_10". `init` refuses prefixes
+    Prefixes are whole components of names: "decoder/layers_1" leaves out "decoder/layers_10". `init` refuses prefixes
     without parameters, and prefixes that leave nothing to train.
     """
     if not prefixes:
@@ -238,7 +238,7 @@ class Watch:
             return
         if self.policy.action == "skip":
             what += f", {self._in_a_row} times in a row"
-        process = f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""  # each saves its own rows
+        process = f"_process_{jax.process_index()}" if jax.process_count() > 1 else ""  # each process saves its rows
         path = self.folder / FOLDER / f"step_{step}{process}.npz"
         with atomic_file(path, binary=True) as file:
             np.savez(file, **batch)  # type: ignore[arg-type]

@@ -110,7 +110,7 @@ class StartFrom:
 
 
 def fill(model: Transformer, seed: int, given: Any, *, taken: list[str], rows: dict[str, list[int]]) -> Any:
-    """Initialises all parameters that `StartFrom.load` did not take (all rows but `rows` of embeddings); inside jit."""
+    """Initialises what `StartFrom.load` did not take: other parameters, and other rows of embeddings than `rows`."""
     fresh: dict[str, Any] = flax.traverse_util.flatten_dict(init_params(model, seed), sep="/")
     flat: dict[str, Any] = flax.traverse_util.flatten_dict(given, sep="/")
     params = {}

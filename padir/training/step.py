@@ -37,7 +37,7 @@ def make_step(
     not_finite: NotFinite = NotFinite(),
     freeze: tuple[str, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
-    """Makes the function of one optimizer step of `num_steps`; its loss is the batch's mean over target tokens.
+    """Makes the function of one optimizer step of `num_steps`; the objective's `normaliser` divides its loss.
 
     A skipped step (see `NotFinite`) counts as a step and adds nothing to the sums. With `Batching.parts` above 1 the
     gradients of the summed loss are added up part by part, then divided once; there is one check for finite numbers and
@@ -89,7 +89,7 @@ def _summed_over_parts(fn: Callable[[Batch], Any], batch: Batch, parts: int) -> 
 
     made = None
 
-    def part(number: Any) -> list[Any]:  # leaves: the annotated shapes of a tree of sums allow no ShapeDtypeStruct
+    def part(number: Any) -> list[Any]:  # leaves, because annotated shapes of sums would refuse a ShapeDtypeStruct
         nonlocal made
         some = jax.tree.unflatten(tree, [jax.lax.dynamic_index_in_dim(x, number, 1, keepdims=False) for x in leaves])
         sums, made = jax.tree.flatten(fn(dataclasses.replace(some, part=number, parts=parts)))

@@ -142,8 +142,8 @@ class TestMean:
     [
         (Averaging("best"), 0, "must be a multiple of Intervals.checkpoint, 10, got 0"),
         (Averaging("best"), 15, "must be a multiple of Intervals.checkpoint, 10, got 15"),
-        (Averaging("best", count=6), 20, "count is 6, but 100 steps make 5 such checkpoints"),
-        (Averaging("last", count=11), 20, "count is 11, but 100 steps make 10 such checkpoints"),
+        (Averaging("best", count=6), 20, "count is 6, but 100 steps make 5 checkpoints to average"),
+        (Averaging("last", count=11), 20, "count is 11, but 100 steps make 10 checkpoints to average"),
     ],
 )
 def test_intervals_that_give_no_such_average(averaging, evaluate, message):
