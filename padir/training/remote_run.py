@@ -110,7 +110,9 @@ class RemoteRun:
         try:
             self.send()
         except Unreachable as error:
-            _log.warning("not sent (%s): padir tries again after the next checkpoint; %s is whole", error.what, self.folder)
+            _log.warning(
+                "not sent (%s): padir tries again after the next checkpoint; %s is whole", error.what, self.folder
+            )
 
     def send(self) -> None:
         """Sends logs, whole checkpoints and the finished model, and then removes old checkpoints from the address."""
