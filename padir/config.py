@@ -134,9 +134,9 @@ def parse(files: Sequence[str] = (), bindings: Sequence[str] = (), allow_imports
     except ValueError as error:  # a macro or %gin.REQUIRED that nothing sets
         raise PadirError(_explain(str(error))) from None
     sizes: dict[Any, int] = {}
-    for (owner, _), parameters in list(gin.config._CONFIG.items()):
+    for (macro, owner), parameters in list(gin.config._CONFIG.items()):
         if sum(_expanded(value, sizes) for value in parameters.values()) > _MOST_VALUES:
-            raise PadirError(f"the macro {owner} stands for more than {_MOST_VALUES:,} values: make it shorter")
+            raise PadirError(f"{macro or owner} stands for more than {_MOST_VALUES:,} values: make it shorter")
     _overrides[:] = [binding.partition("=")[0] for binding in bindings]
     for item in CONFIGURABLES:
         _check_types(item)
@@ -183,7 +183,9 @@ def _parse(name: str, files: list[str], bindings: list[str]) -> None:
             line += f": {(error.text or '').strip()!r}"
         reason = f"{name} cannot be read as gin configuration{line}" if name else _explain(str(error))
         raise PadirError(f"{reason}: write NAME.PARAMETER = VALUE") from error
-    except (ValueError, TypeError, ImportError, AttributeError, NameError, RecursionError) as error:
+    except RecursionError:
+        raise PadirError(f"{name or 'a value'} is nested too deeply, or includes itself: make it shorter") from None
+    except (ValueError, TypeError, ImportError, AttributeError, NameError) as error:
         raise PadirError(_explain(str(error))) from error
 
 

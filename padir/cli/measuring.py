@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from padir import config
+from padir import checks, config
 from padir.cli.arguments import check_options, chosen, decoding_of, decodings_of, load_models, named_model, named_value
 from padir.cli.console import tell, warn
 from padir.cli.corpora import files_of, folders_of, test_set_of
@@ -147,6 +147,11 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("padir compile needs a configuration: give --gin_file")
     sizes = Sizes(**chosen(args, "padir.cli.measuring:Sizes"))
+    shapes = {f"--{name}": getattr(args, name) for name in ("batch_size", "num_steps", "top_k", "beam")}
+    shapes |= {"tokens": sizes.tokens, "vocab_size": filter(None, [sizes.vocab_size])}
+    for name, values in shapes.items():
+        for value in values:
+            checks.counts(1, **{name: value})
     settings = _settings()
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
     found: list[Compiled] = []

@@ -46,6 +46,12 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
         (["--topology", "here"], "give --gin_file"),
         (["--topology", "here", "--gin_file=configs/run/toy_cpu.gin", "--data", "d", "--set", "vocab_size=9"], "d "),
         (["--topology", "here", "--gin_file=configs/run/toy_cpu.gin", "--gin.Decoding.beam=3"], "Decoding"),
+        (["--topology", "", "--gin_file=configs/run/toy_cpu.gin"], "topology must be a kind and an arrangement"),
+        ([*COMMAND[1:], "--batch_size", "1", "0"], "--batch_size must be at least 1, got 0"),
+        ([*COMMAND[1:], "--batch_size", "1000000000000"], "--batch_size must be below 2**31"),
+        ([*COMMAND[1:], "--num_steps", "0"], "--num_steps must be at least 1, got 0"),
+        ([*COMMAND[1:], "--set", "tokens=0"], "tokens must be at least 1, got 0"),
+        ([*COMMAND[1 : -len(SMALL) - 1], "vocab_size=1000000000000"], "vocab_size must be below 2**31"),
     ],
 )
 def test_wrong_words(words, message, capsys):

@@ -92,6 +92,8 @@ class Topology:
         """
         if gpu := _GPU.fullmatch(name):
             return _gpus(name, f"1x1x{gpu['count']}")
+        if ":" not in name:  # libtpu would take devices of its own choice for ""
+            raise PadirError("topology", f"a kind and an arrangement, such as {', '.join(EXAMPLES)}", name)
         if importlib.util.find_spec("libtpu") is None:
             raise PadirError("compiling for TPUs needs libtpu, which is not installed: pip install 'padir[tpu]'")
         from jax.experimental import topologies
