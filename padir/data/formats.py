@@ -66,7 +66,7 @@ class _File:
 
     Attributes:
       kind: tsv, csv, json, tmx, wmt, sgm, parquet or lines.
-      head: the first block of text; of a pipe, as much as is there.
+      head: the first block of text; for a pipe, the text that has arrived.
     """
 
     def __init__(self, path: Path):
@@ -93,7 +93,7 @@ class _File:
 
 
 def corpora(paths: Sequence[Path], languages: tuple[str, str]) -> list[Corpus]:
-    """The corpora of files: a file with two sides is one corpus, and two successive files of one side are one."""
+    """The corpora of files: a file with both sides is a corpus, and so are two successive files with one side each."""
     files, groups = [_File(path) for path in paths], []
     while files:
         first = files.pop(0)
@@ -260,7 +260,7 @@ def sides(names: Sequence[str], languages: tuple[str, str]) -> tuple[int, int] |
 
 
 def _bare(name: str) -> str:
-    """A column's name without words such as "text"; "sentence_id" is no Indonesian."""
+    """A column's name without words such as "text"; keeps "sentence_id" whole, because "id" alone means Indonesian."""
     bare = _FILLER.sub("", name).strip(" _-()[]")
     return name if bare == "id" else bare
 

@@ -82,7 +82,7 @@ def check_lines(file: io.BufferedReader, path: Path, name: str) -> None:
 
 
 def suffix(path: Path) -> str:
-    """The last suffix of a file's name in lower case, before that of a compressed file.
+    """The last suffix of a file's name in lower case, without the suffix of its compression.
 
     >>> suffix(Path("a.EN.gz")), suffix(Path("a"))
     ('.en', '')
@@ -92,7 +92,7 @@ def suffix(path: Path) -> str:
 
 
 def parsed(text: str, make: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
-    """The value of a JSON text, with objects made of their keys and values; None if it is none."""
+    """The value of a JSON text, with objects made of their keys and values; None if the text is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=make)
     except (ValueError, RecursionError):

@@ -164,7 +164,7 @@ class _Records:
         """Plans the batches of an epoch, as shapes and record numbers."""
         order = self._mixture.chosen(self._counts, epoch, self._seed or 0)
         if self._seed is not None:
-            # NumPy promises that RandomState never changes its random numbers; those of Generator may change.
+            # NumPy promises that RandomState never changes its random numbers; a Generator's numbers may change.
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
         return PLANS[self._layout.mode](order, self._length_N2, self._layout)
 

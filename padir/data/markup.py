@@ -71,7 +71,7 @@ def _encoding(file: Reader) -> str | None:
 
 
 def _of_language(texts: dict[str, str], language: str) -> str:
-    """The text under the code itself, or another code of the language, or another region of it; "" if there is none."""
+    """The text under the code itself, else under another code or another region of its language, else ""."""
     ways = (
         lambda code: code.lower() == language.lower(),
         lambda code: same(code, language),
@@ -91,7 +91,7 @@ def _text(segment: Any) -> str:
 
 
 def wmt(file: Reader, path: Path, languages: tuple[str, str]) -> Pairs:
-    """Yields the pairs of WMT's XML; of several references, the first."""
+    """Yields the pairs of WMT's XML; takes the first of several references."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  # a binary module
 
     with file, _whole(path):
@@ -148,7 +148,7 @@ def _segments(path: Path, lines: Iterable[str], language: str) -> Segments:
 def _by_key(sources: Segments, targets: Segments, where: str) -> Pairs:
     if sources.keys() != targets.keys():
         differ = ", ".join(" ".join(key).strip() for key in sorted(sources.keys() ^ targets.keys())[:3])
-        what = f"{where}: {len(sources)} source segments, {len(targets)} target segments, and not the same ({differ})"
+        what = f"{where}: {len(sources)} source and {len(targets)} target segments do not match ({differ})"
         raise PadirError(what, remedy="give both sides of one test set")
     for key, text in sources.items():
         yield text, targets[key]
@@ -162,6 +162,6 @@ def _whole(path: Path) -> Iterator[None]:
     try:
         yield
     except (etree.LxmlError, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the file system's, which lxml passes on
+        if isinstance(error, OSError) and error.errno:  # an error of the file system, which lxml passes on
             raise
         raise PadirError(f"{path} is damaged XML ({first_line(error)})", remedy="fetch it again") from None

@@ -67,7 +67,7 @@ class Batching:
 class Layout:
     """The shape of batches with all options resolved (see `Batching`): L is `row_length`, S `source_row_length`.
 
-    B is `rows`, over all processes; in "bucket" mode, of a batch of the longest bucket. G is `max_segments`.
+    B is `rows`, over all processes; in "bucket" mode it holds for the longest bucket. G is `max_segments`.
     """
 
     rows: int

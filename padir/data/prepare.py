@@ -51,10 +51,10 @@ from padir.text.tokenizer import Tokenizer
 
 _ENCODE_BATCH = 1024  # maximum number of pairs whose tokens are in memory at once
 _MOST_CHARACTERS = 1 << 22  # maximum number of characters of these pairs; long lines come in smaller batches
-_WARN_SHARE = 0.05  # of pairs
-_WARN_RATIO = 3.0  # of the tokens of two sides
+_WARN_SHARE = 0.05  # share of pairs that a filter would drop, from which a warning names the filter
+_WARN_RATIO = 3.0  # ratio of the numbers of tokens of two sides
 _WORD_PAIRS = 10_000  # pairs of a corpus whose words are counted
-_ENOUGH_WORDS = 50  # on each side, to tell whether their language is the same
+_ENOUGH_WORDS = 50  # words on each side that are enough to tell whether their language is the same
 _ALIKE = 0.9  # cosine of the counts of words of two sides
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -241,7 +241,7 @@ class Audit:
         hash_N = np.frombuffer(self._hashes, np.int64)
         for corpus, counts in self._words.items():
             if self._told_apart and _alike(*counts):
-                _log.warning("%s: both sides of %s look like one language", self._split, corpus)
+                _log.warning("%s: both sides of %s look like one language: check its files", self._split, corpus)
         if self._split != "train":
             known = int(np.isin(hash_N, self._train).sum())
             if known:

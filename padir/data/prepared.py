@@ -148,7 +148,7 @@ class PreparedManifest(Manifest):
     def split(self, name: str, folder: object) -> SplitInfo:
         """Looks up a split by its name."""
         if name not in self.splits:
-            raise PadirError(f"{folder} has the splits {', '.join(self.splits)}, got {name!r}")
+            raise PadirError(f"{folder} has no split {name!r}", remedy=f"use one of {', '.join(self.splits)}")
         return self.splits[name]
 
     def needed_files(self) -> list[str]:
@@ -227,7 +227,7 @@ def read_lengths(directory: PathLike, split: str, count: int) -> np.ndarray:
 
 
 def split_lengths(directory: PathLike, split: str) -> np.ndarray:
-    """Numbers of tokens of each record of a split, as `read_lengths` gives them, with the count from the manifest."""
+    """Numbers of tokens of each record of a split (`read_lengths`); the manifest gives the number of records."""
     return read_lengths(directory, split, load_manifest(directory).split(split, directory).written)
 
 

@@ -189,7 +189,7 @@ def read_flat(
             return all_T[part_T == 1], all_T[part_T == 2]
     first = next((i for i, record in enumerate(records) if not _is_whole(record, length_N2[i], vocab_size)), 0)
     lengths = " and ".join(map(str, length_N2[first].tolist()))
-    raise PadirError(f"a record is no pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
+    raise PadirError(f"a record must be a pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
 
 
 def _is_whole(record: bytes, length_2: np.ndarray, vocab_size: int) -> bool:

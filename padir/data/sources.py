@@ -87,7 +87,7 @@ class ParallelText:
     def corpora(self, split: str) -> list[Corpus]:
         """The corpora of a split, with their names and pairs."""
         if split not in self.splits:
-            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
+            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
         return corpora(self._paths(split), (self.source_language, self.target_language))
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:

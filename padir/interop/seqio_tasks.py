@@ -106,7 +106,7 @@ class TfdsText:
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Sentence pairs of a split, one by one."""
         if split not in self.splits:
-            raise PadirError(f"{self.name} has the splits {', '.join(self.splits)}, got {split!r}")
+            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(self.splits)}")
         _, tf = import_seqio()
         with contextlib.suppress(RuntimeError):  # TensorFlow already uses the devices
             # TensorFlow only reads data here: the accelerators' memory is left to JAX.

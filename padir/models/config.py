@@ -56,8 +56,8 @@ class ModelConfig:
         so each pass holds B * L * V of them in memory. The objective needs two stages or more.
       dtype: type of activations, "float32" or "bfloat16"; parameters and softmax are float32.
       causal: use an autoregressive decoder, in which each position sees the positions to its left. This option sets
-        positional_attention=False and, unless the model is dual, length_head="oracle", because sentences end where the
-        decoder writes EOS; sources then have no [LENGTH] token.
+        positional_attention=False. Unless the model is dual, it also sets length_head="oracle", because sentences end
+        where the decoder writes EOS. Sources then have no [LENGTH] token.
       dual: use one set of parameters for two ways of writing: refining drafts and, with causal=True, writing from left
         to right. `padir.training.causal.Sum` trains both.
       remat: recompute the inside of each layer for the gradient instead of storing it. This needs much less memory and
@@ -81,7 +81,7 @@ class ModelConfig:
     tied: bool = True
     positional_attention: bool = True
     dropout_rate: checks.ShareBelow1 = 0.1
-    # Causal models need this bound: they have no array with max_length rows that would limit it.
+    # Causal models need this upper bound of max_length: they have no array with max_length rows.
     max_length: Annotated[checks.Count, partial(checks.within, 1, 2**16)] = 256
     length_head: str = "token"
     length_unit: int = 1

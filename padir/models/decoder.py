@@ -107,7 +107,7 @@ class Decoder(nn.Module):
         self.decoder_norm = RMSNorm(dtype)
         self.dropout = nn.Dropout(c.dropout_rate, broadcast_dims=(-2,))
         if not c.tied:
-            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), jnp.float32)  # as T5X, for stability
+            self.logits_dense = Dense(self.num_embeddings, ("embed", "vocab"), jnp.float32)  # stable, as in T5X
 
     def cross_kv(self, memory_BSD):
         return tuple(layer.cross_kv(memory_BSD) for layer in self.layers)

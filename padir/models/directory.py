@@ -46,7 +46,7 @@ _STORED = ("F32", "BF16")  # safetensors' names of `DTYPES`
 def save_model(
     folder: Path, params: Any, card: ModelCard, tokenizer: Tokenizer, gin_config: str, *, dtype: str = "float32"
 ) -> None:
-    """Writes a model directory. A new one appears whole; in a folder that holds a training run, the manifest is last.
+    """Writes a model directory. A new directory appears whole; in a training run's folder the manifest comes last.
 
     Args:
       gin_config: text of config.gin, the operative configuration of the training run.

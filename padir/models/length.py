@@ -91,7 +91,7 @@ class FertilityLength(nn.Module):
 
 
 class OracleLength(nn.Module):
-    """Length head "oracle": no prediction; the caller gives the lengths, such as those of the reference."""
+    """Length head "oracle": no prediction; the caller gives the lengths, such as the reference's lengths."""
 
     def __call__(self, memory_BSD, is_length_BS, segment_BS, num_segments: int) -> LengthOutput:
         return LengthOutput()

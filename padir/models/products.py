@@ -28,8 +28,8 @@ def dot(x: Float[Array, "*B D"], kernel: Float[Array, "_ _"], *, dtype: DTypeLik
     On a CPU, XLA treats this precision as float32. So this function rounds the operands to bfloat16 itself and adds
     their products in float32, also for the gradient by x. This takes half the time on processors with AVX512-BF16. The
     gradient by the kernel stays in float32, in the order of operands that is faster on a CPU. With this precision there
-    is no forward-mode derivative. Trace programs that a CPU host exports for other platforms without this precision, as
-    `padir.interop` does.
+    is no forward-mode derivative. A CPU host that exports programs for other platforms must not set this precision
+    (`padir.interop` removes it).
 
     Args:
       axis: the axis of the kernel that is summed over, of size D: 0 for [D, F], 1 for [F, D].
@@ -122,9 +122,9 @@ _bfloat16_dot.defvjp(_forward, _backward)
 
 
 def _rounded(left, right, axes: tuple[int, int]):
-    """The product over one axis of each operand, rounded to bfloat16; float32."""
+    """The float32 product over one axis of each operand, after both operands are rounded to bfloat16."""
     operands = (left.astype(jnp.bfloat16), right.astype(jnp.bfloat16))
-    # Without a transposition, which would make XLA go back to float32.
+    # A transposition here would make XLA go back to float32.
     dimensions = (((axes[0],), (axes[1],)), ((), ()))
     default = jax.lax.Precision.DEFAULT
     return jax.lax.dot_general(*operands, dimensions, precision=default, preferred_element_type=jnp.float32)
@@ -140,7 +140,7 @@ def int8_dot(x: Float[Array, "*B D"], kernel: Int8[Array, "_ _"], scale_F: Float
     rows = x.astype(jnp.float32).reshape(-1, x.shape[-1])
     step = jnp.maximum(jnp.abs(rows).max(-1, keepdims=True), 1e-30) / 127.0
     rounded = jnp.round(rows / step).astype(jnp.int8)
-    if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA's product of 1 row takes several times that of 8 rows
+    if at_most(rows.shape[0], _FEW_ROWS - 1):  # on a CPU, XLA takes several times longer for 1 row than for 8 rows
         rounded = jnp.pad(rounded, ((0, _FEW_ROWS - rows.shape[0]), (0, 0)))
     product = _integer_product(rounded, kernel, axis)[: rows.shape[0]]
     return (product * step * scale_F).reshape(*x.shape[:-1], -1)
@@ -164,7 +164,7 @@ def _integer_product(left: Int8[Array, "R D"], kernel: Int8[Array, "_ _"], axis:
         parts = [slice(begin, begin + _EXACT_TERMS) for begin in range(0, size, _EXACT_TERMS)]
         kernels = [kernel[part] if axis == 0 else kernel[:, part] for part in parts]
         sums = [_rounded(left[:, part], each, (1, axis)) for part, each in zip(parts, kernels, strict=True)]
-        # As integers, also if there is one part only: its -0.0 becomes 0.0, as in a product of integers.
+        # The sums become integers even if there is only one part, because integers have no -0.0.
         return functools.reduce(jnp.add, (each.astype(jnp.int32) for each in sums)).astype(jnp.float32)
 
     many = isinstance(left.shape[0], int) and left.shape[0] >= _MANY_ROWS  # a symbolic number of rows is no int

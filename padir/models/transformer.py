@@ -85,7 +85,7 @@ class Transformer(nn.Module):
     def decode(self, tokens_BL, segment_BL, *memory, find_best: bool = False, **further: Any) -> Output:
         """Runs the decoder on drafts; returns float32 logits of all positions and, with a rejecter, its `keep_logits`.
 
-        Takes the arguments of `draft_states`, and raises its errors; `find_best` is that of `output`.
+        Takes the arguments of `draft_states`, and raises its errors; `find_best` has the same meaning as in `output`.
         """
         states_BLD = self.draft_states(tokens_BL, segment_BL, *memory, **further)
         return self.output(states_BLD, segment_BL > 0, find_best=find_best)

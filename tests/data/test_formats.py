@@ -198,7 +198,7 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),
         ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is damaged XML"),
         ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),
-        ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "and not the same .a 3, a 4"),
+        ({"src.sgm": sgm(0), "ref.sgm": sgm(1).replace('id="3"', 'id="4"')}, "do not match .a 3, a 4"),
         ({"src.sgm": sgm(0), "ref.sgm": sgm(1, "refset") * 2}, "segment 1 of document a twice"),
         ({"a.xml": wmt().replace('id="2"', 'id="1"')}, "document 'a' has a segment of <src> twice"),
         ({"ref.sgm": sgm(1, language="en"), "src.sgm": sgm(0)}, "ref.sgm is in en: give a file in de"),

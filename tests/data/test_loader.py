@@ -215,7 +215,7 @@ def test_default_source_length():
     [
         ({"row_length": 12}, {}, "row_length must be at least 13 for the longest target of train, got 12"),
         ({"source_row_length": 13}, {}, "source_row_length must be at least 14 .* got 13: .*max_source_tokens=12"),
-        ({}, {"split": "test"}, "has the splits train, validation, got 'test'"),
+        ({}, {"split": "test"}, "has no split 'test': use one of train, validation"),
         ({"mode": "sort"}, {}, "mode must be one of pack, bucket, got 'sort'"),
         ({"rows": 0}, {}, "rows must be at least 1"),
         ({"rows": 3}, {"shard": (0, 2)}, "rows must be a multiple of row_multiple, 2, got 3"),
@@ -273,10 +273,10 @@ def int32(*numbers):
     ],
 )
 def test_a_forged_record_is_refused(record):
-    with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids below 400: prepare the folder again"):
+    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids below 400: prepare the folder again"):
         read_flat(Stored([record]), [0], np.array([[2, 2]]), 400, "a folder")
     good, lengths = int32(1, 1, 300, 301, 1), np.array([[1, 3], [2, 2], [1, 3]])
-    with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids below 400: prepare the folder again"):
+    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids below 400: prepare the folder again"):
         read_flat(Stored([good, record, good]), [0, 1, 2], lengths, 400, "a folder")
 
 
@@ -305,5 +305,5 @@ def test_a_record_of_a_folder_is_compared_with_its_lengths(tmp_path, tokenizer):
     manifest = PreparedManifest.read(tmp_path / "out")
     files = manifest.files | {path.name: FileSum.of(path)}
     write_json(tmp_path / "out" / "manifest.json", sealed(dataclasses.replace(manifest, files=files).to_json()))
-    with pytest.raises(PadirError, match="a record is no pair of 2 and 2 ids"):
+    with pytest.raises(PadirError, match="a record must be a pair of 2 and 2 ids"):
         next(make_loader(tmp_path / "out", Batching(rows=1, row_length=8), seed=None))

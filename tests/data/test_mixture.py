@@ -151,5 +151,5 @@ class TestRefused:
     def test_a_split_that_one_lacks(self, tokenizer, folders, tmp_path):
         bare = Listed(RAW, splits=("train",))
         prepare(bare, tokenizer, tmp_path / "bare", progress=False)
-        with pytest.raises(PadirError, match="bare has the splits train, got 'validation'"):
+        with pytest.raises(PadirError, match="bare has no split 'validation': use one of train"):
             Mixture((str(folders / "raw"), str(tmp_path / "bare"))).manifests("validation")

@@ -78,7 +78,7 @@ def test_missing_files_and_splits(tmp_path):
         ParallelText("mine", "de", "en", train=(tmp_path / "nowhere.de", tmp_path / "nowhere.en"))
     with pytest.raises(PadirError, match="mine has no files"):
         ParallelText("mine", "de", "en")
-    with pytest.raises(PadirError, match="mine has the splits train, got 'dev'"):
+    with pytest.raises(PadirError, match="mine has no split 'dev': use one of train"):
         text(tmp_path, b"1\n", b"1\n").pairs("dev")
     with pytest.raises(PadirError, match="cannot read .*nowhere"):
         list(read_lines(tmp_path / "nowhere"))

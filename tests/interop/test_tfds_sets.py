@@ -128,7 +128,7 @@ def test_a_damaged_file_says_how_to_build_it_anew(built, tmp_path):
 
 
 def test_wrong_names(built):
-    with pytest.raises(PadirError, match="wmt14_de_en has the splits train, validation, test, got 'dev'"):
+    with pytest.raises(PadirError, match="wmt14_de_en has no split 'dev': use one of train, validation, test"):
         get_source("wmt14_de_en", built).pairs("dev")
     with pytest.raises(PadirError, match="unknown source 'wmt14': known are toy_de_en, .*wmt17_en_zh"):
         get_source("wmt14")

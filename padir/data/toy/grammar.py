@@ -145,7 +145,7 @@ class Clause:
     first: str = "subject"
 
     def german(self, order: str = "second") -> str:
-        """The clause with its verb second, first (after a subordinate clause) or last (in one).
+        """The clause with its verb second, first (after a subordinate clause) or last (in a subordinate clause).
 
         Middle field: subject, pronoun, time, frequency, recipient, object, nicht, manner, place, prepositional object.
         """

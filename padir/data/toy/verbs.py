@@ -47,7 +47,7 @@ class Verb:
 
     Attributes:
       frame: intransitive (place or manner may follow), bare (they may not), home (in Berlin wohnen), goal (nach Berlin
-        fahren), transitive (one object of any case), ditransitive, that (a clause follows), copula (an adjective does).
+        fahren), transitive (one object of any case), ditransitive, that (with a clause), copula (with an adjective).
       case, preposition: of the German object; conjunction: of the clause that follows.
       particle, english_preposition: as in `pick up` and `look at`: picks it up, but looks at it.
       objects, subjects: the kinds of nouns that make sense.

@@ -125,7 +125,7 @@ class TestBatches:
         assert np.array_equal(np.stack([source, target], axis=1), length_N2)
         with pytest.raises(PadirError, match="needs 999 lengths"):
             benchmark.drawn_lengths(folder, "validation", 999)
-        with pytest.raises(PadirError, match="has the splits train, validation, got 'dev'"):
+        with pytest.raises(PadirError, match="has no split 'dev': use one of train, validation"):
             benchmark.drawn_lengths(folder, "dev", 1)
 
 
