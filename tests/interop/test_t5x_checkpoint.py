@@ -92,7 +92,7 @@ def test_a_model_dir_gives_its_last_step_or_the_one_asked_for(kind, tmp_path):
     (tmp_path / "checkpoint_200.tmp-17").mkdir()  # half-written
     assert read(tmp_path).step == 100
     assert read(tmp_path, 20).step == 20
-    with pytest.raises(PadirError, match="checkpoints of steps 20, 100, got step 7"):
+    with pytest.raises(PadirError, match="checkpoints of steps 20, 100, not of 7"):
         read(tmp_path, 7)
     with pytest.raises(PadirError, match="is not the checkpoint of step 20"):
         find(tmp_path / "checkpoint_100", 20)

@@ -102,7 +102,7 @@ class TestModelDirectory:
     def test_a_link_out_of_the_folder_is_refused_though_its_file_is_right(self, model_dir, name):
         moved = (model_dir / name).rename(model_dir.parent / "moved")
         (model_dir / name).symlink_to(moved)
-        with pytest.raises(PadirError, match=f"outside its folder: '{name}'"):
+        with pytest.raises(PadirError, match=f"'{name}' of .* is outside its folder"):
             load_model(model_dir)
         (model_dir / name).unlink()
         moved.rename(model_dir / "inside")
@@ -126,7 +126,7 @@ class TestModelDirectory:
             place.write_bytes((model_dir / "config.gin").read_bytes())
             (snapshot / "config.gin").unlink()
             (snapshot / "config.gin").symlink_to(place)
-            with pytest.raises(PadirError, match="outside its folder: 'config.gin'"):
+            with pytest.raises(PadirError, match="'config.gin' of .* is outside its folder"):
                 load_model(snapshot)
         (snapshot / "config.gin").unlink()
         (snapshot / "config.gin").symlink_to("../../blobs/hash3")

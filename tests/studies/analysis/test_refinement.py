@@ -246,7 +246,8 @@ def test_bad_options_end_with_a_message(arguments, message, model_dir, corpus, c
 
 def test_a_test_set_of_the_other_direction_is_refused(model_dir, corpus, capsys):
     pytest.importorskip("matplotlib")
-    other = [word.replace("de-en", "en-de") for word in corpus]
+    *_, source, target = corpus
+    other = ["--languages", "en-de", "--test", target, source]
     assert main(["analyse", "attention", "--model", str(model_dir), *other]) == 2
     assert "translates de-en, and the test set is en-de" in capsys.readouterr().err
 
