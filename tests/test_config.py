@@ -315,7 +315,7 @@ class TestWrongNames:
                 "stands for more than 10,000",
             ),
             (f"X = ({'1, ' * 10**6})\n", "must be at most 65,536 bytes"),
-            (f"ModelConfig.width = ({'1, ' * 20_000})\n", "^padir.ModelConfig stands for more than 10,000"),
+            (f"M11 = 1\nModelConfig.width = ({'1, ' * 20_000})\n", "^padir.ModelConfig stands for more than 10,000"),
             ("include 'a.gin'\n", "a.gin is nested too deeply, or includes itself: make it shorter$"),
         ],
     )
