@@ -57,7 +57,7 @@ def _recall(learned: Shortlist, folders: list[str]) -> list[dict[str, Any]]:
     """Measure and print the recall on the validation split; empty if no folder has that split."""
     held_out = tuple(folder for folder in folders if "validation" in load_manifest(folder).splits)
     if not held_out:
-        warn("no recall: the data have no validation split")
+        warn("the shortlist's recall was not measured: the data have no validation split")
         return []
     ids = load_tokenizer(held_out[0]).ids
     pairs = learn_shortlist.read(Mixture(held_out), "validation")

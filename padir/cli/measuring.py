@@ -88,7 +88,7 @@ def run_benchmark(args: argparse.Namespace) -> dict[str, Any]:
         try:
             speed_report.plot(rows, f"{args.output}.png", speed_report.machine_line(where))
         except PadirError as error:
-            warn(f"no {args.output}.png: {error}")
+            warn(f"{args.output}.png was not written: {error}")
     return results
 
 

@@ -167,7 +167,7 @@ def prepare_options(parser: Parser) -> None:
         "max_source_tokens": "drop pairs with longer sources",
         "max_target_tokens": "drop pairs with longer targets",
         "max_length_ratio": "drop pairs whose lengths have a larger ratio",
-        "drop": "training pairs to drop: with equal sides (equal), with a side in the wrong script (script)",
+        "drop": "training pairs to drop: equal (both sides are equal), script (a side is in the wrong script)",
     }
     shards = {"records_per_shard": "number of records in one file"}
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
@@ -272,7 +272,7 @@ def distill_options(parser: Parser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="a prepared folder")
     parser.add_argument("--output", required=True, metavar="DIR", help="the prepared folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the pairs that the folder holds")
-    about = "search in CTranslate2, which is several times as fast on a CPU (autoregressive teachers, extra peers)"
+    about = "search in CTranslate2, several times faster on a CPU (autoregressive teachers; needs the extra peers)"
     parser.add_argument("--ctranslate2", choices=CTRANSLATE2, help=about)
     processes_option(parser)
     decoding_options(parser, without=("n_best",))
@@ -283,7 +283,7 @@ def translate_options(parser: Parser) -> None:
 
     padir translate --trace "Wo ist der Bahnhof?"
     """
-    about = "sentences to translate (default: standard input, on a terminal with a prompt)"
+    about = "sentences to translate (default: standard input; a terminal gets a prompt)"
     parser.add_argument("texts", nargs="*", metavar="TEXT", help=about)
     model_option(parser)
     step_option(parser)
@@ -307,7 +307,7 @@ def score_options(parser: Parser) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help="sources, one sentence a line")
     parser.add_argument("--target", required=True, metavar="FILE", help="translations of the sources")
     setting(parser, "padir.decoding:Decoding", "batch_size", "pairs scored at once")
-    output = "file of log-probability, tokens and mean (default: standard output)"
+    output = "file for each pair's log-probability, tokens and mean (default: standard output)"
     parser.add_argument("--output", metavar="FILE", help=output)
 
 
@@ -324,7 +324,7 @@ def serve_options(parser: Parser) -> None:
     """Serve a model over HTTP, with a page that shows the refinement steps.
 
     Serves POST /translate, GET /health, /metrics and /openapi.json, and a page at / (needs the extra serve). Decoding
-    options hold for all requests, except that a request may set its own mode, strategy, num_steps and top_k.
+    options are the defaults of all requests. A request may set its own mode, strategy, num_steps and top_k.
 
     padir serve --port 8000
     """

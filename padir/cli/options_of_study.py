@@ -100,7 +100,7 @@ def benchmark_options(parser: Parser) -> None:
     step_option(parser)
     about = "convert the autoregressive models and add rows for them in CTranslate2 (needs the extra peers)"
     parser.add_argument("--ctranslate2", nargs="+", choices=CTRANSLATE2, default=[], help=about)
-    about = "batch sizes, each of which makes rows (1 8 32)"
+    about = "batch sizes; each makes rows of the table (1 8 32)"
     parser.add_argument("--batch_size", type=int, nargs="+", default=[1, 8, 32], help=about)
     about = "time this number of training steps of --gin_file on --data, and no decoding"
     parser.add_argument("--steps", type=int, metavar="N", help=about)
@@ -130,7 +130,7 @@ def compile_options(parser: Parser) -> None:
     parser.add_argument("--topology", required=True, help=devices)
     about = "the training step, translation, the programs of an export (train decode)"
     parser.add_argument("--what", nargs="+", choices=PROGRAMS, default=["train", "decode"], help=about)
-    about = "prepared folder, for its vocabulary and its shape of source rows"
+    about = "prepared folder whose vocabulary and length of source rows are used"
     parser.add_argument("--data", metavar="DIR", help=about)
     group = parser.add_argument_group("shapes in decoding; each combination is compiled")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
@@ -220,7 +220,7 @@ def ising_options(parser: Parser) -> None:
     padir ising fig1 --set samples=1000 --output results/fig1
     """
     parser.add_argument("subject", choices=ISING)
-    parser.add_argument("--output", metavar="NAME", help="write NAME.json and, of figures, NAME.png")
+    parser.add_argument("--output", metavar="NAME", help="write NAME.json and, for figures, NAME.png")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws (0)")
     sizes = {
         "num_spins": "spins of the model: fig1, fig2 (6), fig3 (10), schedules (64), canvas (6); theorems: at most (7)",
@@ -260,7 +260,7 @@ def analyse_options(parser: Parser) -> None:
         "strategies": "refinement, oracle: strategies; all if none is given",
         "passes": "refinement, schedule: numbers of passes",
         "outputs": "oracle: outputs of each sentence",
-        "model_outputs": "oracle: outputs of each sentence by the model itself; 0: none",
+        "model_outputs": "oracle: outputs of the model itself for each sentence; 0: none",
         "ising": "oracle: measure on Ising models, too",
     }
     settings_option(parser, {"studies.analysis.analyses:AnalysisOptions": extent})

@@ -83,7 +83,7 @@ def write(
         drawn = dict(list(curves.items())[:MAX_CURVES])
         plot(drawn, f"{output}.png", f"{test_set.task}, {len(test_set.sources):,} sentences")
     except PadirError as error:
-        warn(f"no {output}.png: {error}")
+        warn(f"{output}.png was not written: {error}")
 
 
 @dataclasses.dataclass(frozen=True)

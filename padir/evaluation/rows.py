@@ -77,7 +77,7 @@ def _describe_rerank(rerank: Any) -> dict[str, Any]:
 
 
 def read_rows(paths: Iterable[str]) -> Rows:
-    """Read rows from JSON files of `padir evaluate`; raises a PadirError if a file is missing or something else."""
+    """Read rows from JSON files of `padir evaluate`; raises a PadirError if a file is missing or holds no rows."""
     rows: Rows = []
     for path in map(Path, paths):
         try:
@@ -168,7 +168,7 @@ def system_columns(rows: Rows) -> list[str]:
         return len({text for row in some if (text := SYSTEM[name](row)) != "-"}) > 1
 
     between = [name for name in ("strategy", "rerank", "lengths", "drop_repeats") if differ(name, rows)]
-    for name in ("shortlist", "draft"):  # a row with and a row without one differ, too
+    for name in ("shortlist", "draft"):  # here "-" (no shortlist, no draft) also counts as a value
         if len({SYSTEM[name](row) for row in rows}) > 1:
             between.append(name)
     # Defaults of these settings come from the model, so that a column is needed only if one model has several values.

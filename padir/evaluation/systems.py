@@ -100,7 +100,7 @@ def ways(
     """Distinct (decoding, oracle_lengths) pairs for one model, without the options that do not apply to it."""
     card, found = translator.card, []
     for decoding in decodings:
-        if not card.config.dual:  # it writes in one way, whatever the mode of others
+        if not card.config.dual:  # this model has a single mode, so the mode of the options is for other models
             decoding = dataclasses.replace(decoding, mode=None, draft=decoding.draft if card.config.causal else None)
         decoding = decoding.without(*foreign(mode_of(decoding, card.config)))
         if translator.refines(decoding):
@@ -119,7 +119,7 @@ def ways(
 def alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Makes options that leave `drop_repeats` open drop repeated tokens for all models, or for none.
+    """Where options leave `drop_repeats` open, sets the same value for all models.
 
     Repeated tokens are dropped if the options of any row drop them, so that rows can be compared. Models whose readout
     always merges equal neighbours are not concerned.

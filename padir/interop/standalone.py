@@ -185,7 +185,7 @@ class Exported:
             except ExportError:
                 raise
             except (TypeError, ValueError, LookupError, RuntimeError) as error:
-                raise ExportError(f"the files of {self.folder} do not fit each other: {error}") from error
+                raise ExportError(f"the files of {self.folder} do not fit each other ({error}): export anew") from error
             for i, result in zip(some, written, strict=True):
                 results[i] = result._replace(truncated=len(sources[i]) > limit)
         return results

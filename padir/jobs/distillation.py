@@ -116,7 +116,7 @@ def distill(
 
     Raises:
       PadirError: the data are damaged or of other languages than the teacher, the output folder holds other files or is
-        being written by another process, the teacher's length head is "oracle", or the decoding options do not fit it.
+        being written by another process, or the teacher has the length head "oracle" or cannot take the options.
     """
     data_dir, output_dir = Path(data_dir), Path(output_dir).absolute()
     manifest, inputs = agreed("the data, the teacher and the options", lambda: _inputs(teacher, data_dir, decoding))
@@ -190,7 +190,7 @@ def _translate(
     order_N = sources.longest_first_N
     size = decoding.batch_size * CHUNK_BATCHES
     begins = range(0, len(order_N), size)
-    name_of = "{:010d}".format  # of the chunk whose first sentence has this number
+    name_of = "{:010d}".format  # names a chunk by the number of its first sentence
 
     def translate(begin: int) -> list[dict[str, Any]]:
         texts = sources.read(order_N[begin : begin + size].tolist())[1]
@@ -305,7 +305,7 @@ def to_json(value: Any) -> Any:
 
 
 def _sha256(model: Any) -> str:
-    """SHA-256 of the manifest of a model's directory, which changes if the model is retrained; "" for other rules."""
+    """SHA-256 of a model directory's manifest, which changes if the model is retrained; "" if `model` names none."""
     return sha256(model_folder(model) / MANIFEST) if isinstance(model, str) else ""
 
 

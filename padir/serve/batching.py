@@ -39,7 +39,7 @@ class _Job:
 
 
 class Batcher:
-    """Runs jobs in batches of equal keys, in one thread and in those of batches that were handed over.
+    """Runs jobs in batches of equal keys: in one thread, and in each thread that goes on with a batch it handed over.
 
     Args:
       run: function from (key, works) to one result for each work; these threads call it. After an exception the jobs
@@ -67,7 +67,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._threads: list[threading.Thread] = []
-        self._batch = threading.local()  # its `key` is that of the thread's batch
+        self._batch = threading.local()  # `key` is the key of the batch that the thread runs
         self._slow: set[Hashable] = set()  # keys whose batch was handed over
         self.known: set[Hashable] = set()  # keys whose batches need no further program
 
@@ -105,7 +105,7 @@ class Batcher:
                 return
             self._slow.add(key)
             self._begin(self._work)
-        if sys.platform == "linux":  # where a thread has a priority of its own; this one ends with its batch
+        if sys.platform == "linux":  # Only there a thread has its own priority; this thread ends with its batch.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 

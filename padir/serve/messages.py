@@ -35,7 +35,7 @@ class Limits:
     Attributes:
       max_body: maximum size of a request in bytes.
       max_sentences: maximum number of sentences in a request; the model limits the tokens of a sentence.
-      max_steps, max_lengths: largest num_steps, and largest top_k, n_best and (the server's) draws, of a request.
+      max_steps: largest num_steps of a request. max_lengths: its largest top_k and n_best, and the server's draws.
       max_queue: maximum number of waiting sentences, of all clients together.
       timeout: maximum number of seconds from a request's arrival to its answer, without the time for compiling.
 
@@ -100,9 +100,9 @@ class AnswerStep(msgspec.Struct):
 class AnswerText(msgspec.Struct, kw_only=True):
     """A translation: text, score, length in tokens, decoder passes, number of candidates that were tried.
 
-    `candidates` and `trace` are present if the request asks for them. With `split` each entry of `sentences` has them,
-    and its `source`. Then length, passes and hypotheses are sums over the sentences, and the score is their mean,
-    weighted by length.
+    `candidates` and `trace` are present if the request asks for them. With `split`, each entry of `sentences` has its
+    own, and a `source`. Then length, passes and hypotheses are sums over the sentences; the score is the mean of their
+    scores, weighted by length.
     """
 
     text: str

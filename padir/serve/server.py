@@ -102,7 +102,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which by itself resets connections whose request it has not read when it is asked to end."""
+    """uvicorn's server, changed to read late requests before it ends; uvicorn itself resets their connections."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for _ in range(10):  # rounds of the event loop, to accept a connection and to read from it

@@ -176,7 +176,7 @@ def test_a_table_of_another_vocabulary_is_not_taken(tokenizer, tmp_path):
 
 
 def test_nothing_fits(tmp_path):
-    with pytest.raises(PadirError, match="has a name and shape of the model's; it has a/b"):
+    with pytest.raises(PadirError, match="has the name and shape of a parameter of the model; it has a/b"):
         take({"encoder/scale": np.ones(4)}, {"a/b": np.ones(4)}, causal=False)
 
 

@@ -101,8 +101,8 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
             del unused[name]
     if not taken:
         raise PadirError(
-            f"no parameter of the checkpoint has a name and shape of the model's; it has {', '.join(sorted(found)[:3])}"
-            ", ...: give a T5X checkpoint, and ModelConfig its sizes"
+            "no parameter of the checkpoint has the name and shape of a parameter of the model; it has"
+            f" {', '.join(sorted(found)[:3])}, ...: give a T5X checkpoint, and set ModelConfig's sizes as in its model"
         )
     numbers = sum(np.size(value) for value in fresh.values()), sum(np.size(fresh[name]) for name in taken)
     return params, Report(taken, anew, unused, numbers)
@@ -120,8 +120,8 @@ def check_fits(params: dict[str, Any], model: Transformer, path: Path) -> None:
     ]
     more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
     raise PadirError(
-        f"{path} is of another model than the configuration says ({'; '.join(differ[:3])}{more}): give the"
-        " right ModelConfig and Objective, or take the parameters that fit with partial=True"
+        f"{path} does not fit the configuration ({'; '.join(differ[:3])}{more}): give the right ModelConfig and"
+        " Objective, or take the parameters that fit with partial=True"
     )
 
 
@@ -151,7 +151,7 @@ def _read_card(folder: Path) -> ModelCard | None:
     try:
         return ModelCard.from_json(parsed_json((folder / CARD).read_bytes()))
     except ValueError as error:
-        raise PadirError(f"{folder / CARD} is damaged: {error}") from None
+        raise PadirError(f"{folder / CARD} is damaged ({error})", remedy="restore it from a copy") from None
 
 
 def import_model(
@@ -214,8 +214,8 @@ def _check_rejecter(checkpoint: T5XCheckpoint, card: ModelCard) -> None:
         if not (checkpoint.path.absolute().parent / CARD).is_file():  # no run with padir's adapter
             raise PadirError(
                 "ModelConfig.rejecter_judges",
-                "'prediction' for the rejecter head of a checkpoint without padir.json, as the published head judges"
-                " what the model predicts",
+                "'prediction' for a checkpoint without padir.json, because the published rejecter head judges what the"
+                " model predicts",
                 "token",
                 "set it, or restore padir.json beside the checkpoint",
             )
