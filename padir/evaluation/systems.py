@@ -119,7 +119,7 @@ def ways(
 def alike(
     models: Sequence[tuple[str, Translator]], tried: Sequence[Sequence[tuple[Decoding, bool]]]
 ) -> Iterator[list[tuple[Decoding, bool]]]:
-    """Where options leave `drop_repeats` open, sets the same value for all models.
+    """Sets `drop_repeats` to one value for all models where the options leave it open.
 
     Repeated tokens are dropped if the options of any row drop them, so that rows can be compared. Models whose readout
     always merges equal neighbours are not concerned.
