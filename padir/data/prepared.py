@@ -23,7 +23,7 @@ from padir.storage.manifest import MANIFEST, Manifest, sha256
 from padir.text.tokenizer import Tokenizer
 
 VOCABULARY = "vocab.model"
-FILTERS = ("duplicate", "equal", "script")  # of training pairs, which `padir.data.prepare.Audit` applies
+FILTERS = ("duplicate", "equal", "script")  # `padir.data.prepare.Audit` applies these filters to training pairs
 REMEDY = "prepare the folder again, and set overwrite"
 
 
@@ -172,7 +172,7 @@ def text_names(split: str, source_language: str, target_language: str) -> tuple[
     >>> text_names("test", "de", "en")
     ('test.de.txt', 'test.en.txt')
     """
-    if source_language == target_language:  # such as text simplification
+    if source_language == target_language:  # text simplification, for example
         return f"{split}.{source_language}.source.txt", f"{split}.{target_language}.target.txt"
     return f"{split}.{source_language}.txt", f"{split}.{target_language}.txt"
 

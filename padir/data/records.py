@@ -169,7 +169,7 @@ def read_flat(
       where: the folder or another name of the records, for the message.
 
     Raises:
-      PadirError: a file cannot be read, or a record has other lengths or ids, or a side without EOS at the end.
+      PadirError: a file cannot be read, a record has other lengths or ids, or a side of it does not end in EOS.
     """
     if not len(numbers):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)

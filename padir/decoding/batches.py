@@ -71,7 +71,7 @@ def source_batches(
 ) -> Iterator[tuple[list[int], SourceBatch]]:
     """Leaves out empty sentences, sorts the others by length, and yields batches with their places in `texts`.
 
-    The arguments are those of `SourceBatch`, for all sentences.
+    The arguments are the fields of `SourceBatch`, for all sentences.
     """
     with_text = (i for i, text in enumerate(texts) if text.strip())
     for some in sorted_batches(with_text, batch_size, lambda i: len(tokens[i])):

@@ -255,7 +255,7 @@ class ModelCard:
 
     @staticmethod
     def from_json(data: Any, *, corruption: Corruption | None = None, strategy: Strategy | None = None) -> ModelCard:
-        """Makes a card from the JSON of `to_json`; the arguments `corruption` and `strategy` replace those in the JSON.
+        """Makes a card from the JSON of `to_json`; the corruption and strategy given here replace the JSON's.
 
         Raises:
           PadirError: model.json has another format, or a field is missing, unknown or of the wrong type.

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from padir.distributed.sharding import keep_rows
 from padir.models.products import dot, int8_dot
 
-NUM_BUCKETS = 32  # of relative positions
+NUM_BUCKETS = 32  # number of buckets of relative positions
 MASKED = -1e10  # the logit of a masked key; finite, so that a row with no key at all stays finite
 
 

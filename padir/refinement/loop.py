@@ -173,7 +173,7 @@ def steps(
 
     The last state has the canvas that `refine` returns. A pass is one jitted program. If the decoder is a
     `jax.tree_util.Partial`, its arrays are arguments of this program; arrays that another decoder closes over are
-    constants. The errors are those of `refine`.
+    constants. It raises the errors of `refine`.
     """
     _check_choices(canvas, decoder, banned_ids)
     decoder = decoder if isinstance(decoder, Partial) else Partial(decoder)

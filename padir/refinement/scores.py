@@ -117,7 +117,7 @@ def best_by_block(
 ) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
     """Finds the best id that is not banned at each position, one block of the vocabulary at a time.
 
-    The result equals that of `best_tokens` up to the rounding of scores. The logits of all ids are never in memory at
+    `best_tokens` gives the same result, up to the rounding of scores. The logits of all ids are never in memory at
     once.
 
     Args:

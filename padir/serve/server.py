@@ -17,8 +17,8 @@ from padir.errors import PadirError
 from padir.serve.app import make_app
 from padir.serve.engine import Engine
 
-# Time limits of a connection in seconds: for a request's headers, from the connection's start or the first byte of a
-# further request; for a client to read what fills the buffer of its connection.
+# Time limits in seconds. A request's headers must arrive within the first, counted from the connection's start or the
+# request's first byte. A client whose buffer is full must read within the second.
 HEADER_SECONDS, STALLED_SECONDS = 10.0, 30.0
 LATE_SECONDS = 0.5  # seconds in which the server still reads requests that were sent before it was asked to end
 _Protocol: Any = AutoHTTPProtocol  # one of uvicorn's two classes, whichever is installed

@@ -261,7 +261,7 @@ def load_step(
 ) -> tuple[Any, ModelCard, Tokenizer]:
     """Loads the model of a training run's checkpoint, as `load_model` does, and logs the step; None is the newest.
 
-    The parameters are those that the run validates with: the moving average, if the run has one.
+    The run validates with the same parameters: the moving average, if it has one, else the parameters of the step.
     """
     checkpoints = Checkpoints(folder / "checkpoints")
     card, tokenizer = read_run_card(checkpoints, step, corruption=corruption, strategy=strategy)

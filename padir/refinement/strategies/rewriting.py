@@ -46,7 +46,7 @@ class Padir:
 
     After every step but the last, a token that equals its left neighbour is taken back. A sentence ends when a step
     leaves its tokens unchanged (the paper's stop test); the result is then the argmax of this step, stutter included.
-    It also ends if its tokens are those of two steps before, because it would oscillate until the last step. It then
+    It also ends if its tokens equal the tokens of two steps before, as it would oscillate until the last step. It then
     keeps the canvas whose tokens have the higher log-probability.
 
     Attributes:
