@@ -66,7 +66,7 @@ class Request:
 
     Attributes:
       num_steps, top_k: as in `Decoding`; None for an autoregressive model.
-      n_best: number of candidates in the answer.
+      n_best: largest number of candidates in the answer.
       trace: the answer lists every step.
       split: translate each sentence of a text by itself.
       mode, strategy: as in `Decoding`; None means the server's own.
@@ -181,7 +181,12 @@ class RequestReader:
         if num_steps is not None:
             steps = _described(int, "maximum number of decoder passes", ge=1, le=limits.max_steps)
             lengths = _described(int, "number of lengths to try", ge=1, le=most_lengths)
-            listed = _described(int, "number of candidates in the answer", ge=0, le=limits.max_lengths)
+            listed = _described(
+                int,
+                "largest number of candidates in the answer, at most the hypotheses that were tried",
+                ge=0,
+                le=limits.max_lengths,
+            )
             fields += [("num_steps", steps, num_steps), ("top_k", lengths, top_k)]
             fields += [("n_best", listed, 0), ("trace", _described(bool, "list the draft and every step"), False)]
         if modes:
