@@ -172,9 +172,9 @@ class Transformer(nn.Module):
             x = x + self.belief_projection(jnp.zeros_like(x) if belief_BLD is None else belief_BLD.astype(x.dtype))
         return self.decoder(x, cross_kv, position_BL, mask_BLL, cross_mask_BLS, deterministic)
 
-    def teacher_force(self, *inputs: Any) -> Float[Array, "R L V"]:
+    def teacher_force(self, *inputs: Any, **further: Any) -> Float[Array, "R L V"]:
         """Logits of a causal model at every position, float32; takes the arguments of `target_states`."""
-        return self.logits(self.target_states(*inputs))
+        return self.logits(self.target_states(*inputs, **further))
 
     def target_states(
         self,

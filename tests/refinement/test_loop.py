@@ -309,6 +309,12 @@ class TestWrongArguments:
         with pytest.raises(PadirError, match=message):
             refine(**given)
 
+    def test_are_refused_before_the_first_step(self):
+        for wrong in ({"decoder": 3}, {"banned_ids": 3}, {"num_steps": 0}):
+            given: dict = {"decoder": moody(), "strategy": Padir(), "num_steps": 2} | wrong
+            with pytest.raises(PadirError, match=f"{[*wrong][0]} must be"):
+                next(steps(keys(2), start(), **given))
+
     @pytest.mark.parametrize(
         ("lengths", "corruption", "message"),
         [

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.objectives import run
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.refinement.corruption import Mask
@@ -92,3 +93,20 @@ def test_no_dropout_layer_is_on_without_dropout(name):
     loss, seen = loss_of(name, dropout=False)
     assert np.isfinite(loss(-1))
     assert seen == [(path, True) for path in CASES[name][2]]
+
+
+def test_stages_drop_other_features_and_transitions_get_other_keys():
+    """The transition keeps the canvas, so that the losses of three stages differ by dropout alone."""
+    seen = []
+
+    def same(key_B, canvas, output, target_BL, chosen_BL, *, progress):
+        jax.debug.callback(lambda data: seen.append(data.tobytes()), jax.random.key_data(key_B))
+        return canvas, chosen_BL
+
+    model, params = one_layer_model(dropout_rate=RATE)
+    batch = rows_of([[pair] for pair in pairs([(4, 5), (6, 3)])], 8, 8)
+    for dropout, different in ((False, 1), (True, 3)):
+        _, sums = run(model, params, batch, Objective(Mask(0.5), same, ("all",) * 3), dropout=dropout)
+        assert np.unique(np.round(sums.stage_loss_S, 3)).size == different
+    jax.effects_barrier()
+    assert len(seen) == 4 and len({*seen}) == 2
