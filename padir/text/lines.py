@@ -31,7 +31,7 @@ _COMPRESSED = (
     ("gzip", rb"\x1f\x8b", (".gz",), ("gzip",)),
     ("bzip2", rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38)", (".bz2",), ("bz2",)),
     ("xz", rb"\xfd7zXZ\0", (".xz",), ("lzma",)),
-    ("zstd", rb"\x28\xb5\x2f\xfd", (".zst", ".zstd"), ("compression.zstd", "backports.zstd", "zstandard")),
+    ("zstd", rb"\x28\xb5\x2f\xfd", (".zst", ".zstd"), ("compression.zstd", "backports.zstd")),
 )
 # What files that are no text begin with.
 _FOREIGN = {

@@ -165,7 +165,7 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.pdf": b"%PDF-1.7\n"}, "a.pdf is a PDF file"),
         ({"a.docx": b"PK\3\4 word/"}, "a zip archive, as docx"),
         ({"a.parquet": b"PAR1\0\0PAR1"}, "a.parquet is a Parquet file, which needs the package pyarrow: pip install"),
-        ({"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}, "is a zstd file, which needs the package zstandard: pip install"),
+        ({"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}, "is a zstd file, which needs the package backports.zstd: pip install"),
         ({"a.tsv": TSV.encode("utf-16")}, "a.tsv is UTF-16 text: convert it with iconv -f UTF-16"),
         ({"a.tsv": TSV.encode("utf-16-le")}, "a.tsv is UTF-16 text"),
         ({"a.bin": bytes(range(256)) * 9}, "a.bin is a binary file"),
@@ -225,7 +225,7 @@ def test_parquet_is_read_where_pyarrow_is(tmp_path, monkeypatch, nested):
 
 def test_zstd_is_read_where_a_module_is(tmp_path, monkeypatch):
     module = types.SimpleNamespace(open=lambda file, mode: io.BytesIO(TSV.encode()))
-    monkeypatch.setitem(sys.modules, "zstandard", module)
+    monkeypatch.setitem(sys.modules, "compression.zstd", module)
     assert list(source_of(tmp_path, {"a.tsv.zst": b"\x28\xb5\x2f\xfd\0"}).pairs("train")) == PAIRS
 
 
