@@ -147,12 +147,16 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
     if not args.gin:
         raise PadirError("padir compile needs a configuration: give --gin_file")
     sizes = Sizes(**chosen(args, "padir.cli.measuring:Sizes"))
-    shapes = {f"--{name}": getattr(args, name) for name in ("batch_size", "num_steps", "top_k", "beam")}
+    shapes = {f"--{name}": getattr(args, name) or () for name in ("batch_size", "num_steps", "top_k", "beam")}
     shapes |= {"tokens": sizes.tokens, "vocab_size": filter(None, [sizes.vocab_size])}
     for name, values in shapes.items():
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
+    kind = "an autoregressive" if settings.model.causal else "a refining"
+    for name in ("num_steps", "top_k") if settings.model.causal else ("beam",):
+        if getattr(args, name):
+            raise PadirError(f"--{name} has no effect on {kind} model", remedy="leave it out")
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
     found: list[Compiled] = []
     for each in analyse(_programs(args, sizes, settings, topology)):
@@ -176,8 +180,8 @@ def _programs(args: argparse.Namespace, sizes: Sizes, settings: TrainConfig, top
         yield train_program(settings, ids, topology.devices, source_row_length)
     for kind in KINDS:
         if kind in args.what:
-            steps = [1] if settings.model.causal else args.num_steps
-            width = args.beam if settings.model.causal else args.top_k
+            steps = [1] if settings.model.causal else args.num_steps or [4]
+            width = args.beam or args.top_k or [1]
             shapes = [DecodeShape(*each) for each in itertools.product(sizes.tokens, args.batch_size, width, steps)]
             yield from decode_programs(settings, ids, topology.devices[0], shapes, kind)
 

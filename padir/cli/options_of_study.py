@@ -134,9 +134,9 @@ def compile_options(parser: Parser) -> None:
     parser.add_argument("--data", metavar="DIR", help=about)
     group = parser.add_argument_group("shapes in decoding; each combination is compiled")
     group.add_argument("--batch_size", type=int, nargs="+", default=[1, 32], help="sentences (1 32)")
-    group.add_argument("--num_steps", type=int, nargs="+", default=[4], help="passes that refine a draft (4)")
-    group.add_argument("--top_k", type=int, nargs="+", default=[1], help="drafts of a sentence (1)")
-    group.add_argument("--beam", type=int, nargs="+", default=[1], help="sizes of an autoregressive model's beam (1)")
+    group.add_argument("--num_steps", type=int, nargs="+", help="passes that refine a draft (4)")
+    group.add_argument("--top_k", type=int, nargs="+", help="drafts of a sentence (1)")
+    group.add_argument("--beam", type=int, nargs="+", help="sizes of an autoregressive model's beam (1)")
     sizes = {
         "tokens": "tokens of each sentence, with EOS",
         "vocab_size": "rows of the embedding table, without --data (32,100 with sentinels)",

@@ -12,6 +12,7 @@ SMALL = ["ModelConfig.width=32", "ModelConfig.heads=2", "ModelConfig.mlp=64", "M
 SMALL += ["ModelConfig.decoder_layers=1", "Batching.rows=2"]
 COMMAND = ["compile", "--topology", "here", "--gin_file=configs/run/toy_cpu.gin", "--set", "vocab_size=500"]
 COMMAND += [f"--gin.{binding}" for binding in SMALL]
+CAUSAL = ["--gin.ModelConfig.causal=True", "--gin.train.objective=@Causal()"]
 
 
 def on(topology):
@@ -50,6 +51,8 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
         ([*COMMAND[1:], "--batch_size", "1", "0"], "--batch_size must be at least 1, got 0"),
         ([*COMMAND[1:], "--batch_size", "1000000000000"], "--batch_size must be below 2**31"),
         ([*COMMAND[1:], "--num_steps", "0"], "--num_steps must be at least 1, got 0"),
+        ([*COMMAND[1:], "--beam", "5"], "--beam has no effect on a refining model"),
+        ([*COMMAND[1:], *CAUSAL, "--top_k", "5"], "--top_k has no effect on an autoregressive"),
         ([*COMMAND[1:], "--set", "tokens=0"], "tokens must be at least 1, got 0"),
         ([*COMMAND[1 : -len(SMALL) - 1], "vocab_size=1000000000000"], "vocab_size must be below 2**31"),
     ],
@@ -75,9 +78,8 @@ def test_without_the_cuda_plugin(capsys):
 
 
 def test_exports(tmp_path):
-    figures, causal = tmp_path / "figures.json", ["--gin.ModelConfig.causal=True"]
-    causal.append("--gin.train.objective=@Causal()")
+    figures = tmp_path / "figures.json"
     words = ["--what", "export", "--set", "tokens=10", "--batch_size", "1"]
-    assert main([*COMMAND, *causal, *words, "--json", str(figures)]) == 0
+    assert main([*COMMAND, *CAUSAL, *words, "--json", str(figures)]) == 0
     (program,) = json.loads(figures.read_text())["programs"]
     assert program["name"].startswith("exported search_16.jax_export,")
