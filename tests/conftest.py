@@ -115,6 +115,14 @@ def pytest_configure():
 
 
 @pytest.fixture
+def unchecked():
+    """Switches jaxtyping's checks off, as they are for a user."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
 def bucket(tmp_path, monkeypatch):
     """The fake store behind gs:// (`support.bucket`), empty, and an empty folder of copies of its folders."""
     from support.bucket import Bucket, install, nothing

@@ -153,10 +153,7 @@ def run_compile(args: argparse.Namespace) -> dict[str, Any]:
         for value in values:
             checks.counts(1, **{name: value})
     settings = _settings()
-    kind = "an autoregressive" if settings.model.causal else "a refining"
-    for name in ("num_steps", "top_k") if settings.model.causal else ("beam",):
-        if getattr(args, name):
-            raise PadirError(f"--{name} has no effect on {kind} model", remedy="leave it out")
+    check_options(args, settings.model)
     topology = Topology.here() if args.topology == "here" else Topology.of(args.topology)
     found: list[Compiled] = []
     for each in analyse(_programs(args, sizes, settings, topology)):

@@ -51,8 +51,11 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
         ([*COMMAND[1:], "--batch_size", "1", "0"], "--batch_size must be at least 1, got 0"),
         ([*COMMAND[1:], "--batch_size", "1000000000000"], "--batch_size must be below 2**31"),
         ([*COMMAND[1:], "--num_steps", "0"], "--num_steps must be at least 1, got 0"),
-        ([*COMMAND[1:], "--beam", "5"], "--beam has no effect on a refining model"),
-        ([*COMMAND[1:], *CAUSAL, "--top_k", "5"], "--top_k has no effect on an autoregressive"),
+        ([*COMMAND[1:], "--beam", "5"], "--beam applies only to the mode causal, got 'refine': leave --beam out"),
+        (
+            [*COMMAND[1:], *CAUSAL, "--top_k", "5"],
+            "--top_k applies only to the mode refine, got 'causal': leave --top_k out",
+        ),
         ([*COMMAND[1:], "--set", "tokens=0"], "tokens must be at least 1, got 0"),
         ([*COMMAND[1 : -len(SMALL) - 1], "vocab_size=1000000000000"], "vocab_size must be below 2**31"),
     ],

@@ -5,7 +5,6 @@ import itertools
 from collections import deque
 from types import SimpleNamespace
 
-import jaxtyping
 import numpy as np
 import pytest
 from support.tiny_model import TINY, random_model_dir, random_translator, same
@@ -139,14 +138,9 @@ class TestSentences:
         assert clean(written, source) == text
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestWrongCalls:
     """Calls with wrong types are checked without jaxtyping, as a user makes them."""
-
-    @pytest.fixture(autouse=True)
-    def unchecked(self):
-        jaxtyping.config.update("jaxtyping_disable", True)
-        yield
-        jaxtyping.config.update("jaxtyping_disable", False)
 
     @pytest.mark.parametrize(
         ("texts", "message"),

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax.experimental import checkify
@@ -259,14 +258,9 @@ class Own:
         return self.make(canvas)
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestWrongArguments:
     """Checked while a program is traced, without jaxtyping, as a user calls `refine` with a decoder of his own."""
-
-    @pytest.fixture(autouse=True)
-    def unchecked(self):
-        jaxtyping.config.update("jaxtyping_disable", True)
-        yield
-        jaxtyping.config.update("jaxtyping_disable", False)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
