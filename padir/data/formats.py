@@ -30,6 +30,7 @@ from padir.data import markup
 from padir.data.kinds import kind_of, parsed, suffix
 from padir.data.markup import Pairs, one_line
 from padir.errors import PadirError, first_line
+from padir.text.languages import parsed as parsed_code
 from padir.text.languages import primary, same
 from padir.text.lines import Reader, byte_lines, open_bytes, readable
 
@@ -121,7 +122,7 @@ def _name(group: Sequence[_File]) -> str:
 
 def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     """The pairs of one corpus, which must have at least one pair."""
-    _check_order(group, languages)
+    _check_names(group, languages)
     kind, path, marked = group[0].kind, group[0].path, {"tmx": markup.tmx, "wmt": markup.wmt}
     if kind in marked:
         pairs = marked[kind](group[0].open(), path, languages)
@@ -137,13 +138,15 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     return itertools.chain([first], pairs)
 
 
-def _check_order(group: Sequence[_File], languages: tuple[str, str]) -> None:
-    """Refuses two files whose names end in the two languages the other way round."""
-    codes = [primary(suffix(file.path).lstrip(".")) for file in group]
-    source, target = map(primary, languages)
-    if codes == [target, source] and source != target:
-        what = f"{group[0].path} and {group[1].path} are named for {'-'.join(codes)}, and the languages are"
-        raise PadirError(f"{what} {'-'.join(languages)}", remedy="name the source first")
+def _check_names(group: Sequence[_File], languages: tuple[str, str]) -> None:
+    """Refuses two files of which one is named for another language than its side's, such as a.fr for de."""
+    for file, language, other in zip(group, languages, reversed(languages), strict=False):
+        code = suffix(file.path).lstrip(".")
+        named = parsed_code(code) is not None and (len(code) == 2 or primary(code) == primary(other))
+        if len(group) == 2 and named and primary(code) != primary(language):
+            expected, got = f"expected a file in {language}", f"got {file.path}, which is named for {code}"
+            remedy = "name the source first, or give the languages of the files"
+            raise PadirError(f"languages {'-'.join(languages)}: {expected}, {got}", remedy=remedy)
 
 
 def lines_of(file: Reader, path: object) -> Iterator[str]:

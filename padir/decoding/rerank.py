@@ -166,7 +166,8 @@ class MinimumBayesRisk:
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
 
-        metric = sentence_metric(self.utility, target_language)
+        texts = [hypothesis.text for row in hypotheses for hypothesis in row]
+        metric = sentence_metric(self.utility, target_language, texts)
         results = []
         for row in hypotheses:
             votes = collections.Counter(hypothesis.text for hypothesis in row)

@@ -198,11 +198,18 @@ def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
     return [*listed.values()]
 
 
-def sentence_metric(name: str, target_language: str) -> Metric:
-    """SacreBLEU's metric for scoring single sentences: "chrf", or "bleu" with effective order."""
+def sentence_metric(name: str, target_language: str, texts: Sequence[str] = ()) -> Metric:
+    """SacreBLEU's metric for scoring single sentences: "chrf", or "bleu" with effective order.
+
+    Raises:
+      PadirError: BLEU's tokenizer for the language finds no words in the texts, which have no spaces.
+    """
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF() if name == "chrf" else bleu_metric(target_language, effective_order=True)
+    if name == "chrf":
+        return CHRF()
+    references = [text for text in texts if text.strip()]
+    return bleu_metric(target_language, references=references, effective_order=True)
 
 
 def bleu_metric(

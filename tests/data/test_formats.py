@@ -179,8 +179,10 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"de.srt": "1\n00:00:01,000 --> 00:00:02,000\neins\n", "en.srt": ""}, "de.srt is a file of subtitles"),
         (
             {"a.en": PLAIN[1], "a.de.gz": gzip.compress(PLAIN[0].encode())},
-            "named for en-de, .* are de-en: name",
+            "languages de-en: expected a file in de, got .*a.en, which is named for en: name the source first",
         ),
+        ({"a.fr": PLAIN[0], "a.en": PLAIN[1]}, "expected a file in de, got .*a.fr, which is named for fr"),
+        ({"a.deu": PLAIN[0], "a.ger": PLAIN[1]}, "expected a file in en, got .*a.ger, which is named for ger"),
         ({"a.sgm": "eins"}, "is not SGM or XML, despite its name"),
         ({"a.json": json.dumps([{"de": "a", "en": "b"}])}, "is JSON, but not one object a line"),
         ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
@@ -210,6 +212,12 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
 def test_what_is_not_read_is_refused_by_name(tmp_path, files, message):
     with pytest.raises(PadirError, match=message):
         list(source_of(tmp_path, files).pairs("train"))
+
+
+@pytest.mark.parametrize("names", [("a.src", "a.ref"), ("a.deu", "a.eng"), ("de", "en"), ("a.DE", "a.txt")])
+def test_names_that_fit_the_languages_or_none_are_read(tmp_path, names):
+    """Suffixes such as src are codes of rare languages, too."""
+    assert len(list(source_of(tmp_path, dict(zip(names, PLAIN, strict=True))).pairs("train"))) > 1
 
 
 @pytest.mark.parametrize("nested", [True, False])

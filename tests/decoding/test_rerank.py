@@ -83,3 +83,12 @@ class TestMinimumBayesRisk:
         shared = 100 * (3 / 4 * 2 / 3 * 1 / 2 * (1 / 2) / 1) ** 0.25  # exponential smoothing halves the missing count
         utility = scores(MinimumBayesRisk("bleu"), *(Hypothesis(text, 0.0, 1) for text in texts))
         assert utility == pytest.approx([(100 + shared) / 2] * 2)
+
+    def test_bleu_refuses_texts_in_which_its_tokenizer_finds_no_words(self):
+        """The tokenizer of English makes one word of each, and all scores would be equal."""
+        with pytest.raises(PadirError, match="splits at spaces"):
+            scores(
+                MinimumBayesRisk("bleu"),
+                *(Hypothesis(text, 0.0, 1) for text in ("我们今天去公园。", "我们今天去学校。")),
+            )
+        assert scores(MinimumBayesRisk("bleu"), Hypothesis("", 0.0, 0)) == [100.0]
