@@ -15,7 +15,7 @@ from typing import Any
 
 from padir.checks import fits, type_name
 from padir.cli.options import SEVERAL
-from padir.decoding.options import Decoding, foreign_option, mode_of, option_table
+from padir.decoding.options import Decoding, check_n_best, foreign_option, mode_of, option_table
 from padir.decoding.translator import Translator
 from padir.distributed.sharding import Sharding
 from padir.errors import PadirError, nearest
@@ -143,9 +143,8 @@ def check_options(args: argparse.Namespace, *models: ModelConfig, decodings: Seq
     most = max((decoding.top_k * decoding.draws for decoding in decodings), default=None)
     if most == 1 and any(how != "own" for how in _words(getattr(args, "rerank", None))):
         raise PadirError("--rerank needs several hypotheses of a sentence, got one: raise --top_k or --draws")
-    if most is not None and (getattr(args, "n_best", None) or 0) > most:
-        expected = f"at most {most}, the number of hypotheses of a sentence"
-        raise PadirError("--n_best", expected, args.n_best, "raise --top_k or --draws")
+    if most is not None:
+        check_n_best(getattr(args, "n_best", None) or 0, most, "--n_best")
 
 
 def _words(value: Any) -> list[Any]:

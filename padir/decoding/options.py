@@ -260,6 +260,13 @@ def asked(own: Decoding, decoding: Decoding | None, config: ModelConfig, changes
     return made
 
 
+def check_n_best(n_best: int, most: int, name: str = "n_best") -> None:
+    """Raises a PadirError if more hypotheses are to be listed than a sentence has."""
+    if n_best > most:
+        expected = f"at most {most}, the number of hypotheses of a sentence"
+        raise PadirError(name, expected, n_best, "raise top_k or draws")
+
+
 def default_decoding(card: ModelCard) -> Decoding:
     """A model's own options: its card's options, else the defaults; the default `top_k` is `length_unit`."""
     own: Any = {"top_k": card.config.length_unit} | card.decoding

@@ -22,7 +22,15 @@ import jax
 from padir import checks
 from padir.decoding.batches import SourceBatch, source_batches
 from padir.decoding.loaded import LoadedModel
-from padir.decoding.options import Decoding, DecodingOptions, asked, default_decoding, mode_of, resolve
+from padir.decoding.options import (
+    Decoding,
+    DecodingOptions,
+    asked,
+    check_n_best,
+    default_decoding,
+    mode_of,
+    resolve,
+)
 from padir.decoding.pipeline import CausalPipeline, Pipeline, RefiningPipeline
 from padir.decoding.program_cache import check_process, compile_cache
 from padir.decoding.rerank import RULES, Rescore
@@ -136,10 +144,7 @@ class Translator:
         if target_lengths is not None:
             target_lengths = [*target_lengths]
             self._check_lengths(texts, target_lengths, decoding)
-        most = decoding.draws * (decoding.top_k if target_lengths is None else 1)
-        if decoding.n_best > most:
-            expected = f"at most {most}, the number of hypotheses of a sentence"
-            raise PadirError("n_best", expected, decoding.n_best, "raise top_k or draws")
+        check_n_best(decoding.n_best, decoding.draws * (decoding.top_k if target_lengths is None else 1))
         tokens, truncated = self.loaded.source_tokens(texts, truncate)
         results = [EMPTY_LINE] * len(texts)
         batches = [*source_batches(texts, tokens, decoding.batch_size, target_lengths=target_lengths)]

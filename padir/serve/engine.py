@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from padir.decoding.batches import SourceBatch
-from padir.decoding.options import MODES, Decoding
+from padir.decoding.options import MODES, Decoding, check_n_best
 from padir.decoding.pipeline import Pipeline, RefiningPipeline
 from padir.decoding.refine_batch import padded_length
 from padir.decoding.translation import EMPTY_LINE, Translation
@@ -160,6 +160,7 @@ class Engine:
 
         Raises:
           Refused: 422 if a sentence is too long, 429 if the queue is full, 503 if the engine is not ready.
+          PadirError: n_best is above the number of hypotheses of a sentence.
         """
         if not self.ready:
             raise Refused(503, f"the server is {self.state}: try again later", retry_after=5)
@@ -168,6 +169,8 @@ class Engine:
             if (request.num_steps, request.top_k, request.n_best, request.trace, request.strategy) != plain:
                 raise Refused(422, f"the mode {mode!r} takes only text and split: leave the other fields out")
             request = dataclasses.replace(request, num_steps=None, top_k=None)
+        if request.top_k is not None:
+            check_n_best(request.n_best, request.top_k * self.decoding.draws)
         loaded = self.translator.loaded
         sources, truncated = loaded.source_tokens(request.texts, truncate=True)
         if truncated:

@@ -66,7 +66,7 @@ class Request:
 
     Attributes:
       num_steps, top_k: as in `Decoding`; None for an autoregressive model.
-      n_best: largest number of candidates in the answer.
+      n_best: number of candidates in the answer.
       trace: the answer lists every step.
       split: translate each sentence of a text by itself.
       mode, strategy: as in `Decoding`; None means the server's own.
@@ -183,7 +183,7 @@ class RequestReader:
             lengths = _described(int, "number of lengths to try", ge=1, le=most_lengths)
             listed = _described(
                 int,
-                "largest number of candidates in the answer, at most the hypotheses that were tried",
+                "number of candidates in the answer, at most the hypotheses that are tried",
                 ge=0,
                 le=limits.max_lengths,
             )

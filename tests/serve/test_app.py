@@ -67,6 +67,11 @@ class TestAnswers:
             for step, (_, log_probs) in zip(answer["trace"], result.trace, strict=True):
                 assert step["log_probs"] == pytest.approx(log_probs, abs=1e-4, nan_ok=False)
 
+    def test_more_candidates_than_hypotheses_are_refused(self, client):
+        refused = client.post("/translate", json={"text": "eins", "n_best": 3, "top_k": 2})
+        assert refused.status_code == 422
+        assert refused.json()["error"].startswith("n_best must be at most 2, the number of hypotheses of a sentence")
+
     def test_each_has_its_own_number_of_candidates_in_a_shared_batch(self, gated):
         engine = engine_of(gated)
         engine.state = "ready"  # its thread is not: all requests wait for one batch
@@ -132,7 +137,7 @@ class TestAnswers:
         named = re.findall('"#/components/schemas/(\\w+)"', json.dumps(document))
         assert {*named} <= {*schemas}
         split = {"text": "Acht. Eins", "split": True, "n_best": 2, "trace": True}
-        for asked in (split, {"text": ["eins", ""], "n_best": 1, "trace": True}):
+        for asked in (split | {"top_k": 2}, {"text": ["eins", ""], "n_best": 1, "trace": True}):
             found = client.post("/translate", json=asked).content
             assert json.loads(msgspec.json.encode(msgspec.json.decode(found, type=Answer))) == json.loads(found)
         refused = client.post("/translate", json={}).content
