@@ -32,7 +32,12 @@ def model_folder(model: str | PathLike[str], *, steps: bool = False) -> Path:
     'pretrained'
     >>> model_folder("runs/mine")
     PosixPath('runs/mine')
+
+    Raises:
+      PadirError: `model` is neither text nor a path.
     """
+    if not isinstance(model, str | PathLike):
+        raise PadirError("model", "the path or the name of a model", model, f"known are {', '.join(PRETRAINED)}")
     if is_address(model):
         return fetched(model, steps=steps)
     shipped = model in PRETRAINED and (not Path(model).exists() or (Path(model) / "export.json").is_file())

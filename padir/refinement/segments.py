@@ -102,8 +102,8 @@ def check_keys(key_B: Key[Array, " B"], rows: Any) -> None:
     """Refuses anything but one key of `jax.random.key` for each row."""
     shape, dtype = getattr(key_B, "shape", ()), getattr(key_B, "dtype", type(key_B))
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or shape != (rows,):
-        got = f"{list(shape)} {dtype}"
-        raise PadirError("key_B", f"{rows} keys, one for each row", got, "write jax.random.split(jax.random.key(0), B)")
+        got, remedy = f"shape {shape} of {dtype}", f"write jax.random.split(jax.random.key(0), {rows})"
+        raise PadirError(f"expected key_B to have one key for each of the {rows} rows, got {got}", remedy=remedy)
 
 
 def segment_keys(key_B: Key[Array, " B"], segment_BL: Int[Array, "B L"], stream: int) -> Key[Array, "B L"]:

@@ -65,6 +65,9 @@ class Ids:
             raise PadirError("num_sentinels", "at least 3 (mask, BOS, length)", self.num_sentinels)
         if self.num_sentinels > _MOST_SENTINELS:
             raise PadirError("num_sentinels", f"at most {_MOST_SENTINELS:,}", self.num_sentinels, "100 are usual")
+        if self.end_regular <= UNK + 1:
+            expected = f"above {UNK + 1 + self.num_sentinels}, the number of special ids"
+            raise PadirError("vocab_size", expected, self.vocab_size)
         if not UNK < self.first_regular < self.end_regular:
             raise PadirError(
                 "first_regular",

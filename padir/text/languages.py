@@ -90,6 +90,10 @@ def pair_of(languages: str) -> tuple[str, str]:
     parts = languages.split("-")
     ways = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
     ways = [(source, target) for source, target in ways if parsed(source) and parsed(target)]
+    unknown = [code for code in parts if not parsed(code)]
+    if len(parts) == 2 and unknown:
+        remedy = "write codes such as de, zh_CN or eng_Latn"
+        raise PadirError(f"languages {languages!r}: {unknown[0]!r} is no code of a language", remedy=remedy)
     if len(ways) != 1 or same(*ways[0]):
         expected = "SRC-TGT, two codes of different languages such as de-en, zh_CN-en or eng_Latn-zho_Hans"
         remedy = "write regions and scripts with an underscore" if len(ways) > 1 else ""

@@ -53,6 +53,12 @@ def test_the_translate_command_needs_no_model_option(tmp_path):
     assert lines[0].startswith("Good morning") and lines[1:] == [""]
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_that_is_no_path():
+    with pytest.raises(PadirError, match="model must be the path or the name of a model, got 3: known are de_en"):
+        model_folder(3)
+
+
 def test_an_export_of_the_same_name_does_not_hide_a_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("de_en").mkdir()

@@ -27,6 +27,7 @@ def test_ids_are_equal_and_hash_alike_when_their_numbers_are():
     "make, message",
     [
         (lambda: Ids(vocab_size=300), "above 2 and below 200, the first sentinel of 300 ids, got 259: use a larger"),
+        (lambda: Ids(vocab_size=4), "vocab_size must be above 103, the number of special ids, got 4"),
         (lambda: Ids(vocab_size=500, first_regular=2), "first_regular must be above 2 and below 400"),
         (lambda: Ids(vocab_size=500, num_sentinels=2), "at least 3"),
         (lambda: Ids(vocab_size=10**9 + 400, num_sentinels=10**9), "num_sentinels must be at most 131,072"),

@@ -91,13 +91,14 @@ class TestParts:
         _, sums = self.step(Objective(length_weight=float("inf")), 2)
         assert sums.not_finite == 1
 
-    def test_dropout_differs_between_the_parts(self):
+    @pytest.mark.parametrize("objective", [Causal(), Objective(Mask(1.0), stage_weights=("all",))])
+    def test_dropout_differs_between_the_parts(self, objective):
         same = rows_of([pairs([(4, 5)])] * 4, 8, 8)
-        model, params = one_layer_model(dropout_rate=0.3, causal=True)
+        model, params = one_layer_model(dropout_rate=0.3, causal=isinstance(objective, Causal))
 
         def losses(part):
             some = dataclasses.replace(jax.tree.map(lambda x: x[:2], same), part=jnp.int32(part), parts=2)
-            return float(Causal()(jax.random.key(0), params, some, model=model)[0])
+            return float(objective(jax.random.key(0), params, some, model=model)[0])
 
         assert losses(0) != losses(1)
 
