@@ -7,6 +7,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
+from padir.errors import PadirError
 from padir.storage.files import is_address
 from padir.storage.remote import fetched
 
