@@ -1,6 +1,7 @@
 """Tables of results/*.json, which `padir evaluate` wrote, for README and docs/ (`fill_tables.py`)."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -96,22 +97,38 @@ def strategies(name: str) -> dict[str, dict[tuple[str, str], dict[str, str]]]:
     return found
 
 
+SOURCES = ("teacher", "commit", "machine")
+
+
+def tries() -> dict[str, dict[str, Any]]:
+    """The lines of results/speedrun.json, by name."""
+    return json.loads((RESULTS / "speedrun.json").read_text())
+
+
+def check_sources(head: list[str], lines: Iterable[dict[str, Any]]) -> None:
+    """Refuses a table whose lines differ in teacher, commit or machine and that has no column of this name."""
+    lines = list(lines)
+    for name in SOURCES:
+        if name not in head and len({line[name] for line in lines}) > 1:
+            raise SystemExit(f"the lines of a table differ in {name}: give it the column {name!r}")
+
+
 def ablations() -> str:
     """The tries of results/speedrun.json that change one thing of the paper's recipe, best first."""
-    tries = json.loads((RESULTS / "speedrun.json").read_text())
-    start = tries["baseline"]
-    scored = [
-        (each["what"], {(row["steps"], row["lengths"]): row for row in each["rows"]})
-        for each in tries.values()
-        if each["minutes"] == start["minutes"] and each["from_teacher"]
-    ]
+    start = tries()["baseline"]
+    chosen = [each for each in tries().values() if each["budget"] == start["budget"] and each["from_teacher"]]
     ways = [(1, 1), (4, 1), (4, 5)]
     lines = []
-    for what, rows in sorted(scored, key=lambda each: -each[1][ways[-1]]["bleu"]):
+    for each in chosen:
+        rows = {(row["steps"], row["lengths"]): row for row in each["rows"]}
         others = [rows[ways[-1]][name] for name in ("non_words", "stutter_before", "length_ratio")]
-        lines.append([what, *(f"{rows[way]['bleu']:.1f}" for way in ways), *(f"{each:.2f}" for each in others)])
+        numbers = [*(f"{rows[way]['bleu']:.1f}" for way in ways), *(f"{each:.2f}" for each in others)]
+        lines.append([each["what"], *numbers, each["commit"]])
+    lines.sort(key=lambda line: -float(line[len(ways)]))
     head = ["what changed", "1 pass, 1 length", "4 passes, 1 length", "4 passes, 5 lengths"]
-    return table([*head, "non-words, %", "stutter before clean-up", "length ratio"], lines, text=True)
+    head += ["non-words, %", "stutter before clean-up", "length ratio", "commit"]
+    check_sources(head, chosen)
+    return table(head, lines, text=True)
 
 
 def readme() -> str:
@@ -140,16 +157,20 @@ def readme() -> str:
 
 def board() -> str:
     """The best tries of results/speedrun.json, by budget and by the parameters that they began with."""
-    best: dict[tuple[int, str], tuple[float, list[str]]] = {}
-    for each in json.loads((RESULTS / "speedrun.json").read_text()).values():
+    best: dict[tuple[int, str], tuple[float, dict[str, Any]]] = {}
+    for each in tries().values():
         start = "a teacher's" if each["from_teacher"] else "random"
         scores = [row["bleu"] for row in each["rows"] if row["steps"] is not None and "bleu" in row]
-        if scores and max(scores) > best.get((each["minutes"], start), (0.0, []))[0]:
-            what = each["what"].removeprefix("the same as ")
-            line = [f"{each['minutes']}", start, what, f"{each['cpu_minutes']:.0f}", f"{max(scores):.1f}"]
-            best[each["minutes"], start] = max(scores), line
-    head = ["budget, minutes", "first parameters", "best try", "minutes", "BLEU"]
-    return table(head, [line for _, (_, line) in sorted(best.items())], text=True)
+        if scores and max(scores) > best.get((each["budget"], start), (0.0, {}))[0]:
+            best[each["budget"], start] = max(scores), each
+    head = ["budget, core-minutes", "first parameters", "best try", "core-minutes", "BLEU", "teacher", "commit"]
+    check_sources(head, [each for _, each in best.values()])
+    lines = [
+        [f"{budget}", start, each["what"].removeprefix("the same as "), f"{each['core_minutes']:.0f}", f"{score:.1f}"]
+        + [each["teacher"], each["commit"]]
+        for (budget, start), (score, each) in sorted(best.items(), key=lambda one: one[0])
+    ]
+    return table(head, lines, text=True)
 
 
 def load(name: str) -> list[dict[str, Any]]:

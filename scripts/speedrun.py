@@ -1,4 +1,4 @@
-"""Trains and scores the tries of a board: the best Multi30k de-en score in 8, 15 or 60 minutes of 2 CPU cores.
+"""Trains and scores the tries of a board: the best Multi30k de-en score in 16, 30 or 120 core-minutes.
 
 python scripts/speedrun.py                                                               # lists the tries
 python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_words FILE  # runs them, writes the board
@@ -6,19 +6,20 @@ python scripts/speedrun.py NAME ... --data DISTILLED --teacher MODEL --known_wor
 DISTILLED is a folder of `padir distill`, MODEL the teacher's model directory, FILE human English text for the metric of
 non-words. Some tries need other folders beside DISTILLED. `raw` needs the folder that was distilled, by the name
 multi30k_de_en. The tries vocabulary_4k need multi30k_distilled_4k, the same corpus prepared with 4,000 pieces of its
-own and distilled by the same MODEL, and vocabulary_8k the same with 8,000 (`--max_source_tokens 96 --max_target_tokens
-96`); the other tries have MODEL's pieces. The tries of 60 minutes need DISTILLED_greedy, from the same MODEL without a
-beam, and `drafter` needs it by the name multi30k_de_en_distilled_greedy.
+own and distilled by the same MODEL, and vocabulary_8k the same with 8,000 (`--set max_source_tokens=96
+max_target_tokens=96`); the other tries have MODEL's pieces. The tries of 120 core-minutes need DISTILLED_greedy, from
+the same MODEL without a beam, and `drafter` needs it by the name multi30k_de_en_distilled_greedy.
 
-Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`. A budget of
-15 minutes on 2 cores is 30 minutes of process time. The number of steps of a try is fixed in
-this file, chosen from a measured rate. Scores are those of the validation split; the board is results/speedrun.json
+Tries run on one core (start two at once with `taskset -c 0` and `-c 1`) with the variables of `VARIABLES`. A
+core-minute is one core for a minute, measured as process time. The number of steps of a try is fixed in this file,
+chosen from a measured rate. Scores are those of the validation split; the board is results/speedrun.json
 and, as a table, results/speedrun.md. A stopped try goes on where it stopped.
 """
 
 import argparse
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import resource
@@ -27,9 +28,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from result_tables import table
+from result_tables import SOURCES, table
 
+from padir.measuring.benchmark.speed_report import environment
 from padir.storage.files import write_json, write_text
+from padir.storage.manifest import MANIFEST
 
 ROOT = Path(__file__).resolve().parent.parent
 BOARD = ROOT / "results" / "speedrun.json"
@@ -49,7 +52,7 @@ class Try:
 
     Attributes:
       what: what is special about it.
-      minutes: minutes of 2 cores that it may take; twice as many of process time.
+      budget: core-minutes that its training may take.
       steps: number of training steps.
       files, bindings: gin files and bindings after those that all tries share.
       from_teacher: begin with the teacher's parameters.
@@ -58,7 +61,7 @@ class Try:
     """
 
     what: str
-    minutes: int
+    budget: int
     steps: int
     files: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
@@ -77,31 +80,31 @@ DUAL_LONG = (*LONG, "Causal.label_smoothing=0.1")
 CAUSAL = ("configs/objective/autoregressive.gin",)
 DEEP = ("ModelConfig.encoder_layers=5", "ModelConfig.decoder_layers=1")
 TRIES = {
-    "padir": Try("the paper's objective", 15, 2_100),
-    "padir_60": Try("the paper's objective, dropout 0.1, also greedy text", 60, 6_500, (), LONG, more="_greedy"),
-    "ctc_60": Try("CTC with glancing, dropout 0.1, also greedy text", 60, 3_000, CTC, CTC_LONG, more="_greedy"),
-    "dual_60": Try(
-        "the same as a dual model, whose causal score chooses the length", 60, 5_000, DUAL, DUAL_LONG, more="_greedy"
+    "padir": Try("the paper's objective", 30, 2_100),
+    "padir_120": Try("the paper's objective, dropout 0.1, also greedy text", 120, 6_500, (), LONG, more="_greedy"),
+    "ctc_120": Try("CTC with glancing, dropout 0.1, also greedy text", 120, 3_000, CTC, CTC_LONG, more="_greedy"),
+    "dual_120": Try(
+        "the same as a dual model, whose causal score chooses the length", 120, 5_000, DUAL, DUAL_LONG, more="_greedy"
     ),
-    "dual_60_deep": Try(
+    "dual_120_deep": Try(
         "a dual model with dropout 0.1 and greedy text, 5 encoder layers and 1 decoder layer",
-        60,
+        120,
         6_000,
         DUAL,
         (*DUAL_LONG, *DEEP),
         more="_greedy",
     ),
-    "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 15, 2_300, bindings=DEEP),
+    "deep": Try("5 encoder layers and 1 decoder layer, in place of 3 and 2", 30, 2_300, bindings=DEEP),
     "deep_causal": Try(
-        "autoregressive, 5 encoder layers and 1 decoder layer", 15, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
+        "autoregressive, 5 encoder layers and 1 decoder layer", 30, 3_800, CAUSAL, (*DEEP, "Causal.label_smoothing=0.1")
     ),
-    "self_conditioning": Try("self-conditioning", 15, 2_000, ("configs/ablation/self_conditioning.gin",)),
-    "mdlm": Try("masked diffusion (mdlm)", 15, 3_200, ("configs/objective/mdlm.gin",)),
-    "rdm": Try("reparameterised diffusion (rdm)", 15, 3_200, ("configs/objective/rdm.gin",)),
-    "ctc": Try("CTC with glancing, stages none and all", 15, 1_450, CTC, CTC_SHAPE),
+    "self_conditioning": Try("self-conditioning", 30, 2_000, ("configs/ablation/self_conditioning.gin",)),
+    "mdlm": Try("masked diffusion (mdlm)", 30, 3_200, ("configs/objective/mdlm.gin",)),
+    "rdm": Try("reparameterised diffusion (rdm)", 30, 3_200, ("configs/objective/rdm.gin",)),
+    "ctc": Try("CTC with glancing, stages none and all", 30, 1_450, CTC, CTC_SHAPE),
     "drafter": Try(
         "CTC with glancing, 1 decoder layer on the teacher's frozen encoder, greedy text",
-        15,
+        30,
         1_100,
         CTC,
         (
@@ -114,16 +117,16 @@ TRIES = {
         data="multi30k_de_en_distilled_greedy",
     ),
     # The paper's recommendations, one left out of each try.
-    "baseline": Try("the paper's objective", 8, 1_050),
-    "unmasking_01": Try("unmasking rate 0.1", 8, 1_050, ("configs/ablation/unmasking_01.gin",)),
-    "unmasking_05": Try("unmasking rate 0.5", 8, 1_050, ("configs/ablation/unmasking_05.gin",)),
-    "unmasking_09": Try("unmasking rate 0.9", 8, 1_050, ("configs/ablation/unmasking_09.gin",)),
-    "no_positions": Try("no positional attention", 8, 1_175, ("configs/ablation/no_positional_attention.gin",)),
-    "stages_1": Try("one stage", 8, 1_600, ("configs/ablation/stages_1.gin",)),
-    "stages_3": Try("three stages", 8, 750, ("configs/ablation/stages_3.gin",)),
-    "raw": Try("the corpus, not distilled", 8, 1_050, data="multi30k_de_en"),
-    "vocabulary_4k": Try("4,000 pieces of the corpus", 8, 1_200, data="multi30k_distilled_4k"),
-    "vocabulary_8k": Try("8,000 pieces of the corpus", 8, 1_050, data="multi30k_distilled_8k"),
+    "baseline": Try("the paper's objective", 16, 1_050),
+    "unmasking_01": Try("unmasking rate 0.1", 16, 1_050, ("configs/ablation/unmasking_01.gin",)),
+    "unmasking_05": Try("unmasking rate 0.5", 16, 1_050, ("configs/ablation/unmasking_05.gin",)),
+    "unmasking_09": Try("unmasking rate 0.9", 16, 1_050, ("configs/ablation/unmasking_09.gin",)),
+    "no_positions": Try("no positional attention", 16, 1_175, ("configs/ablation/no_positional_attention.gin",)),
+    "stages_1": Try("one stage", 16, 1_600, ("configs/ablation/stages_1.gin",)),
+    "stages_3": Try("three stages", 16, 750, ("configs/ablation/stages_3.gin",)),
+    "raw": Try("the corpus, not distilled", 16, 1_050, data="multi30k_de_en"),
+    "vocabulary_4k": Try("4,000 pieces of the corpus", 16, 1_200, data="multi30k_distilled_4k"),
+    "vocabulary_8k": Try("8,000 pieces of the corpus", 16, 1_050, data="multi30k_distilled_8k"),
 }
 
 
@@ -135,7 +138,7 @@ def main() -> None:
     parser.add_argument("--known_words", nargs="+", default=[])
     args = parser.parse_args()
     if not args.names:
-        print("\n".join(f"{name}: {each.what}, {each.minutes} minutes" for name, each in TRIES.items()))
+        print("\n".join(f"{name}: {each.what}, {each.budget} core-minutes" for name, each in TRIES.items()))
         print("With _nothing behind its name a try begins with nothing, with _other it has another seed.")
     chosen: dict[str, Try] = {}
     for name in args.names:
@@ -149,7 +152,7 @@ def main() -> None:
     for name, each in chosen.items():
         data = [str(folder) for folder in folders(each, args.data)]
         train(name, each, data, args.teacher)
-        found = score(name, each, data[0], args.known_words)
+        found = score(name, each, data[0], args.teacher, args.known_words)
         with open(RUNS / "lock", "w") as lock:  # the board may get two tries at once
             fcntl.flock(lock, fcntl.LOCK_EX)
             rows = json.loads(BOARD.read_text()) if BOARD.exists() else {}
@@ -200,11 +203,11 @@ def train(name: str, each: Try, data: list[str], teacher: str) -> None:
     total = (float(spent.read_text()) if spent.exists() else 0.0) + _process_time() - before
     write_text(spent, f"{total}\n")
     if done:
-        raise SystemExit(f"{name} stopped after {total / 120:.1f} minutes of 2 cores; the same command goes on with it")
+        raise SystemExit(f"{name} stopped after {total / 60:.1f} core-minutes; the same command goes on with it")
 
 
-def score(name: str, each: Try, data: str, known_words: list[str]) -> dict[str, Any]:
-    """Scores of a trained try on the validation split, and what it cost."""
+def score(name: str, each: Try, data: str, teacher: str, known_words: list[str]) -> dict[str, Any]:
+    """Scores of a trained try on the validation split, what it cost, and what it was trained with."""
     run = RUNS / name
     results = run.with_suffix(".json")
     searched = ["--beam", "1", "5"] if each.files == CAUSAL else ["--num_steps", "1", "4", "--top_k", "1", "5"]
@@ -217,7 +220,10 @@ def score(name: str, each: Try, data: str, known_words: list[str]) -> dict[str, 
     logged = [json.loads(line) for line in lines]
     return {
         **dataclasses.asdict(each),
-        "cpu_minutes": float(run.with_suffix(".seconds").read_text()) / 120,
+        "core_minutes": float(run.with_suffix(".seconds").read_text()) / 60,
+        "teacher": f"{Path(teacher).name} {hashlib.sha256((ROOT / teacher / MANIFEST).read_bytes()).hexdigest()[:8]}",
+        "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
+        "machine": environment()["processor"],
         "loss": next(row["loss"] for row in reversed(logged) if "loss" in row),
         "rows": [_scores(row) for row in json.loads(results.read_text())],
     }
@@ -231,10 +237,10 @@ def _scores(row: dict[str, Any]) -> dict[str, Any]:
 
 def page(rows: dict[str, Any]) -> str:
     """The board: a line for each try, the best of a budget first. Columns after the best way belong to it."""
-    tries = sorted(rows.values(), key=lambda each: (each["minutes"], -_best(each)["bleu"]))
+    tries = sorted(rows.values(), key=lambda each: (each["budget"], -_best(each)["bleu"]))
     ways = [(1, 1), (1, 5), (4, 1), (4, 5)]
-    head = ["minutes of 2 cores", "start", "what changed", "steps"]
-    head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", "its BLEU", *list(SCORES.values())[1:]]
+    head = ["core-minutes", "start", "what changed", "steps"]
+    head += [f"BLEU, {_way(*way)}" for way in ways] + ["best way", "its BLEU", *list(SCORES.values())[1:], *SOURCES]
     cells = []
     for each in tries:
         best, by_way = _best(each), {(score["steps"], score["lengths"]): score for score in each["rows"]}
@@ -242,10 +248,14 @@ def page(rows: dict[str, Any]) -> str:
         numbers = [by_way.get(way, {}).get("bleu") for way in ways]
         others = [best.get(name) for name in SCORES]
         best_way = _way(best["steps"], best["lengths"])
-        what = [f"{each['cpu_minutes']:.1f}", start, each["what"], f"{each['steps']:,}"]
-        cells.append([*what, *map(_number, numbers), best_way, *map(_number, others)])
-    about = "Multi30k de-en, validation split, `python scripts/speedrun.py NAME`, on one core of an AMD EPYC."
-    about += " A minute of 2 cores is two minutes of process time.\n\n"
+        what = [f"{each['core_minutes']:.1f}", start, each["what"], f"{each['steps']:,}"]
+        cells.append(
+            [*what, *map(_number, numbers), best_way, *map(_number, others), *(each[name] for name in SOURCES)]
+        )
+    about = (
+        "Multi30k de-en, validation split, `python scripts/speedrun.py NAME`. A core-minute is one core for a minute,"
+    )
+    about += " without the teacher's training. Compare only lines with the same budget, teacher and machine.\n\n"
     return about + table(head, cells) + "\n"
 
 
