@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 AUTO = "auto"
 _SHUTDOWN_SECONDS = 60  # seconds for which a process that has finished waits for the other processes
-_GOOGLE = "0x1ae0"  # the vendor of TPUs on the PCI bus
+_GOOGLE = "0x1ae0"  # vendor of TPUs on the PCI bus, and of these other devices of Google's virtual machines:
+_NO_TPU = ("0x001f", "0x0042")  # the NVMe disk, and the network card (gVNIC)
 _PCI = Path("/sys/bus/pci/devices")
 
 
@@ -222,7 +223,10 @@ def ignore_absent_tpus(pci: Path = _PCI) -> None:
     """
     if os.environ.get("JAX_PLATFORMS") or importlib.util.find_spec("libtpu") is None:
         return
-    has_tpu = any(path.read_text().strip() == _GOOGLE for path in pci.glob("*/vendor"))
+    has_tpu = any(
+        path.read_text().strip() == _GOOGLE and path.with_name("device").read_text().strip() not in _NO_TPU
+        for path in pci.glob("*/vendor")
+    )
     if not has_tpu and not importlib.metadata.entry_points(group="jax_plugins"):
         jax.config.update("jax_platforms", "cpu")
 

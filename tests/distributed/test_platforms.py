@@ -17,17 +17,30 @@ def chosen(monkeypatch):
     return found
 
 
-def pci(folder, *vendors):
-    for number, vendor in enumerate(vendors):
-        (folder / f"{number}").mkdir()
-        (folder / f"{number}" / "vendor").write_text(f"{vendor}\n")
+def pci(folder, *devices):
+    """A PCI bus as Linux shows it; a device is VENDOR:DEVICE."""
+    for number, each in enumerate(devices):
+        slot = folder / f"0000:00:{number:02x}.0"
+        slot.mkdir()
+        for name, value in zip(("vendor", "device"), each.split(":"), strict=True):
+            (slot / name).write_text(f"0x{value}\n")
     return folder
 
 
-@pytest.mark.parametrize(("vendors", "expected"), [(["0x8086", "0x10de"], {"jax_platforms": "cpu"}), (["0x1ae0"], {})])
-def test_without_a_tpu_the_cpu_computes(chosen, tmp_path, vendors, expected):
-    processes.ignore_absent_tpus(pci(tmp_path, *vendors))
-    assert chosen == expected
+@pytest.mark.parametrize(
+    "devices",
+    [["8086:1237", "10de:2330"], ["8086:1237", "1ae0:0042"], ["1ae0:001f", "1ae0:0042"], ["8086:0063"]],
+    ids=["a GPU", "Google's network card", "Google's disk and network card", "a TPU's number, of another vendor"],
+)
+def test_without_a_tpu_the_cpu_computes(chosen, tmp_path, devices):
+    processes.ignore_absent_tpus(pci(tmp_path, *devices))
+    assert chosen == {"jax_platforms": "cpu"}
+
+
+@pytest.mark.parametrize("tpu", ["0027", "005e", "0062", "0063", "006f", "0076"])  # v3, v4, v5p, v5e, v6e, 7x
+def test_a_tpu_beside_the_network_card_is_used(chosen, tmp_path, tpu):
+    processes.ignore_absent_tpus(pci(tmp_path, "1ae0:0042", f"1ae0:{tpu}"))
+    assert not chosen
 
 
 @pytest.mark.parametrize(
