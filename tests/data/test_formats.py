@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from padir.data.sources import ParallelText
+from padir.data.sources import ParallelText, Source
 from padir.errors import PadirError
 
 PAIRS = [("Der rote Zug", "The red train"), ('Er sagt "ja", gern', 'He says "yes", gladly'), ("R&D < 3", "R&D < 3 too")]
@@ -97,7 +97,9 @@ def source_of(folder, files, languages=("de", "en")):
 @pytest.mark.parametrize("kind", READ)
 def test_every_format_gives_its_pairs(tmp_path, kind, suffix):
     files = {name + suffix: PACKED[suffix](content.encode()) for name, content in READ[kind].items()}
-    assert list(source_of(tmp_path, files).pairs("train")) == PAIRS
+    source = source_of(tmp_path, files)
+    assert list(source.pairs("train")) == list(source.pairs("train")) == PAIRS
+    assert isinstance(source, Source)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
@@ -197,6 +199,7 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
         ({"a.jsonl": '{"translation": {"de": "a", "en": "c", "en": "b"}}\n'}, "line 1: the key 'en' stands twice"),
         ({"a.csv": 'a,b\n"c"x,d\n'}, "line 2: not CSV"),
         ({"a.csv": "a,b\nc,d,e\n"}, "line 2: expected 2 columns of CSV, got 3"),
+        ({"a.tsv": "a\tb\na\tb\tc\n"}, "a.tsv, line 2: expected 2 columns separated by a tab, got 3"),
         ({"a.tmx": tmx([(("fr", "un"), ("it", "uno"))])}, "no pair in de and en, but fr, it"),
         ({"a.tmx": tmx([(("de", "eins"), ("en", "one"))])[:-9]}, "a.tmx is damaged XML"),
         ({"a.xml": wmt(ref="fr")}, "document 'a': expected a <ref> in en, got one in fr"),

@@ -164,7 +164,6 @@ def test_processes_share_every_batch(prepared, mode):
 
 def test_bucket_shapes_come_from_a_small_set(prepared):
     layout = Layout(rows=4, row_length=24, source_row_length=32, mode="bucket")
-    assert layout.shapes() == ((12, 16, 8), (6, 24, 16), (4, 32, 24))
     batches = list(make_loader(prepared, Batching(4, 24, source_row_length=32, mode="bucket"), num_epochs=1))
     shapes = {(*batch["source_BS"].shape, batch["target_BL"].shape[1]) for batch in batches}
     assert shapes <= set(layout.shapes()) and len(shapes) > 1

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 from collections import Counter
 
 import numpy as np
@@ -47,10 +46,6 @@ def epochs(folders, mixed, count):
 
 
 class TestChosen:
-    def test_whole_weights_name_every_record_so_often(self):
-        chosen = Mixture(("a", "b"), (1, 2)).chosen([3, 2], epoch=5, seed=0)
-        assert chosen.tolist() == [0, 1, 2, 3, 4, 3, 4]
-
     @pytest.mark.parametrize("weight", [0.25, 0.4, 1.5, 2.75])
     def test_a_fraction_comes_to_its_share_and_leaves_none_out(self, weight):
         mixed = Mixture(("a", "b"), (1, weight))
@@ -84,18 +79,6 @@ class TestBatches:
         assert plain.get_state() == mixed.get_state()
         for a, b in itertools.islice(zip(plain, mixed, strict=True), 5):
             np.testing.assert_array_equal(a["target_BL"], b["target_BL"])
-
-    def test_a_restored_iterator_goes_on_exactly(self, folders):
-        mixed = mixture(folders, 1, 1.5)
-        batches = make_loader(mixed, Batching(1, 8), seed=5)
-        for _ in range(7):
-            next(batches)
-        state = json.loads(json.dumps(batches.get_state()))
-        restored = make_loader(mixed, Batching(1, 8), seed=5)
-        restored.set_state(state)
-        for expected, got in itertools.islice(zip(batches, restored, strict=True), 20):
-            np.testing.assert_array_equal(expected["source_BS"], got["source_BS"])
-            np.testing.assert_array_equal(expected["target_BL"], got["target_BL"])
 
     def test_a_state_of_other_weights_or_folders_is_refused(self, folders):
         state = make_loader(mixture(folders, 1, 2), Batching(2, 16)).get_state()

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
-from support.faults import refuses_damage, refuses_forgery
+from support.faults import flip_a_bit, refuses_damage, refuses_forgery
 from support.small_corpus import ENGLISH, GERMAN, Listed, Numbers
 
 from padir.data.prepare import _MOST_CHARACTERS, _batches, prepare
@@ -142,13 +142,6 @@ class TestFilters:
             LengthLimits(drop=("double",))
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_every_split_for_evaluation_has_its_text(tmp_path, tokenizer, split):
-    numbers = Numbers(num_train=10, splits=("train", split))
-    prepare(numbers, tokenizer, tmp_path / "out", progress=False)
-    assert list(zip(*read_text(tmp_path / "out", split), strict=True)) == list(numbers.pairs(split))
-
-
 def test_shards(tmp_path, tokenizer):
     manifest = prepare(Numbers(num_train=10), tokenizer, tmp_path / "out", records_per_shard=4, progress=False)
     shards = manifest.splits["train"].shards
@@ -264,37 +257,18 @@ def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
     prepare(Numbers(), tokenizer, out, progress=False)
     shard = out / "train-00000-of-00001.arrayrecord"
     whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1])
-    with pytest.raises(PadirError, match=f"it has {len(whole) - 1:,} bytes, not {len(whole):,}"):
-        load_manifest(out)
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    shard.write_bytes(flipped)
+    flip_a_bit(shard)
     load_manifest(out)  # the size is right
-    with pytest.raises(PadirError, match="was changed or damaged .its sha256 differs"):
-        load_manifest(out, verify=True)
     with pytest.raises(PadirError, match="was changed or damaged .*set overwrite"):
         prepare(Numbers(), tokenizer, out, progress=False)
     prepare(Numbers(), tokenizer, out, overwrite=True, progress=False)
     assert shard.read_bytes() == whole
 
 
-def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
-    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
-    path = tmp_path / "out" / "vocab.model"
-    model = path.read_bytes()
-    assert model.count("▁eins".encode()) == 1
-    path.write_bytes(model.replace("▁eins".encode(), "▁eans".encode()))  # as many bytes
-    with pytest.raises(PadirError, match="is not the vocabulary of the manifest"):
-        load_tokenizer(tmp_path / "out")
-
-
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
         (None, "has no manifest.json"),
-        ("{", "is damaged"),
-        ("[1]", "is damaged"),
         ('{"format": "other", "version": 1, "files": {}}', "must be of format padir-prepared 2, got other 1"),
         ('{"format": "padir-prepared", "version": 9, "files": {}}', "got padir-prepared 9"),
     ],
@@ -330,14 +304,9 @@ EMPTY = SplitInfo(0, 0, {}, 0, 0, 0, 0, (), "")
         (("splits", "../x"), dataclasses.asdict(EMPTY), "does not name ../x.lengths.npy"),
         (("splits", "../x"), {"shards": []}, "is damaged"),
         (("splits",), [1], "is damaged"),
-        (("files", "train.lengths.npy"), 3, "is damaged"),
         (("source",), None, "is damaged"),
-        (("vocabulary",), 3, "is damaged"),
-        (("limits",), None, "is damaged"),
         (("vocabulary", "num_sentinels"), "x", "is damaged"),
         (("splits", "train", "longest_source"), [1], "is damaged"),
-        (("splits", "train", "sha256"), None, "is damaged"),
-        (("files", "train.lengths.npy", "bytes"), "x", "is damaged"),
     ],
 )
 def test_a_manifest_names_its_own_files_only(prepared, path, value, message):

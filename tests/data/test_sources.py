@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from padir.data.sources import SOURCES, ParallelText, Source, get_source, multi30k, read_lines, sacrebleu_set
+from padir.data.sources import SOURCES, ParallelText, get_source, multi30k, read_lines, sacrebleu_set
 from padir.errors import PadirError
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
@@ -32,16 +32,6 @@ def test_byte_order_mark_and_missing_last_newline(tmp_path):
     assert pairs == [("eins", "one"), ("zwei", "two")]
 
 
-def test_gzip_and_tsv(tmp_path):
-    zipped = write(tmp_path / "t.tsv.gz", b"eins\tone\nzwei\ttwo\n")
-    source = ParallelText("mine", "de", "en", train=str(zipped), test=write(tmp_path / "t.tsv", b"drei\tthree\n"))
-    assert isinstance(source, Source)
-    assert source.splits == ("train", "test")
-    assert list(source.pairs("train")) == [("eins", "one"), ("zwei", "two")]
-    assert list(source.pairs("train")) == list(source.pairs("train"))
-    assert list(source.pairs("test")) == [("drei", "three")]
-
-
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
@@ -55,12 +45,6 @@ def test_gzip_and_tsv(tmp_path):
 def test_files_that_do_not_fit(tmp_path, source, target, message):
     with pytest.raises(PadirError, match=message):
         list(text(tmp_path, source, target).pairs("train"))
-
-
-def test_wrong_columns(tmp_path):
-    source = ParallelText("mine", "de", "en", train=write(tmp_path / "t.tsv", b"a\tb\na\tb\tc\n"))
-    with pytest.raises(PadirError, match="t.tsv, line 2: expected 2 columns separated by a tab, got 3"):
-        list(source.pairs("train"))
 
 
 def test_a_pipe_is_read_like_a_file(tmp_path):
@@ -116,12 +100,6 @@ def test_a_set_without_data_says_where_to_get_it(tmp_path):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(PadirError, match="unknown source 'multi30k': known are toy_de_en, multi30k_de_en"):
         get_source("multi30k")
-
-
-def test_the_toy_corpus_needs_no_files():
-    source = get_source("toy_de_en")
-    assert isinstance(source, Source) and source.name == "toy_de_en"
-    assert next(iter(source.pairs("test")))[0]
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="the Multi30k files are not beside the checkout")

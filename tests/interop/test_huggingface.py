@@ -1,6 +1,5 @@
 """Weights under the names of Hugging Face's T5: what is called how, and that they come back as they were."""
 
-import dataclasses
 import json
 import shutil
 
@@ -9,25 +8,13 @@ import jax
 import numpy as np
 import pytest
 from support.faults import refuses_damage, refuses_forgery
-from support.tiny_model import TINY
+from support.tiny_model import random_translator
 
-from padir import PadirError, Translator
+from padir import PadirError
 from padir.cli import main
 from padir.interop.huggingface import hugging_face_name, read_weights, write_weights
-from padir.models import ModelCard, Transformer, init_params, save_model
-from padir.refinement import Padir, Uniform
+from padir.models import save_model
 from padir.storage.manifest import write_manifest
-
-
-def untrained(tokenizer, **sizes):
-    """A model of arbitrary numbers, which need no compilation."""
-    config = dataclasses.replace(TINY, **sizes)
-    shapes = jax.eval_shape(lambda: init_params(Transformer(config, tokenizer.ids), seed=0))
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
-    corruption, strategy = (None, None) if config.causal else (Uniform(), Padir())
-    card = ModelCard(config, tokenizer.ids, corruption, strategy, "de", "en", "numbers_de_en", step=7)
-    return Translator(params, card, tokenizer)
 
 
 def arrays(translator):
@@ -44,7 +31,7 @@ def arrays(translator):
     ],
 )
 def test_they_come_back_as_they_were(tokenizer, tmp_path, sizes):
-    translator = untrained(tokenizer, **sizes)
+    translator = random_translator(tokenizer, **sizes)
     write_weights(translator, tmp_path / "out")
     back = read_weights(tmp_path / "out")
     before, after = arrays(translator), arrays(back)
@@ -70,15 +57,15 @@ def t5_names(encoder_layers, decoder_layers, mlp=("wi", "wo")):
 
 
 def test_an_autoregressive_model_is_a_t5(tokenizer):
-    translator = untrained(tokenizer, causal=True, encoder_layers=2)
+    translator = random_translator(tokenizer, causal=True, encoder_layers=2)
     assert {hugging_face_name(name)[0] for name in arrays(translator)} == t5_names(2, 1)
-    gated = untrained(tokenizer, causal=True, tied=False, mlp_activations=("gelu", "linear"))
+    gated = random_translator(tokenizer, causal=True, tied=False, mlp_activations=("gelu", "linear"))
     names = {hugging_face_name(name)[0] for name in arrays(gated)}
     assert names == t5_names(1, 1, ("wi_0", "wi_1", "wo")) | {"lm_head.weight"}
 
 
 def test_what_t5_lacks_keeps_its_name(tokenizer):
-    names = [hugging_face_name(name)[0] for name in arrays(untrained(tokenizer, rejecter=True))]
+    names = [hugging_face_name(name)[0] for name in arrays(random_translator(tokenizer, rejecter=True))]
     assert len(set(names)) == len(names)
     own = {name for name in names if name.startswith("padir.")}
     assert set(names) - own == t5_names(1, 1)
@@ -92,7 +79,7 @@ def test_what_t5_lacks_keeps_its_name(tokenizer):
 
 
 def test_what_is_damaged_is_refused(tokenizer, tmp_path):
-    write_weights(untrained(tokenizer), tmp_path / "out")
+    write_weights(random_translator(tokenizer), tmp_path / "out")
     refuses_damage(read_weights, tmp_path / "out")
     needed = ["model.safetensors", "names.json", "model.json", "vocab.model"]
     refuses_forgery(read_weights, shutil.copytree(tmp_path / "out", tmp_path / "copy"), needed)
@@ -106,7 +93,7 @@ def test_what_is_damaged_is_refused(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("names", [[], None, {"token_embedder/embedding": 1}, {"a": {"name": "b"}}])
 def test_names_that_are_none_are_refused(tokenizer, tmp_path, names):
-    write_weights(untrained(tokenizer), tmp_path / "out")
+    write_weights(random_translator(tokenizer), tmp_path / "out")
     (tmp_path / "out" / "names.json").write_text(json.dumps(names))
     write_manifest(tmp_path / "out")
     with pytest.raises(PadirError, match="holds no weights of `padir export --what weights`"):
@@ -114,7 +101,7 @@ def test_names_that_are_none_are_refused(tokenizer, tmp_path, names):
 
 
 def test_the_command(tokenizer, tmp_path, capsys):
-    translator = untrained(tokenizer, causal=True)
+    translator = random_translator(tokenizer, causal=True)
     save_model(tmp_path / "model", translator.params, translator.card, translator.tokenizer, "")
     arguments = ["export", "--what", "weights", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
     assert main(arguments) == 0

@@ -46,7 +46,7 @@ def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-def same(results, expected, loaded):
+def same(results, expected):
     """The same texts, passes and, but for the last bits, scores; and scores that differ."""
     assert [r.text for r in results] == [e.text for e in expected]
     assert [r.passes for r in results] == [e.passes for e in expected]
@@ -73,7 +73,7 @@ class TestTranslates:
         loaded = Exported.load(folder)
         results = loaded.translate(texts, truncate=True, **options, **lengths)
         assert [r.truncated for r in results] == [e.truncated for e in expected]
-        same(results, expected, loaded)
+        same(results, expected)
         assert loaded(texts[:3], **options, **lengths) == [e.text for e in expected[:3]]
 
     def test_tokens_into_tokens(self, folder, translator):
@@ -138,13 +138,13 @@ class TestModels:
         translator = random_translator(tokenizer, causal=True)
         loaded = exported_and_loaded(translator, tmp_path / "out", Decoding(**search), Lengths(source=(16,)))
         assert loaded.description["kind"] == "search"
-        same(loaded.translate(TEXTS), translator.translate(TEXTS, **search), loaded)
+        same(loaded.translate(TEXTS), translator.translate(TEXTS, **search))
 
     @pytest.mark.slow
     def test_of_8_bits(self, translator, tmp_path):
         loaded = exported_and_loaded(translator, tmp_path / "out", Decoding(precision="int8"))
         assert loaded.params["token_embedder/embedding"].dtype == np.int8
-        same(loaded.translate(TEXTS), translator.translate(TEXTS, precision="int8"), loaded)
+        same(loaded.translate(TEXTS), translator.translate(TEXTS, precision="int8"))
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ class TestModels:
     def test_of_every_kind(self, tokenizer, tmp_path, sizes, decoding):
         translator = random_translator(tokenizer, **sizes)
         loaded = exported_and_loaded(translator, tmp_path / "out", decoding)
-        same(loaded.translate(TEXTS), translator.translate(TEXTS, decoding), loaded)
+        same(loaded.translate(TEXTS), translator.translate(TEXTS, decoding))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STRATEGIES)
@@ -170,7 +170,7 @@ class TestModels:
         translator = random_translator(tokenizer, corruption=corruption, **sizes)
         decoding = Decoding(strategy=STRATEGIES[name](), num_steps=3)
         loaded = exported_and_loaded(translator, tmp_path / "out", decoding)
-        same(loaded.translate(TEXTS), translator.translate(TEXTS, decoding), loaded)
+        same(loaded.translate(TEXTS), translator.translate(TEXTS, decoding))
 
 
 class TestPrograms:
@@ -392,7 +392,7 @@ def test_the_command(translator, tmp_path, capsys):
     assert json.loads((tmp_path / "figures.json").read_text())["programs"] == 2
     loaded = Exported.load(tmp_path / "out")
     assert loaded.description["platforms"] == ["cpu"] and loaded.description["options"]["top_k"] == 3
-    same(loaded.translate(TEXTS), translator.translate(TEXTS, top_k=3), loaded)
+    same(loaded.translate(TEXTS), translator.translate(TEXTS, top_k=3))
     assert main(arguments) == 2
     assert "holds an earlier export" in capsys.readouterr().err
 
@@ -406,9 +406,9 @@ def test_the_command_exports_what_the_card_says_or_nothing(tokenizer, tmp_path, 
     assert main(["export", "--model", str(model), "--output", str(folder), *lengths]) == 0
     results, expected = Exported.load(folder).translate(texts), Translator.load(model).translate(texts)
     assert [r.score for r in results] == pytest.approx([e.score for e in expected], abs=1e-4)
-    same(results, expected, Exported.load(folder))
+    same(results, expected)
     one = Exported.load(folder).translate(texts, top_k=1)
-    same(one, Translator.load(model).translate(texts, top_k=1), Exported.load(folder))
+    same(one, Translator.load(model).translate(texts, top_k=1))
     own = Translator.load(model).translate(texts, rerank="own")
     assert [e.score for e in expected] != pytest.approx([o.score for o in own], abs=1e-4)
     save_model(tmp_path / "mbr", made.params, dataclasses.replace(card, decoding={"rerank": "mbr"}), tokenizer, "")
@@ -449,6 +449,6 @@ def test_the_models_that_come_with_padir(name, steps, tmp_path):
     loaded = Exported.load(tmp_path / "out")
     for num_steps in steps:
         decoding = {} if num_steps is None else {"num_steps": num_steps}
-        same(loaded.translate(texts, **decoding), translator.translate(texts, **decoding), loaded)
+        same(loaded.translate(texts, **decoding), translator.translate(texts, **decoding))
     if not translator.card.config.causal:
-        same(loaded.translate(texts, top_k=1), translator.translate(texts, top_k=1), loaded)
+        same(loaded.translate(texts, top_k=1), translator.translate(texts, top_k=1))

@@ -135,13 +135,6 @@ def test_another_format(tmp_path, changes):
         read(tmp_path)
 
 
-def test_a_truncated_msgpack_file(tmp_path):
-    path = own_kind(tmp_path) / "checkpoint"
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(PadirError, match="damaged .*copy the checkpoint again"):
-        read(tmp_path)
-
-
 def test_a_missing_array(tmp_path):
     shutil.rmtree(own_kind(tmp_path) / "target.token_embedder.embedding")
     with pytest.raises(PadirError, match="target.token_embedder.embedding holds no readable zarr array"):
@@ -160,13 +153,6 @@ def test_a_damaged_part(tmp_path):
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(PadirError, match="mlp.wi.kernel is damaged"):
         read(tmp_path)
-
-
-def test_a_damaged_orbax_checkpoint(tmp_path):
-    folder = orbax_kind(tmp_path)
-    (folder / "state" / "_METADATA").write_text(json.dumps({"tree_metadata": {}}))
-    with pytest.raises(PadirError, match="is no checkpoint of T5X, or damaged"):
-        read(folder)
 
 
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc", "", "a\0b", None])
@@ -239,7 +225,7 @@ class TestHostile:
         with pytest.raises(PadirError, match="link is no file of a checkpoint"):
             read(tmp_path)
 
-    @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "[]", "null"])
+    @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "[]", "null", '{"tree_metadata": {}}'])
     def test_a_description_that_is_none_is_refused(self, tmp_path, text):
         folder = orbax_kind(tmp_path)
         (folder / "state" / "_METADATA").write_text(text)
@@ -284,9 +270,3 @@ def test_what_is_written_has_t5xs_layout(tmp_path):
     assert {"driver", "kvstore", "metadata"} <= set(spec)
     description = json.loads((folder / spec["kvstore"]["path"] / ".zarray").read_text())
     assert (description["zarr_format"], description["shape"], description["dtype"]) == (2, [6, 4], "<f4")
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError):
-        write(tmp_path / "run", {"encoder": {"scale": np.array(["no number"])}}, 1)
-    assert list((tmp_path / "run").iterdir()) == []

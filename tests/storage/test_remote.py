@@ -16,7 +16,6 @@ from padir.data.prepare import prepare
 from padir.data.prepared import load_manifest
 from padir.models.directory import load_model
 from padir.storage import remote
-from padir.storage.files import is_address
 from padir.storage.manifest import MANIFEST, sealed, write_manifest
 from padir.storage.remote import RemoteFolder, Unreachable, fetched, sent_folder
 
@@ -195,10 +194,6 @@ class TestSending:
 
 
 class TestAddresses:
-    def test_what_is_one(self):
-        assert is_address("gs://bucket/run") and is_address(Path("s3://bucket/run"))
-        assert not any(map(is_address, ("runs/a:b", "C:/runs", "/runs", "./gs://bucket")))
-
     @pytest.mark.parametrize(
         ("address", "message"),
         [

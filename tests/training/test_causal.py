@@ -19,7 +19,6 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.translation import without_repeats
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer, load_model
-from padir.models.decoder import shift_right
 from padir.refinement import Glat, Mask
 from padir.text.ids import EOS
 from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
@@ -73,13 +72,6 @@ class TestLoss:
         one, two = (run(model, params, APART, Causal(), dropout=True, key=key)[0] for key in (0, 1))
         assert len({float(plain), float(one), float(two)}) == 3
 
-    def test_segments_begin_apart(self):
-        inputs_BL = shift_right(PACKED.target_BL, PACKED.target_segment_BL)
-        begin = 0
-        for _, target in PAIRS:
-            assert inputs_BL[0, begin : begin + len(target)].tolist() == [0, *target[:-1]]
-            begin += len(target)
-
     def test_is_not_for_models_that_refine(self):
         model, params = one_layer_model()
         with pytest.raises(PadirError, match="only a causal model predicts from left to right"):
@@ -107,13 +99,6 @@ class TestTraining:
         assert rows[-1]["loss"] < 0.8 * rows[0]["loss"] and rows[0]["loss"] == rows[0]["stage_1_loss"]
         _, card, _ = load_model(folder)
         assert card.config == config and card.corruption is None and card.strategy is None
-
-    @pytest.mark.parametrize(("causal", "objective"), [(True, Objective()), (False, Causal())])
-    def test_refuses_the_other_objective(self, causal, objective):
-        config = dataclasses.replace(TINY, causal=causal)
-        with pytest.raises(PadirError) as caught:
-            TrainConfig(model=config, objective=objective)
-        assert (caught.value.what, caught.value.got) == ("train.objective", objective)
 
 
 def as_causal(model):

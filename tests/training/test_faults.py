@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -227,12 +226,6 @@ class TestOneTrainerAFolder:
         with folder_lock(tmp_path, "trained in"):
             pass
 
-    def test_an_exception_releases_it(self, tmp_path):
-        with pytest.raises(ZeroDivisionError), folder_lock(tmp_path, "trained in"):
-            raise ZeroDivisionError
-        with folder_lock(tmp_path, "trained in"):
-            pass
-
 
 class TestVocabularyFile:
     """A vocabulary that stands alone has no manifest: it has the sum of itself at its end."""
@@ -254,40 +247,6 @@ class TestVocabularyFile:
     def test_one_made_elsewhere_has_none(self, tokenizer):
         whole = tokenizer.model_bytes
         assert Tokenizer(whole[:-35]).ids == Tokenizer(whole).ids
-
-
-class TestCompileCache:
-    @pytest.mark.slow
-    def test_half_written_entries_do_no_harm(self, tmp_path):
-        """What was killed while it wrote one leaves a part of it under the entry's name."""
-        code = (
-            "import hashlib, jax, numpy as np; from support.tiny_model import TINY\n"
-            "from padir.models.transformer import Transformer\n"
-            "from padir.text.ids import Ids; from padir.models.params import init_params\n"
-            "leaves = jax.tree.leaves(init_params(Transformer(TINY, Ids(401)), seed=0))\n"
-            "print(hashlib.sha256(b''.join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())"
-        )
-        cache = tmp_path / "cache"
-        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-
-        def run():
-            process = subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=Path(__file__).parents[1],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            return process.stdout, process.stderr
-
-        right, errors = run()
-        entries = files_in(cache)
-        assert entries and "Error reading" not in errors
-        for number, path in enumerate(entries):
-            path.write_bytes(path.read_bytes()[: path.stat().st_size * (number % 2) // 2])
-        again, errors = run()
-        assert again == right and "Error reading persistent compilation cache" in errors
 
 
 class TestModelOfAFinishedTraining:

@@ -107,11 +107,6 @@ class TestRun:
         rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if "loss" in row] == [2, 4, 6, 7]
 
-    def test_a_finished_run_without_its_model_writes_it_again(self, data, straight, finished):
-        (finished / "manifest.json").unlink()
-        train_tiny(data, finished)
-        assert_same_params(finished, straight[0])
-
     def test_a_finished_run_with_an_earlier_steps_model_writes_its_own(self, data, finished, tmp_path):
         """It was killed between its last checkpoint and its model."""
         earlier = shutil.copytree(finished, tmp_path / "earlier", ignore=shutil.ignore_patterns("checkpoints"))
@@ -169,10 +164,6 @@ class TestResume:
     def test_of_another_model_is_refused(self, data, finished):
         with pytest.raises(PadirError, match="of another model or optimizer.*train in a new directory"):
             train_tiny(data, finished, model=dataclasses.replace(TINY, mlp=64))
-
-    def test_with_other_batches_is_refused(self, data, finished):
-        with pytest.raises(PadirError, match="belongs to other data, other batch shapes or another seed"):
-            train_tiny(data, finished, batching=Batching(rows=8, row_length=32), num_steps=9)
 
 
 class TestLeavingByAnException:
@@ -248,10 +239,6 @@ class TestWrong:
         with pytest.raises(PadirError, match="has sources of 13 tokens, the model takes 12.*max_source_tokens=12"):
             train_tiny(data, tmp_path / "model", model=dataclasses.replace(TINY, max_length=12))
         assert not (tmp_path / "model").exists()
-
-    def test_no_prepared_folder(self, tmp_path):
-        with pytest.raises(PadirError, match="does not exist: run `padir prepare`"):
-            train_tiny(tmp_path / "nothing", tmp_path / "model")
 
 
 @pytest.mark.slow

@@ -139,29 +139,6 @@ class TestStages:
         for name, grad in flax.traverse_util.flatten_dict(grads, sep="/").items():
             np.testing.assert_allclose(grad, flat[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
-    @pytest.mark.slow
-    def test_dropout_differs_by_stage_and_by_key(self):
-        model, params = one_layer_model(dropout_rate=0.3)
-        same_canvas = Objective(Given(), unchanged, ("all", "all"))
-        _, sums = run(model, params, APART, same_canvas, dropout=True)
-        assert abs(float(sums.stage_loss_S[0] - sums.stage_loss_S[1])) > 1e-3
-        _, other = run(model, params, APART, same_canvas, dropout=True, key=1)
-        assert sums.stage_loss_S[0] != other.stage_loss_S[0]
-        _, still = run(model, params, APART, same_canvas, dropout=False)
-        np.testing.assert_allclose(still.stage_loss_S[0], still.stage_loss_S[1], rtol=1e-6)
-
-    def test_every_transition_has_keys_of_its_own(self):
-        given = []
-
-        def between(key_B, canvas, output, target_BL, chosen_BL, *, progress):
-            jax.debug.callback(given.append, jax.random.key_data(key_B))
-            return canvas, chosen_BL
-
-        model, params = one_layer_model()
-        jax.block_until_ready(run(model, params, APART, Objective(Given(), between, ("all",) * 4)))
-        jax.effects_barrier()
-        assert len({tuple(key) for stage in given for key in stage.tolist()}) == 3 * 3  # transitions, rows
-
     def test_empty_rows_cost_nothing(self):
         model, params = one_layer_model()
         padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)
