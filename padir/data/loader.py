@@ -26,7 +26,7 @@ import grain
 import numpy as np
 
 from padir import checks
-from padir.data.plan import BUCKET_STEP, PLANS, Batching, Layout, Rows, Shape
+from padir.data.plan import BUCKET_STEP, PLANS, Batching, Rows, Shape
 from padir.data.prepared import REMEDY, Mixture, PreparedManifest, SplitInfo
 from padir.data.records import read_flat, readable
 from padir.data.sources import PathLike
@@ -85,12 +85,10 @@ def make_loader(
         source_length = max(
             default_source_length(manifest, batching.row_length, length_token=length_token) for manifest in manifests
         )
-    multiple = math.lcm(row_multiple, count, batching.row_multiple)
-    segments = batching.num_segments
-    layout = Layout(batching.rows, batching.row_length, source_length, batching.mode, segments, multiple)
+    batching = batching.resolved(source_length, math.lcm(row_multiple, count, batching.row_multiple))
     for folder, manifest in zip(mixture.folders, manifests, strict=True):
-        _check_room(folder, manifest.splits[split], split, layout, length_token)
-    records = _Records(mixture, manifests, split, layout, length_token=length_token, seed=seed)
+        _check_room(folder, manifest.splits[split], split, batching, length_token)
+    records = _Records(mixture, manifests, split, batching, length_token=length_token, seed=seed)
     batches = _Batches(records, num_epochs, shard)
     return iter(grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=_PREFETCHED_BATCHES))
 
@@ -110,12 +108,12 @@ def default_source_length(manifest: PreparedManifest, row_length: int, *, length
     return round_up(max(math.ceil(1.1 * average), longest), BUCKET_STEP)
 
 
-def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length_token: bool) -> None:
+def _check_room(folder: str, info: SplitInfo, split: str, batching: Batching, length_token: bool) -> None:
     if not info.written:
         remedy = "prepare other text, or prepare it with other limits"
         raise PadirError(f"{split} of {folder} has no pairs after preparation", remedy=remedy)
     for side, name, reserved in (("source", "source_row_length", int(length_token)), ("target", "row_length", 0)):
-        length = getattr(layout, name)
+        length = getattr(batching, name)
         needed = getattr(info, f"longest_{side}") + reserved
         if length < needed:
             raise PadirError(
@@ -127,21 +125,21 @@ def _check_room(folder: str, info: SplitInfo, split: str, layout: Layout, length
 
 
 class _Records:
-    """The records of a mixture's split, and their layout in batches."""
+    """The records of a mixture's split, and their places in batches."""
 
     def __init__(
         self,
         mixture: Mixture,
         manifests: list[PreparedManifest],
         split: str,
-        layout: Layout,
+        batching: Batching,
         *,
         length_token: bool,
         seed: int | None,
     ):
         infos, vocabulary = [manifest.splits[split] for manifest in manifests], manifests[0].vocabulary
         ids = Ids(vocabulary.size, vocabulary.num_sentinels)
-        self._mixture, self._layout, self._seed = mixture, layout, seed
+        self._mixture, self._batching, self._seed = mixture, batching, seed
         self._counts = [info.written for info in infos]
         self._prefix = [ids.length] if length_token else []
         paths, length_N2 = mixture.records(manifests, split)
@@ -155,7 +153,7 @@ class _Records:
         # A saved state stands for the same batches if all these values are equal; the number of processes may differ.
         limits = [dataclasses.asdict(manifest.limits) for manifest in manifests]
         same: list[Any] = [infos[0].sha256, dataclasses.asdict(vocabulary), limits[0]]
-        same += [layout.mode, layout.shapes(), layout.max_segments, self._prefix, seed]
+        same += [batching.mode, batching.shapes(), batching.num_segments, self._prefix, seed]
         if mixture.weights != (1.0,):
             same += [[info.sha256 for info in infos], limits, mixture.weights]
         self.fingerprint = hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
@@ -166,7 +164,7 @@ class _Records:
         if self._seed is not None:
             # NumPy promises that RandomState never changes its random numbers; a Generator's numbers may change.
             order = np.random.RandomState([self._seed, epoch]).permutation(order)
-        return PLANS[self._layout.mode](order, self._length_N2, self._layout)
+        return PLANS[self._batching.mode](order, self._length_N2, self._batching)
 
     def fill(self, shape: Shape, rows: Rows, shard: tuple[int, int]) -> Arrays:
         """Reads the records of this process's share of the rows and lays them out as arrays."""

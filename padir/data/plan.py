@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 
@@ -44,15 +46,15 @@ class Batching:
         result differs from the whole batch's only in the last bits and in the noise of dropout.
 
     Raises:
-      PadirError: parts is below 1.
+      PadirError: a number is below 1, or there is no such mode.
     """
 
-    rows: int = 32
-    row_length: int = 128
-    source_row_length: int | None = None
-    mode: str = "pack"
-    max_segments: int | None = None
-    row_multiple: int = 1
+    rows: checks.Count = 32
+    row_length: checks.Count = 128
+    source_row_length: checks.Count | None = None
+    mode: Annotated[str, partial(checks.one_of, MODES)] = "pack"
+    max_segments: checks.Count | None = None
+    row_multiple: checks.Count = 1
     parts: checks.Count = 1
 
     @property
@@ -62,37 +64,26 @@ class Batching:
             return 1
         return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)
 
+    def resolved(self, source_row_length: int, row_multiple: int = 1) -> Batching:
+        """The same batching with these values; B is `rows` over all processes, in "bucket" mode of the longest bucket.
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The shape of batches with all options resolved (see `Batching`): L is `row_length`, S `source_row_length`.
-
-    B is `rows`, over all processes; in "bucket" mode it holds for the longest bucket. G is `max_segments`.
-    """
-
-    rows: int
-    row_length: int
-    source_row_length: int
-    mode: str = "pack"
-    max_segments: int = 16
-    row_multiple: int = 1
-
-    def __post_init__(self):
-        checks.one_of(MODES, mode=self.mode)
-        for name in ("rows", "row_length", "source_row_length", "max_segments", "row_multiple"):
-            checks.counts(1, **{name: getattr(self, name)})
-        if self.rows % self.row_multiple:
-            raise PadirError("rows", f"a multiple of row_multiple, {self.row_multiple}", self.rows)
-        positions = self.rows * max(self.row_length, self.source_row_length)
+        Raises:
+          PadirError: `rows` is no multiple of row_multiple, or a batch would not fit into memory.
+        """
+        if self.rows % row_multiple:
+            raise PadirError("rows", f"a multiple of row_multiple, {row_multiple}", self.rows)
+        positions = self.rows * max(self.row_length, source_row_length)
         if positions > _MOST_POSITIONS:
             raise PadirError("a batch", f"of at most {_MOST_POSITIONS:,} positions", positions, "lower Batching.rows")
+        return dataclasses.replace(self, source_row_length=source_row_length, row_multiple=row_multiple)
 
     def shapes(self) -> tuple[Shape, ...]:
         """Every batch shape (B, S, L) that can occur, shortest rows first; B * L is about the same for all shapes.
 
-        >>> Layout(rows=4, row_length=24, source_row_length=32, mode="bucket").shapes()
+        >>> Batching(rows=4, row_length=24, source_row_length=32, mode="bucket").shapes()
         ((12, 16, 8), (6, 24, 16), (4, 32, 24))
         """
+        assert self.source_row_length is not None
         if self.mode == "pack":
             return ((self.rows, self.source_row_length, self.row_length),)
         shapes = []
@@ -103,16 +94,17 @@ class Layout:
         return (*shapes, (self.rows, self.source_row_length, self.row_length))
 
 
-def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
+def plan_pack(order: np.ndarray, length_N2: np.ndarray, batching: Batching) -> Iterator[tuple[Shape, Rows]]:
     """Plans batches (shape, rows) of packed rows: each pair goes into an open row that has room for it (first fit).
 
     If none of the `_OPEN_ROWS` open rows has room, the oldest is closed. `order` holds record numbers, `length_N2` the
     tokens of each record's source (length token and EOS included) and target (EOS included).
     """
-    shape, most = layout.shapes()[0], layout.max_segments
+    (shape,), most = batching.shapes(), batching.num_segments
+    rows, source_length, target_length = shape
     source_N, target_N = length_N2[:, 0].tolist(), length_N2[:, 1].tolist()
     # Open rows in a ring: `oldest` is the next to be closed. Lists, as NumPy is slow on 64 numbers at a time.
-    source_room, target_room = [layout.source_row_length] * _OPEN_ROWS, [layout.row_length] * _OPEN_ROWS
+    source_room, target_room = [source_length] * _OPEN_ROWS, [target_length] * _OPEN_ROWS
     open_rows: Rows = [[] for _ in range(_OPEN_ROWS)]
     oldest = 0
     done: Rows = []
@@ -125,25 +117,25 @@ def plan_pack(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Itera
             slot, oldest = oldest, (oldest + 1) % _OPEN_ROWS
             done.append(open_rows[slot])
             open_rows[slot] = []
-            source_room[slot], target_room[slot] = layout.source_row_length, layout.row_length
-            if len(done) == layout.rows:
+            source_room[slot], target_room[slot] = source_length, target_length
+            if len(done) == rows:
                 yield shape, done
                 done = []
         open_rows[slot].append(record)
         source_room[slot] -= source
         target_room[slot] -= target
     done += [row for row in open_rows if row]
-    for start in range(0, len(done), layout.rows):
-        yield shape, done[start : start + layout.rows]
+    for start in range(0, len(done), rows):
+        yield shape, done[start : start + rows]
 
 
-def plan_bucket(order: np.ndarray, length_N2: np.ndarray, layout: Layout) -> Iterator[tuple[Shape, Rows]]:
+def plan_bucket(order: np.ndarray, length_N2: np.ndarray, batching: Batching) -> Iterator[tuple[Shape, Rows]]:
     """Plans batches (shape, rows) with one pair in a row, bucketed by length.
 
     Each pair goes into the shortest bucket that holds it; a full bucket becomes a batch. The pairs that are left at the
     end move into longer buckets, so that at most one batch of an epoch is not full.
     """
-    shapes = layout.shapes()
+    shapes = batching.shapes()
     longest = [np.array([bucket[i] for bucket in shapes]) for i in (1, 2)]
     bucket_N = np.maximum(*(np.searchsorted(longest[i], length_N2[:, i]) for i in (0, 1)))
     waiting: list[Rows] = [[] for _ in shapes]

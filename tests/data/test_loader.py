@@ -9,7 +9,7 @@ import pytest
 from support.small_corpus import Listed, Numbers
 
 from padir.data.loader import default_source_length, make_loader
-from padir.data.plan import PLANS, Batching, Layout
+from padir.data.plan import PLANS, Batching
 from padir.data.prepare import prepare
 from padir.data.prepared import CorpusInfo, LengthLimits, PreparedManifest, SplitInfo, VocabularyInfo
 from padir.data.records import read_flat
@@ -163,17 +163,17 @@ def test_processes_share_every_batch(prepared, mode):
 
 
 def test_bucket_shapes_come_from_a_small_set(prepared):
-    layout = Layout(rows=4, row_length=24, source_row_length=32, mode="bucket")
+    batching = Batching(rows=4, row_length=24, source_row_length=32, mode="bucket")
     batches = list(make_loader(prepared, Batching(4, 24, source_row_length=32, mode="bucket"), num_epochs=1))
     shapes = {(*batch["source_BS"].shape, batch["target_BL"].shape[1]) for batch in batches}
-    assert shapes <= set(layout.shapes()) and len(shapes) > 1
+    assert shapes <= set(batching.shapes()) and len(shapes) > 1
     assert sum(not batch["target_segment_BL"].max(1).all() for batch in batches) <= 1  # not full
 
 
 def test_a_pair_goes_into_the_shortest_bucket_that_holds_both_sides():
-    layout = Layout(rows=1, row_length=24, source_row_length=24, mode="bucket")
+    batching = Batching(rows=1, row_length=24, source_row_length=24, mode="bucket")
     length_N2 = np.array([[8, 8], [9, 8], [8, 17], [1, 8], [8, 1]])
-    assert list(PLANS["bucket"](np.arange(5), length_N2, layout)) == [
+    assert list(PLANS["bucket"](np.arange(5), length_N2, batching)) == [
         ((1, 16, 16), [[1]]),
         ((1, 24, 24), [[2]]),
         ((3, 8, 8), [[0], [3], [4]]),
@@ -181,20 +181,20 @@ def test_a_pair_goes_into_the_shortest_bucket_that_holds_both_sides():
 
 
 def test_what_is_left_in_short_buckets_goes_up():
-    layout = Layout(rows=2, row_length=24, source_row_length=24, mode="bucket")
+    batching = Batching(rows=2, row_length=24, source_row_length=24, mode="bucket")
     length_N2 = np.array([[8, 8], [16, 16], [16, 16], [24, 24]])
     # Buckets of 6, 3 and 2 rows: 1 left of length 8 fills up the 2 of length 16; only the last batch is not full.
-    assert list(PLANS["bucket"](np.arange(4), length_N2, layout)) == [
+    assert list(PLANS["bucket"](np.arange(4), length_N2, batching)) == [
         ((3, 16, 16), [[0], [1], [2]]),
         ((2, 24, 24), [[3]]),
     ]
 
 
 def test_first_fit_by_hand():
-    layout = Layout(rows=2, row_length=10, source_row_length=10, max_segments=2)
+    batching = Batching(rows=2, row_length=10, source_row_length=10, max_segments=2)
     length_N2 = np.array([[5, 6], [5, 6], [5, 4], [1, 1], [6, 4]])
     # 2 fits beside 0; 3 would too but for max_segments, so it goes beside 1; 4 opens a row.
-    assert list(PLANS["pack"](np.arange(5), length_N2, layout)) == [
+    assert list(PLANS["pack"](np.arange(5), length_N2, batching)) == [
         ((2, 10, 10), [[0, 2], [1, 3]]),
         ((2, 10, 10), [[4]]),
     ]
@@ -250,7 +250,7 @@ def test_multi30k_is_packed_to_nine_tenths(tmp_path):
 @pytest.mark.parametrize("sizes", [{"rows": 10**9}, {"row_length": 10**9}, {"source_row_length": 10**9}])
 def test_a_batch_of_more_positions_than_memory_is_refused(sizes):
     with pytest.raises(PadirError, match="a batch must be of at most 67,108,864 positions, got"):
-        Layout(**{"rows": 32, "row_length": 128, "source_row_length": 128} | sizes)
+        Batching(**sizes).resolved(sizes.get("source_row_length", 128))
 
 
 def int32(*numbers):
