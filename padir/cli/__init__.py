@@ -1,7 +1,7 @@
 """The command line, `padir COMMAND`.
 
 `main` runs a command. `entry` lists all commands with their modules, `options` adds options that several commands
-share, and `arguments` and `corpora` turn parsed options into decoding options, models and corpora. The other modules
+share, and `arguments` turns parsed options into decoding options, models and corpora. The other modules
 each hold the commands of one group, which parse, call the library and print.
 """
 

@@ -109,14 +109,14 @@ class Command:
 
 GROUPS = {
     "data": (
-        Command(use.vocab_options, "data"),
-        Command(use.prepare_options, "data"),
-        Command(use.shortlist_options, "data"),
+        Command(use.vocab_options, "making"),
+        Command(use.prepare_options, "making"),
+        Command(use.shortlist_options, "making"),
     ),
     "train": (
-        Command(use.train_options, "training"),
-        Command(use.average_options, "training"),
-        Command(use.distill_options, "training"),
+        Command(use.train_options, "making"),
+        Command(use.average_options, "making"),
+        Command(use.distill_options, "making"),
     ),
     "use": (
         Command(use.translate_options, "translating"),

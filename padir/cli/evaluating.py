@@ -12,9 +12,8 @@ from typing import Any
 
 import jax
 
-from padir.cli.arguments import check_options, chosen, decodings_of, load_models, sharding_of
+from padir.cli.arguments import check_options, chosen, decodings_of, load_models, sharding_of, test_set_of
 from padir.cli.console import read_lines, tell, warn
-from padir.cli.corpora import test_set_of
 from padir.decoding.translator import SharedTranslator, Translator
 from padir.distributed.processes import agreed, is_first
 from padir.errors import PadirError

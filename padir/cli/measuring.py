@@ -10,9 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from padir import checks, config
-from padir.cli.arguments import check_options, chosen, decoding_of, decodings_of, load_models, named_model, named_value
+from padir.cli.arguments import (
+    check_options,
+    chosen,
+    decoding_of,
+    decodings_of,
+    files_of,
+    folders_of,
+    load_models,
+    named_model,
+    named_value,
+    test_set_of,
+)
 from padir.cli.console import tell, warn
-from padir.cli.corpora import files_of, folders_of, test_set_of
 from padir.data.loader import default_source_length
 from padir.data.prepared import load_manifest, load_tokenizer
 from padir.decoding.translator import Translator

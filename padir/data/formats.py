@@ -74,7 +74,7 @@ class _File:
         self.path, self.head = path, b""
         self._open: Reader | None = None
         regular = stat.S_ISREG(path.stat().st_mode)
-        if regular and _begins(path, b"PAR1"):
+        if regular and _is_parquet(path):
             self.kind = "parquet"
             return
         file = open_bytes(path)
@@ -177,7 +177,7 @@ def _aligned(source: _File, target: _File) -> Pairs:
 
 def _tsv(file: _File, languages: tuple[str, str]) -> Pairs:
     rows = ((number, line.split("\t")) for number, line in enumerate(file.lines(), 1))
-    return _columns(rows, languages, file.path, "line", "columns separated by a tab")
+    return _columns(rows, languages, file.path, "columns separated by a tab")
 
 
 def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
@@ -197,7 +197,7 @@ def _csv(file: _File, languages: tuple[str, str]) -> Pairs:
             remedy = "check its quotes"
             raise PadirError(f"{file.path}, line {reader.line_num}: not CSV ({error})", remedy=remedy) from None
 
-    return _columns(rows(), languages, file.path, "line", "columns of CSV")
+    return _columns(rows(), languages, file.path, "columns of CSV")
 
 
 def _evenness(widths: list[int]) -> tuple[int, bool]:
@@ -213,10 +213,8 @@ def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
         return
 
 
-def _columns(
-    rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str], path: Path, unit: str, how: str
-) -> Pairs:
-    """Source and target of numbered rows; the first row may be a header."""
+def _columns(rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str], path: Path, how: str) -> Pairs:
+    """Source and target of the rows of numbered lines; the first row may be a header."""
     first = next(rows, None)
     if first is None:
         return
@@ -232,7 +230,7 @@ def _columns(
     for number, row in rows:
         if len(row) != width:
             remedy = "cut the file to source and target, give a header with their languages, or give two files"
-            raise PadirError(f"{path}, {unit} {number}: expected {width} {how}, got {len(row)}", remedy=remedy)
+            raise PadirError(f"{path}, line {number}: expected {width} {how}, got {len(row)}", remedy=remedy)
         yield row[chosen[0]], row[chosen[1]]
 
 
@@ -326,9 +324,9 @@ def _parquet(file: _File, languages: tuple[str, str]) -> Pairs:
         raise PadirError(f"{file.path} is a damaged Parquet file ({first_line(error)})", remedy=remedy) from None
 
 
-def _begins(path: Path, magic: bytes) -> bool:
+def _is_parquet(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(magic)) == magic
+            return file.read(4) == b"PAR1"
     except OSError:
         return False

@@ -304,19 +304,15 @@ class Mixture:
         first = manifests[0]
         for folder, manifest in zip(self.folders, manifests, strict=True):
             manifest.split(split, folder)
-            if manifest.vocabulary != first.vocabulary:
-                raise self._differs(folder, "another vocabulary", manifest.vocabulary, first.vocabulary)
-            if manifest.source.languages != first.source.languages:
-                got, expected = ("-".join(each.source.languages) for each in (manifest, first))
-                raise self._differs(folder, "other languages", got, expected)
+            languages = ("-".join(each.source.languages) for each in (manifest, first))
+            for what, got, expected in (
+                ("another vocabulary", manifest.vocabulary, first.vocabulary),
+                ("other languages", *languages),
+            ):
+                if got != expected:
+                    how = f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})"
+                    raise PadirError(how, remedy="mix folders of the same vocabulary and languages")
         return manifests
-
-    def _differs(self, folder: str, what: str, got: object, expected: object) -> PadirError:
-        """The error that says how a folder differs from the first folder."""
-        return PadirError(
-            f"{folder} has {what} than {self.folders[0]} ({got}, not {expected})",
-            remedy="mix folders of the same vocabulary and languages",
-        )
 
     def records(self, manifests: list[PreparedManifest], split: str) -> tuple[list[str], np.ndarray]:
         """The paths of all shards, and the lengths [records, 2] of all pairs, folder by folder."""

@@ -105,30 +105,22 @@ class _Shards:
         self._directory, self._split, self._per_shard = directory, split, per_shard
         self._paths: list[Path] = []
         self._count = 0
-        self._writer: ArrayRecordWriter | None = None
         self.names: list[str] = []
 
     def __enter__(self) -> _Shards:
-        self._next()
+        self._open()
         return self
 
-    def _next(self) -> ArrayRecordWriter:
-        self._close()
+    def _open(self) -> None:
         self._paths.append(self._directory / f"{self._split}-{len(self._paths):05d}.partial")
         self._writer = ArrayRecordWriter(str(self._paths[-1]), _WRITER_OPTIONS)
-        return self._writer
-
-    def _close(self) -> None:
-        if self._writer is not None:
-            with self._written():
-                self._writer.close()
 
     def write(self, record: bytes) -> None:
-        writer = self._writer
-        if writer is None or (self._count and self._count % self._per_shard == 0):
-            writer = self._next()
         with self._written():
-            writer.write(record)
+            if self._count and self._count % self._per_shard == 0:
+                self._writer.close()
+                self._open()
+            self._writer.write(record)
         self._count += 1
 
     @contextlib.contextmanager
@@ -140,7 +132,8 @@ class _Shards:
             raise PadirError(f"cannot write {self._paths[-1]} ({why})", remedy="make room on its disk") from error
 
     def __exit__(self, *exception: object) -> None:
-        self._close()
+        with self._written():
+            self._writer.close()
         for number, path in enumerate(self._paths):
             name = f"{self._split}-{number:05d}-of-{len(self._paths):05d}.arrayrecord"
             path.rename(path.with_name(name))

@@ -75,23 +75,18 @@ class TfdsText:
         """
         seqio, _ = import_seqio()
         folder = None if self.data_dir is None else str(self.data_dir)
-        missing = self._missing
+        where = "TFDS's own folder" if folder is None else folder
+        remedy = f"run `{self.build_command}`, or give the folder that has it as data_dir"
+        missing = PadirError(f"{self.name}: {self.dataset} is not in {where}", remedy=remedy)
 
         class Tfds(seqio.TfdsDataSource):
             def get_dataset(self, *args: Any, **options: Any) -> Any:
                 try:
                     return super().get_dataset(*args, **options)
                 except AssertionError:  # raised by TFDS for missing files
-                    raise missing() from None
+                    raise missing from None
 
         return Tfds(f"{self.dataset}:{_VERSION}", folder, splits=self.splits, read_only=True)
-
-    def _missing(self) -> PadirError:
-        where = "TFDS's own folder" if self.data_dir is None else self.data_dir
-        return PadirError(
-            f"{self.name}: {self.dataset} is not in {where}: run `{self.build_command}`, or give the folder that has it"
-            " as data_dir"
-        )
 
     def preprocess(self, dataset: Any) -> Any:
         """Maps a tf.data.Dataset of TFDS's examples to {"inputs", "targets"}."""
@@ -129,11 +124,8 @@ class TfdsText:
             raise self._unreadable(split, error) from None
 
     def _unreadable(self, split: str, error: Exception) -> PadirError:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return PadirError(
-            f"{self.name} {split}: TFDS cannot read {self.dataset} ({reason}): build it again with"
-            f" `{self.build_command} --overwrite`"
-        )
+        what = f"{self.name} {split}: TFDS cannot read {self.dataset} ({first_line(error)})"
+        return PadirError(what, remedy=f"build it again with `{self.build_command} --overwrite`")
 
 
 def get_source(name: str, data_dir: PathLike | None = None) -> Source:

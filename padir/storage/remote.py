@@ -149,13 +149,16 @@ class RemoteFolder:
         if missing:
             size = sum(expected.bytes for expected in missing.values())
             _log.info("fetching %s (%s files, %s MB)", there, len(missing), f"{size / 1e6:,.1f}")
-        _all_at_once(lambda each: self._fetch_file(join(name, each), folder / each, missing[each]), missing)
+        _all_at_once(lambda each: self.fetch_file(join(name, each), folder / each, missing[each]), missing)
         with atomic_file(manifest, binary=True) as file:
             file.write(text)
         return True
 
     def fetch_file(self, name: str, file: Path, expected: FileSum | None = None) -> None:
-        """Fetches a file, which appears when all of it is here and is the expected one."""
+        """Fetches a file, which appears when all of it is here and is the expected one.
+
+        Raises `Damaged` if the expected file is not there, and FileNotFoundError if none is expected.
+        """
         partial = beside(file, "partial")
         try:
             with write_errors(file):
@@ -164,18 +167,16 @@ class RemoteFolder:
                 if expected is not None and not _is(partial, expected):
                     raise Damaged(f"{self._path(name)} was changed or damaged (its sha256 differs)", remedy=_REMEDY)
                 os.replace(partial, file)
+        except FileNotFoundError:
+            if expected is None:
+                raise
+            raise Damaged(f"{self._path(name)} is missing", remedy=_REMEDY) from None
         except OSError as error:
             if error.errno in _NO_ROOM:  # a library may name another file than this one
                 raise disk.cannot_write(file, error) from error
             raise
         finally:
             partial.unlink(missing_ok=True)
-
-    def _fetch_file(self, name: str, file: Path, expected: FileSum) -> None:
-        try:
-            self.fetch_file(name, file, expected)
-        except FileNotFoundError:
-            raise Damaged(f"{self._path(name)} is missing", remedy=_REMEDY) from None
 
     def _path(self, name: str) -> str:
         return join(self.address, name)

@@ -26,7 +26,7 @@ _SECONDS = 1_200  # seconds that the slowest process may take to write its part
 _numbers = itertools.count()  # gives each state that all processes write a number, the same in each process
 
 
-def _orbax(*, partial: bool = False) -> Any:
+def orbax(*, partial: bool = False) -> Any:
     """Makes an Orbax checkpointer that does not wait for other processes; `partial` is for some of the arrays."""
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
@@ -102,7 +102,7 @@ class WriteByAll:
 
 def write_arrays(folder: Path, state: Any) -> None:
     """Writes a state that this process holds whole, without other processes."""
-    with _orbax() as checkpointer:
+    with orbax() as checkpointer:
         checkpointer.save(folder.absolute() / ARRAYS, state)
 
 
@@ -123,7 +123,7 @@ def read_parts(folder: Path, like: Any, shardings: Any) -> Any:
 def _read(folder: Path, like: Any, wanted: Any) -> Any:
     """Reads arrays to the places of `wanted`: NumPy arrays to the host, shapes with a sharding to the devices."""
     check_like(folder, like)
-    with _orbax() as checkpointer:
+    with orbax() as checkpointer:
         state = checkpointer.restore(folder.absolute() / ARRAYS, wanted)
     if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
         raise ValueError("the shapes of its arrays differ")
@@ -132,7 +132,7 @@ def _read(folder: Path, like: Any, wanted: Any) -> Any:
 
 def check_like(folder: Path, like: Any) -> None:
     """Raises a ValueError if stored arrays have other shapes than `like`, before memory is taken for them."""
-    with _orbax() as checkpointer:
+    with orbax() as checkpointer:
         found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
     if sorted(map(np.shape, found)) != sorted(map(np.shape, expected)):
         raise ValueError("the shapes of its arrays differ")
@@ -152,7 +152,7 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
     Raises:
       PadirError: the checkpoint is damaged, or holds nothing at that path.
     """
-    with _orbax(partial=True) as checkpointer:
+    with orbax(partial=True) as checkpointer:
         try:
             tree = _stored(checkpointer, folder)
             arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)
@@ -160,7 +160,7 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
             if not arrays:
                 raise _without(path, tree, folder)
             check({"/".join(name[len(path) :]): array.shape for name, array in arrays.items()})
-            restored = _restore_part(checkpointer, folder, flax.traverse_util.unflatten_dict(arrays))
+            restored = restore_part(checkpointer, folder / ARRAYS, flax.traverse_util.unflatten_dict(arrays))
         except PadirError:
             raise
         except (ValueError, LookupError, TypeError, AttributeError, OSError, RecursionError) as error:
@@ -170,12 +170,13 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
     return restored
 
 
-def _restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
+def restore_part(checkpointer: Any, folder: Path, part: Any) -> Any:
+    """Reads some of the arrays of Orbax's folder as NumPy arrays, whatever devices they were saved from."""
     import orbax.checkpoint as ocp
 
     how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
     arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
-    return checkpointer.restore(folder.absolute() / ARRAYS, args=arguments)
+    return checkpointer.restore(folder.absolute(), args=arguments)
 
 
 def _without(path: tuple[str, ...], tree: Any, folder: Path) -> PadirError:

@@ -84,18 +84,21 @@ class TrainingLog:
       num_steps: total number of optimizer steps.
       start: the step from which the run resumes. Rows of later steps are dropped from metrics.jsonl, because the run
         logs these steps again. If only the model is left to write, the metrics of averaged weights are dropped, too.
+
+    Attributes:
+      rows: every row of metrics.jsonl.
     """
 
     def __init__(self, folder: Path | None, num_steps: int, start: int, parameters: int):
         self.console = rich.console.Console(stderr=True, quiet=folder is None)
-        self._rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
         self._files: _Files | None = None
         if folder is not None:
             history = folder / "metrics.jsonl"
-            self._rows = [row for row in read_rows(history) if row["step"] <= start]
+            self.rows = [row for row in read_rows(history) if row["step"] <= start]
             if start == num_steps:  # the averaged weights are measured again when the model is written
-                self._rows = [row for row in self._rows if not any(name.startswith(AVERAGED) for name in row)]
-            write_text(history, "".join(json.dumps(row) + "\n" for row in self._rows))
+                self.rows = [row for row in self.rows if not any(name.startswith(AVERAGED) for name in row)]
+            write_text(history, "".join(json.dumps(row) + "\n" for row in self.rows))
             self._files = _Files(folder, start)
         self.began = time.time()
         self.bar = rich.progress.Progress(
@@ -122,14 +125,9 @@ class TrainingLog:
         if self._files is not None:
             self._files.close()
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """Every row of metrics.jsonl."""
-        return list(self._rows)
-
     def metrics(self, step: int) -> dict[str, float]:
         """All metrics of a step by name, merged from all rows of the step."""
-        merged = {name: value for row in self._rows if row["step"] == step for name, value in row.items()}
+        merged = {name: value for row in self.rows if row["step"] == step for name, value in row.items()}
         return {name: value for name, value in merged.items() if name not in ("step", "time")}
 
     def say(self, *lines: str) -> None:
@@ -146,8 +144,8 @@ class TrainingLog:
         """Logs a step's metrics, if there are any, and returns them."""
         if not row or self._files is None:
             return row
-        self._rows.append({"step": step, "time": round(time.time(), 1), **row})
-        self._files.write(step, row, json.dumps(self._rows[-1]))
+        self.rows.append({"step": step, "time": round(time.time(), 1), **row})
+        self._files.write(step, row, json.dumps(self.rows[-1]))
         text = "  ".join(f"{name} {value:,.4g}" for name, value in row.items())
         self.bar.update(self.task, completed=step, metrics=_short(row) if "loss" in row else "")
         if self.bar.disable or "loss" not in row:

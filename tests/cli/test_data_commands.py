@@ -7,8 +7,8 @@ import pytest
 from support.commands import corpus, refused, results
 
 from padir import config
+from padir.cli.arguments import folders_of
 from padir.cli.console import _dropped
-from padir.cli.corpora import folders_of
 
 
 def test_vocab_writes_a_vocabulary_of_both_sides(built, tmp_path, capsys):

@@ -168,7 +168,7 @@ class TestFullDisk:
         with TrainingLog(tmp_path, num_steps=9, start=0, parameters=1) as log, full_disk(2000):
             with pytest.raises(PadirError, match="cannot write .*File too large"):
                 for step in range(1000):
-                    log._rows.clear()
+                    log.rows.clear()
                     log._files._history.truncate(0)
                     log.write(step, {f"figure_{number}": 0.5 for number in range(20)})
 

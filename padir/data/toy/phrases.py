@@ -88,13 +88,11 @@ GOALS = _table(
 ) + tuple(Phrase(f"nach {german}", f"to {english}", "goal") for german, english in _CITIES.items())
 
 _DAYS = dict(
-    Montag="Monday",
-    Dienstag="Tuesday",
-    Mittwoch="Wednesday",
-    Donnerstag="Thursday",
-    Freitag="Friday",
-    Samstag="Saturday",
-    Sonntag="Sunday",
+    zip(
+        "Montag Dienstag Mittwoch Donnerstag Freitag Samstag Sonntag".split(),
+        "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
+        strict=True,
+    )
 )
 _MONTHS = dict(
     zip(
@@ -111,9 +109,9 @@ def _times(times: str, pairs) -> tuple[Phrase, ...]:
     return tuple(Phrase(german, english, "time", frozenset(times.split())) for german, english in pairs)
 
 
-def _both(before: str, word: str, after: str = "") -> str:
-    """A word of both varieties within a phrase: next autumn~next fall."""
-    return "~".join(before + side + after for side in word.split("~"))
+def _both(before: str, word: str) -> str:
+    """A word of both varieties after another word: next autumn~next fall."""
+    return "~".join(before + side for side in word.split("~"))
 
 
 # Groups, so that 336 dates do not crowd out the other times: a sampler draws the group first.

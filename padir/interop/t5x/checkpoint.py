@@ -27,6 +27,7 @@ import numpy as np
 from padir.errors import PadirError, first_line
 from padir.storage.files import check_chunks, check_files
 from padir.storage.folders import atomic_folder
+from padir.training.checkpoint_arrays import orbax, restore_part
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 # The first bytes of a TensorFlow checkpoint's index file, which is called `checkpoint`, as is T5X's own file.
@@ -131,9 +132,7 @@ def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
-    import orbax.checkpoint as ocp
-
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    with orbax(partial=True) as checkpointer:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
             arrays: dict[str, Any] = flax.traverse_util.flatten_dict(tree["target"], sep="/")
@@ -143,10 +142,7 @@ def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
             part: dict[str, Any] = {"state": {"step": tree["state"]["step"]}}
             if chosen:  # to Orbax an empty "target" would be a structure other than the checkpoint's
                 part["target"] = flax.traverse_util.unflatten_dict(chosen, sep="/")
-            # NumPy arrays, whatever devices the checkpoint was saved from.
-            how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), part)
-            arguments = ocp.args.PyTreeRestore(part, restore_args=how, partial_restore=True)
-            restored = checkpointer.restore(state.absolute(), args=arguments)
+            restored = restore_part(checkpointer, state, part)
         except PadirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
@@ -172,39 +168,32 @@ def write(model_dir: str | os.PathLike[str], params: Any, step: int) -> Path:
     Raises:
       PadirError: the checkpoint exists, or it cannot be written.
     """
+    import tensorstore  # comes with Orbax; slow to import
+
     final = Path(model_dir) / f"checkpoint_{step}"
     if final.exists():
         raise PadirError(f"{final} already exists: give another folder, or remove it")
     flat = flax.traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    with atomic_folder(final) as unfinished:
-        _write(unfinished, flat, step)
-    return final
-
-
-def _write(folder: Path, flat: dict[str, Any], step: int) -> None:
-    """Fills the folder of a checkpoint with arrays by name."""
-    import tensorstore
-
     specs, pending = {}, []
-    for name, value in flat.items():
-        array = np.asarray(value, np.float32)
-        path = f"target.{name.replace('/', '.')}"
-        metadata = {"chunks": _chunks(array), "compressor": {"id": "gzip"}, "shape": list(array.shape)}
-        spec = {"driver": "zarr", "dtype": "float32", "kvstore": {"driver": "file", "path": path}, "metadata": metadata}
-        specs[name] = spec
-        here = {**spec, **spec_of(folder / path)}
-        pending.append(tensorstore.open(here, create=True).result().write(array))
-    try:
-        for future in pending:
-            future.result()
-    except ValueError as error:  # TensorStore raises it for a full disk
-        raise PadirError(f"cannot write {folder} ({first_line(error)}): make room on its disk") from error
-    optimizer = {
-        "target": flax.traverse_util.unflatten_dict(specs, sep="/"),
-        "state": {"step": np.int32(step), "param_states": {}},
-    }
-    contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
-    (folder / "checkpoint").write_bytes(contents)
+    with atomic_folder(final) as unfinished:
+        for name, value in flat.items():
+            array = np.asarray(value, np.float32)
+            path = f"target.{name.replace('/', '.')}"
+            metadata = {"chunks": _chunks(array), "compressor": {"id": "gzip"}, "shape": list(array.shape)}
+            specs[name] = {"driver": "zarr", "dtype": "float32", "metadata": metadata}
+            specs[name]["kvstore"] = {"driver": "file", "path": path}
+            here = {**specs[name], **spec_of(unfinished / path)}
+            pending.append(tensorstore.open(here, create=True).result().write(array))
+        try:
+            for future in pending:
+                future.result()
+        except ValueError as error:  # TensorStore raises it for a full disk
+            raise PadirError(f"cannot write {final} ({first_line(error)}): make room on its disk") from error
+        target = flax.traverse_util.unflatten_dict(specs, sep="/")
+        optimizer = {"target": target, "state": {"step": np.int32(step), "param_states": {}}}
+        contents = flax.serialization.msgpack_serialize({"version": 3, "optimizer": optimizer})
+        (unfinished / "checkpoint").write_bytes(contents)
+    return final
 
 
 AGAIN = "copy the checkpoint again"
@@ -215,7 +204,7 @@ Wanted = Callable[[str, tuple[int, ...]], bool]
 
 def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     """The leaves, with each named zarr array that is wanted read from its folder, all in parallel."""
-    import tensorstore  # comes with Orbax; slow to import
+    import tensorstore
 
     opened = {}
     for name, leaf in leaves.items():
@@ -231,17 +220,18 @@ def read_arrays(folder: Path, leaves: dict[str, Any], wanted: Wanted) -> dict[st
             raise PadirError(f"{where} holds no readable zarr array: {AGAIN} ({first_line(error)})") from None
         check_chunks(where, array.shape, array.chunk_layout.read_chunk.shape)
         if wanted(name, array.shape):
-            reading[name] = where, array.read()
+            reading[name] = where, array.shape, array.read()
         else:
             arrays[name] = jax.ShapeDtypeStruct(array.shape, np.float32)
-    for name, (where, future) in reading.items():
+    for name, (where, shape, future) in reading.items():
         try:
             arrays[name] = future.result()
         except ValueError as error:
-            zeros = _zeros(where) if "missing" in str(error) else None
-            if zeros is None:
+            # zarr leaves out chunks of zeros; of other arrays than these, a chunk may have been lost.
+            no_chunks = len(shape) < 2 and all(path.name.startswith(".") for path in where.iterdir())
+            if not no_chunks or "missing" not in str(error):
                 raise PadirError(f"{where} is damaged: {AGAIN} ({first_line(error)})") from None
-            arrays[name] = zeros
+            arrays[name] = np.zeros(shape, np.float32)
     return arrays
 
 
@@ -263,12 +253,3 @@ def _inside(folder: Path, name: str, leaf: dict[str, Any]) -> Path:
             f"{folder} says that {name} lies at {path!r}, outside the checkpoint: do not use this checkpoint"
         )
     return where
-
-
-def _zeros(where: Path) -> np.ndarray | None:
-    """Zeros for a scalar or vector without chunks (zarr omits chunks of zeros); None for other arrays."""
-    import tensorstore
-
-    shape = tensorstore.open(spec_of(where), open=True, read=True).result().shape
-    chunks = [path for path in where.iterdir() if not path.name.startswith(".")]
-    return np.zeros(shape, np.float32) if len(shape) < 2 and not chunks else None
