@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
 from importlib.metadata import version
@@ -50,6 +51,13 @@ def few_programs():
     yield
     if len(Path("/proc/self/maps").read_bytes().splitlines()) > 12_000:
         jax.clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def listening_to_ctrl_c():
+    """A shell starts jobs in the background with SIGINT ignored, and so would the commands that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
