@@ -43,12 +43,11 @@ _BLOCKS = {  # (number of the sublayer within its layer, Hugging Face's name)
     ("decoder", "encoder_decoder_attention"): (1, "EncDecAttention"),
     ("decoder", "mlp"): (2, "DenseReluDense"),
 }
-_NORMS = {
-    ("encoder", "pre_attention_layer_norm"): 0,
-    ("encoder", "pre_mlp_layer_norm"): 1,
-    ("decoder", "pre_self_attention_layer_norm"): 0,
-    ("decoder", "pre_cross_attention_layer_norm"): 1,
-    ("decoder", "pre_mlp_layer_norm"): 2,
+_NORMS = {  # the block that each norm precedes
+    "pre_attention_layer_norm": "attention",
+    "pre_self_attention_layer_norm": "self_attention",
+    "pre_cross_attention_layer_norm": "encoder_decoder_attention",
+    "pre_mlp_layer_norm": "mlp",
 }
 _OTHERS = {  # (name, True if the axes are swapped)
     "token_embedder/embedding": ("shared.weight", False),
@@ -72,14 +71,13 @@ def hugging_face_name(name: str) -> tuple[str, bool]:
         return _OTHERS[name]
     if layer := _LAYER.fullmatch(name):
         stack, number, block, rest = layer.groups()
-        start = f"{stack}.block.{number}.layer"
-        if (stack, block) in _NORMS and rest == "scale":
-            return f"{start}.{_NORMS[stack, block]}.layer_norm.weight", False
-        if (stack, block) in _BLOCKS:
-            place, called = _BLOCKS[stack, block]
+        if found := _BLOCKS.get((stack, _NORMS.get(block, block))):
+            start = f"{stack}.block.{number}.layer.{found[0]}"
+            if block in _NORMS and rest == "scale":
+                return f"{start}.layer_norm.weight", False
             part = rest.removesuffix("/kernel") if block == "mlp" else _PROJECTIONS.get(rest)
             if part is not None and rest.endswith("/kernel"):
-                return f"{start}.{place}.{called}.{part}.weight", True
+                return f"{start}.{found[1]}.{part}.weight", True
     return _PREFIX + name.replace("/", "."), False
 
 

@@ -170,12 +170,25 @@ def _inputs(teacher: Teacher, data_dir: Path, decoding: Decoding) -> tuple[Prepa
 
 def _kept(output_dir: Path, unfinished: Path, inputs: dict[str, Any], overwrite: bool) -> dict[str, Any] | None:
     """Manifest of an output folder that already holds the same translations; None if the folder may be written."""
-    kept = _check_output(output_dir, inputs, overwrite)
-    if kept is None:
+    if vacant(output_dir):
         return None
-    if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
-        shutil.rmtree(unfinished)
-    return kept.to_json()
+    if not is_prepared(output_dir):
+        raise PadirError(f"{output_dir} holds files that padir did not make: give another folder")
+    kept = None
+    try:
+        kept = load_manifest(output_dir, verify=True)
+    except PadirError:
+        if not overwrite:
+            raise
+    if kept is not None and inputs.items() <= (kept.distilled or {}).items():
+        if Chunks(unfinished).read("inputs") == inputs:  # an earlier call was killed before it removed its chunks
+            shutil.rmtree(unfinished)
+        return kept.to_json()
+    if not overwrite:
+        what = f"{output_dir} holds translations of another teacher, decoding or corpus"
+        raise PadirError(what, remedy="give another folder, or set overwrite")
+    check_replaceable(output_dir)
+    return None
 
 
 def _translate(
@@ -240,30 +253,6 @@ def _write(
     result = dataclasses.replace(manifest, files=file_sums(folder), splits=splits, distilled=distilled)
     result.write(folder)
     return result
-
-
-def _check_output(output_dir: Path, inputs: dict[str, Any], overwrite: bool) -> PreparedManifest | None:
-    """The manifest if the output folder already holds the same translations; None if the folder may be written."""
-    if vacant(output_dir):
-        return None
-    if not is_prepared(output_dir):
-        raise PadirError(f"{output_dir} holds files that padir did not make: give another folder")
-    try:
-        manifest = load_manifest(output_dir, verify=True)
-    except PadirError:
-        if not overwrite:
-            raise
-        check_replaceable(output_dir)
-        return None
-    distilled = manifest.distilled or {}
-    if {name: distilled.get(name) for name in inputs} == inputs:
-        return manifest
-    if overwrite:
-        check_replaceable(output_dir)
-        return None
-    raise PadirError(
-        f"{output_dir} holds translations of another teacher, decoding or corpus: give another folder, or set overwrite"
-    )
 
 
 def check_teacher(teacher: Teacher, manifest: PreparedManifest, data_dir: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import grain
@@ -37,11 +37,6 @@ class Sentences:
 
     id_N: np.ndarray
     length_B: np.ndarray
-
-    @staticmethod
-    def of(sentences: Sequence[Sequence[int]]) -> Sentences:
-        lengths = np.array([len(sentence) for sentence in sentences], np.int64)
-        return Sentences(np.array([i for sentence in sentences for i in sentence], np.int32), lengths)
 
     def each(self) -> list[np.ndarray]:
         """The ids of each sentence."""

@@ -29,7 +29,14 @@ from padir.text.ids import Ids
 # das haus / the house, das buch / the book, ein buch / a book
 DAS, HAUS, BUCH, EIN = 6, 7, 8, 9
 THE, HOUSE, BOOK, A = 10, 11, 12, 13
-BOOKS = (Sentences.of([[DAS, HAUS], [DAS, BUCH], [EIN, BUCH]]), Sentences.of([[THE, HOUSE], [THE, BOOK], [A, BOOK]]))
+
+
+def sentences(ids):
+    lengths = np.array([len(each) for each in ids], np.int64)
+    return Sentences(np.array([i for each in ids for i in each], np.int32), lengths)
+
+
+BOOKS = (sentences([[DAS, HAUS], [DAS, BUCH], [EIN, BUCH]]), sentences([[THE, HOUSE], [THE, BOOK], [A, BOOK]]))
 SMALL = dataclasses.replace(TINY, max_length=8)  # few shapes are few programs to compile
 FEW = Ids(vocab_size=20, num_sentinels=4, first_regular=6)  # regular ids 6 .. 15
 
@@ -74,7 +81,7 @@ class TestModelOne:
         rng = np.random.RandomState(0)
         sources, targets = ([rng.randint(3, 9, rng.randint(0, 7)).tolist() for _ in range(40)] for _ in range(2))
         assert any(len(set(s)) < len(s) for s in sources) and [] in sources and [] in targets
-        ours = probabilities(Sentences.of(sources), Sentences.of(targets), iterations=3, num_ids=9)
+        ours = probabilities(sentences(sources), sentences(targets), iterations=3, num_ids=9)
         theirs = by_the_book(sources, targets, 3)
         assert ours.keys() == theirs.keys()
         assert all(ours[pair] == pytest.approx(theirs[pair]) for pair in ours)
@@ -158,14 +165,14 @@ class TestRestrict:
 
     def test_recall_by_hand(self, monkeypatch):
         monkeypatch.setattr("padir.decoding.shortlist.SIZES", (13, 16))
-        corpus = Sentences.of([[7], [8, 7], [9]]), Sentences.of([[10, 15, 13], [12, 11], [6, 11]])
+        corpus = sentences([[7], [8, 7], [9]]), sentences([[10, 15, 13], [12, 11], [6, 11]])
         # Lists: 6 10 11 15, then 6 10 11 12 15, then 6 15; and ten special ids.
         alone, together = (lexicon.recall(few(), *corpus, FEW, size) for size in (1, 2))
         assert alone == (1, pytest.approx(8 / 10), pytest.approx(1 / 3), pytest.approx(41 / 3), 15)
         # The first and the last are as long, and have one list: 6 10 11 15.
         assert together == (2, pytest.approx(9 / 10), pytest.approx(2 / 3), 14.5, 16)
         with pytest.raises(PadirError, match="needs at least one sentence pair"):
-            lexicon.recall(few(), Sentences.of([]), Sentences.of([]), FEW)
+            lexicon.recall(few(), sentences([]), sentences([]), FEW)
 
 
 class TestFile:

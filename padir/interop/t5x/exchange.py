@@ -25,6 +25,7 @@ from padir.models.params import param_shapes
 from padir.models.transformer import Transformer
 from padir.storage.files import parsed_json, write_json
 from padir.text.tokenizer import Tokenizer
+from padir.training.start_from import VOCABULARY_AXIS
 
 CARD, VOCABULARY = "padir.json", "vocab.model"
 _MOST_PADDING = 128  # maximum number of rows that T5X adds to an embedding table
@@ -83,15 +84,12 @@ def take(fresh: dict[str, np.ndarray], found: dict[str, Any], *, causal: bool) -
             anew[name] = "the checkpoint has none"
             continue
         array, note = found[name], ""
-        more = array.shape[0] - value.shape[0] if array.ndim == value.ndim == 2 else 0
-        if name == "token_embedder/embedding" and 0 < more <= _MOST_PADDING and array.shape[1:] == value.shape[1:]:
-            note = f"the first {value.shape[0]:,} of its {array.shape[0]:,} rows"
-            array = array[: value.shape[0]]
-        elif name == "decoder/logits_dense/kernel" and array.ndim == 2 and array.shape[0] == value.shape[0]:
-            more = array.shape[1] - value.shape[1]
-            if 0 < more <= _MOST_PADDING:
-                note = f"the first {value.shape[1]:,} of its {array.shape[1]:,} columns"
-                array = array[:, : value.shape[1]]
+        axis = VOCABULARY_AXIS.get(name)
+        if axis is not None and array.ndim == 2 and array.shape[1 - axis] == value.shape[1 - axis]:
+            size, padded = value.shape[axis], array.shape[axis]
+            if 0 < padded - size <= _MOST_PADDING:
+                note = f"the first {size:,} of its {padded:,} {('rows', 'columns')[axis]}"
+                array = array[tuple(map(slice, value.shape))]
         if array.shape != value.shape:
             anew[name] = unused[name] = f"its shape is {array.shape} in the checkpoint, {value.shape} in the model"
         elif name == "decoder/relpos_bias/rel_embedding" and left_to_right != causal:
