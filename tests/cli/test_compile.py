@@ -50,7 +50,6 @@ def test_the_status_says_that_a_program_does_not_fit(monkeypatch, capsys):
         (["--topology", "", "--gin_file=configs/run/toy_cpu.gin"], "topology must be a kind and an arrangement"),
         ([*COMMAND[1:], "--batch_size", "1", "0"], "--batch_size must be at least 1, got 0"),
         ([*COMMAND[1:], "--batch_size", "1000000000000"], "--batch_size must be below 2**31"),
-        ([*COMMAND[1:], "--num_steps", "0"], "--num_steps must be at least 1, got 0"),
         ([*COMMAND[1:], "--beam", "5"], "--beam applies only to the mode causal, got 'refine': leave --beam out"),
         (
             [*COMMAND[1:], *CAUSAL, "--top_k", "5"],

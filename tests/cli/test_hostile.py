@@ -166,11 +166,10 @@ def test_whatever_a_model_writes_is_one_line_of_text(tokenizer, ids):
 class TestFiles:
     """What the commands make of files: exit status 0 and everything accounted for, or 2 and a message."""
 
-    def files(self, folder, sources, targets, end=b"\n", last=True, mark=b""):
+    def files(self, folder, sources, targets, end, mark):
         paths = folder / "x.de", folder / "x.en"
         for path, side in zip(paths, (sources, targets), strict=True):
-            content = mark + b"".join(line.encode() + end for line in side)
-            path.write_bytes(content if last else content[: len(content) - len(end)])
+            path.write_bytes(mark + b"".join(line.encode() + end for line in side))
         return ["--languages", "de-en", "--validation", *map(str, paths)]
 
     @settings(few, max_examples=40)
@@ -224,16 +223,13 @@ class TestFiles:
         scores = score_all(sources, hypotheses, references, "de", "en", "x")
         assert all(score.value == score.value for score in scores.values())  # no nan
 
-    @pytest.mark.parametrize("command", ["vocab", "prepare", "evaluate", "score", "translate"])
-    def test_a_gzip_file_with_a_bad_tail_is_named(self, tokenizer, folder, model, tmp_path, capsys, command):
+    @pytest.mark.parametrize("command", ["vocab", "translate"])
+    def test_a_gzip_file_with_a_bad_tail_is_named(self, model, tmp_path, capsys, command):
         (tmp_path / "bad.gz").write_bytes(gzip.compress(b"eins\n" * 50)[:-3])
         (tmp_path / "ok.en").write_bytes(b"one\n" * 50)
         files = ["--languages", "de-en", "--test", tmp_path / "bad.gz", tmp_path / "ok.en"]
         options = {
             "vocab": [*files, "--output", tmp_path / "out"],
-            "prepare": [*files, "--vocab", folder / "vocab.model", "--output", tmp_path / "out"],
-            "evaluate": [*files, "--model", model, "--output", tmp_path / "out"],
-            "score": ["--model", model, "--input", tmp_path / "bad.gz", "--target", tmp_path / "ok.en"],
             "translate": ["--model", model, "--input", tmp_path / "bad.gz", "--output", tmp_path / "out"],
         }[command]
         assert main([command, *map(str, options)]) == 2

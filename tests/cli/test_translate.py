@@ -210,11 +210,6 @@ class TestAutoregressive:
         data = ["--data", built / "data", "--split", "validation"]
         assert message in refused(capsys, "evaluate", "--model", causal, *data, *options)
 
-    @pytest.mark.parametrize("options", [["--beam", 5], ["--length_penalty", 0.6], ["--temperature", 1.0]])
-    def test_options_of_searches_are_refused_by_models_that_refine(self, built, capsys, options):
-        message = f"{options[0]} applies only to the mode causal"
-        assert message in refused(capsys, "translate", "--model", built / "model", *options)
-
 
 class TestRefused:
     @pytest.mark.parametrize(

@@ -361,14 +361,6 @@ class TestRefuses:
         with pytest.raises(PadirError, match="platforms must be one or more of cpu, cuda, tpu, rocm, got"):
             export_model(translator, tmp_path / "out", platforms=("gpu",))
 
-    def test_a_folder_with_something_else(self, translator, copy, tmp_path):
-        with pytest.raises(PadirError, match="holds an earlier export"):
-            export_model(translator, copy, lengths=ONE)
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine" / "letter.txt").touch()
-        with pytest.raises(PadirError, match="holds no export.json of an earlier export"):
-            export_model(translator, tmp_path / "mine", overwrite=True)
-
     def test_and_leaves_nothing_half_written(self, translator, copy, tmp_path, monkeypatch):
         """An export that fails takes nothing away; one that succeeds takes the earlier one's place."""
         before = sorted(path.name for path in copy.iterdir())

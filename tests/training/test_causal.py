@@ -19,7 +19,6 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.translation import without_repeats
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer, load_model
-from padir.refinement import Glat, Mask
 from padir.text.ids import EOS
 from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
 from padir.training.step import step_metrics
@@ -129,51 +128,6 @@ def test_the_loss_is_the_sum_of_both(dual):
     assert "stage_3_accuracy" in metrics
     half, _ = run(model, params, BATCH, dataclasses.replace(DUAL, causal_weight=0.5), key=3)
     np.testing.assert_allclose(half, refining + 0.5 * writing, rtol=1e-5)
-
-
-def test_packed_rows_have_the_loss_of_rows_of_their_own(dual):
-    model, params = dual
-    objective = Sum(Objective(Mask(1.0)), Causal())
-    packed = rows_of([pairs([(4, 5), (6, 3), (3, 7)])], 24, 24)
-    options = {"model": model, "dropout": False}
-    alone, _ = objective(jax.random.key(0), params, BATCH, **options)
-    together, sums = objective(jax.random.key(0), params, packed, num_segments=3, **options)
-    assert sums.segments == 3
-    np.testing.assert_allclose(together, alone, rtol=1e-5)
-
-
-def test_a_transition_hears_how_far_the_run_is(dual):
-    """Glancing, for example, shows less of the target as training goes on."""
-    model, params = dual
-    heard = []
-
-    @dataclasses.dataclass(frozen=True)
-    class Watched(Glat):
-        def __call__(self, *args, progress=0.0):
-            heard.append(progress)
-            return super().__call__(*args, progress=progress)
-
-    objective = Sum(Objective(between=Watched()), Causal())
-    objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25)
-    assert heard == [0.25]
-
-
-def test_both_ways_train_encoder_and_decoder(dual):
-    model, params = dual
-    for objective, way in ((DUAL.refining, model), (DUAL.causal, as_causal(model)), (DUAL, model)):
-        grads = jax.grad(lambda params: run(way, params, BATCH, objective)[0])(params)  # noqa: B023
-        for part in ("encoder", "decoder", "token_embedder"):
-            assert any(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(grads[part])), (objective, part)
-
-
-def test_dropout_changes_with_the_key():
-    """Dropout alone makes the autoregressive loss, the last stage's, depend on the key."""
-    model, params = one_layer_model(dual=True, dropout_rate=0.3)
-
-    def writing(seed, dropout):
-        return float(run(model, params, BATCH, DUAL, dropout=dropout, key=seed)[1].stage_loss_S[-1])
-
-    assert writing(0, True) != writing(1, True) and writing(0, False) == writing(1, False) != writing(0, True)
 
 
 def test_the_decoder_writes_from_left_to_right(dual):

@@ -20,7 +20,7 @@ from padir.models import ModelConfig, Transformer
 from padir.refinement import Glat, Lifted, Mask, MaskPredict, Padir, Rejecter, SampledUnroll, Smart, from_tokens, veil
 from padir.text.ids import Ids
 from padir.training import Causal, Objective
-from padir.training.batch import StageRows, by_rows, rows_at_once
+from padir.training.batch import StageRows, by_rows
 
 ROWS = [[(4, 6), (5, 8)], [(7, 9)], [(3, 3), (4, 4)], [(9, 12)], [], [(2, 2)]]
 BATCH = rows_of([pairs(row, seed=seed) for seed, row in enumerate(ROWS)], 16, 16)
@@ -155,20 +155,6 @@ class TestRemat:
         cross_kv = 2 * x
         assert kept(decoder_layers=2) - kept() == x + cross_kv + 3 * attention + mlp + 4 * norm
 
-    @pytest.mark.slow
-    def test_temporaries(self):
-        """With the barriers that accelerators keep."""
-
-        def compiled(remat):
-            sizes = dict(encoder_layers=4, decoder_layers=1, dropout_rate=0.0)
-            config = ModelConfig(width=16, heads=8, head_dim=8, mlp=256, max_length=32, remat=remat, **sizes)
-            model = Transformer(config, IDS)
-            lowered = gradient_fn(model, Objective(stage_weights=("all",))).lower(shapes_of(model))
-            return lowered.compile({"xla_disable_hlo_passes": "cse_barrier_expander"})
-
-        mlp = 4 * 6 * 16 * 256  # of one layer, what stands between the two matrices
-        assert temporaries(compiled(False)) - temporaries(compiled(True)) > 3 * mlp
-
 
 X_BLD = jax.random.normal(jax.random.key(0), (6, 4, 3))
 
@@ -208,13 +194,6 @@ def test_chunks_are_of_whole_rows_and_give_what_all_at_once_give(positions, chun
     np.testing.assert_allclose(gradient_BLD, jnp.sin(2 * angle_BL)[..., None] * weight_D, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(positive_BL, angle_BL % (2 * jnp.pi) < jnp.pi)
     np.testing.assert_array_equal(draw_B, jax.vmap(jax.random.uniform)(keys(6)))
-
-
-def test_the_number_of_rows_divides_the_batch():
-    assert [rows_at_once(12, 8, positions) for positions in (1, 8, 15, 16, 40, 47, 48, 95, 96)] == [
-        *(1, 1, 1, 2, 4, 4, 6, 6, 12)
-    ]
-    assert rows_at_once(7, 8, 50) == 1
 
 
 def test_each_device_has_a_part_of_each_chunk():

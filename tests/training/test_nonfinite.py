@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.training import SETTINGS, train_tiny
 
-from padir import PadirError, config
+from padir import PadirError
 from padir.data.loader import make_loader
 from padir.models.directory import load_model
-from padir.training import Checkpoints, Intervals, NotFinite, Objective, TrainConfig
+from padir.training import Checkpoints, Intervals, NotFinite, Objective
 
 STEPS = SETTINGS["num_steps"]
 
@@ -65,9 +65,6 @@ class TestStop:
         assert Checkpoints(folder / "checkpoints").steps() == [2]
         assert not (folder / "manifest.json").exists()
 
-    def test_is_the_default(self):
-        assert NotFinite() == NotFinite("stop", 20)
-
 
 class TestSkip:
     @pytest.mark.parametrize("gradient_only", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -109,12 +106,6 @@ class TestSkip:
                 tmp_path / "model",
                 **settings(objective=Poisoned(at=(1, 3, 4, 5, 6)), not_finite=NotFinite("skip", most_in_a_row=3)),
             )
-
-
-class TestConfiguration:
-    def test_by_gin(self, blank_config):
-        config.parse(bindings=["NotFinite.action=skip"])
-        assert config.argument(TrainConfig, "not_finite") == NotFinite("skip")
 
 
 def _bytes(params):

@@ -65,14 +65,6 @@ class TestCrossEntropy:
         np.testing.assert_allclose(z, 2 * 0.1 * np.log(50) ** 2, rtol=1e-6)
         np.testing.assert_allclose(loss, 2 * np.log(50) + z, rtol=1e-6)
 
-    def test_weights_leave_positions_out(self):
-        logits = jax.random.normal(jax.random.key(0), (2, 7))
-        both, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([True, True]))
-        one, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([True, False]))
-        other, _ = cross_entropy(logits, jnp.array([1, 2]), jnp.array([False, True]))
-        np.testing.assert_allclose(one + other, both, rtol=1e-6)
-        assert one > 0 and other > 0
-
 
 class TestStages:
     @pytest.mark.parametrize("strategy", [Padir(), pytest.param(MaskPredict(), marks=pytest.mark.slow)], ids=str)
@@ -92,12 +84,13 @@ class TestStages:
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-3)
         assert sums_one.tokens == 18 and sums_one.segments == 3
 
-    def test_more_padding_changes_nothing(self):
+    def test_more_padding_and_an_empty_row_change_nothing(self):
         model, params = one_layer_model()
-        wide = rows_of([[pair] for pair in PAIRS], 16, 24)
-        one, _ = run(model, params, APART, Objective())
-        two, _ = run(model, params, wide, Objective())
+        wide = rows_of([*([pair] for pair in PAIRS), []], 16, 24)
+        objective = Objective(Mask(rate=1.0))
+        (one, sums), (two, padded) = (run(model, params, batch, objective) for batch in (APART, wide))
         np.testing.assert_allclose(one, two, rtol=1e-5)
+        assert (sums.segments, sums.tokens) == (padded.segments, padded.tokens)
 
     def test_the_encoder_runs_once_for_all_stages(self, monkeypatch):
         model, params = one_layer_model()
@@ -138,15 +131,6 @@ class TestStages:
         flat = flax.traverse_util.flatten_dict(expected, sep="/")
         for name, grad in flax.traverse_util.flatten_dict(grads, sep="/").items():
             np.testing.assert_allclose(grad, flat[name], rtol=1e-4, atol=1e-5, err_msg=name)
-
-    def test_empty_rows_cost_nothing(self):
-        model, params = one_layer_model()
-        padded = rows_of([*([pair] for pair in PAIRS), []], 8, 8)
-        objective = Objective(Mask(rate=1.0))
-        one, sums_one = run(model, params, APART, objective)
-        two, sums_two = run(model, params, padded, objective)
-        np.testing.assert_allclose(one, two, rtol=1e-5)
-        assert sums_one.segments == sums_two.segments and sums_one.tokens == sums_two.tokens
 
     def test_weights_of_a_stage(self):
         present, free = jnp.array([[True, True, True, False]]), jnp.array([[True, True, False, False]])
