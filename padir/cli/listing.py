@@ -6,6 +6,7 @@ import argparse
 import inspect
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from padir.data.sources import SOURCES
 from padir.errors import PadirError, nearest
@@ -15,7 +16,14 @@ from padir.refinement.strategies import STRATEGIES
 
 
 def run_list(args: argparse.Namespace) -> dict[str, dict[str, str]]:
-    found = {kind: listed() for kind, listed in _LISTS.items() if args.kind in (None, kind)}
+    corpora = {name: "built in" if name.startswith("toy") else "text files in --data_dir" for name in SOURCES}
+    lists = {
+        "configs": {name: header(file) for name, file in configurations().items()},
+        "models": PRETRAINED,
+        "strategies": {name: _about(name, strategy) for name, strategy in STRATEGIES.items()},
+        "tasks": corpora | dict.fromkeys(TFDS_SETS, "from TensorFlow Datasets (needs the extra data)"),
+    }
+    found = {kind: lines for kind, lines in lists.items() if args.kind in (None, kind)}
     for kind, lines in found.items():
         width = max(map(len, lines), default=0)
         wrapper = textwrap.TextWrapper(120, initial_indent="  ", subsequent_indent=" " * (width + 4))
@@ -23,28 +31,11 @@ def run_list(args: argparse.Namespace) -> dict[str, dict[str, str]]:
     return found
 
 
-def _configs() -> dict[str, str]:
-    """Each configuration, as `padir train` and --gin_file take it, with the first paragraph of its header."""
-    return {name: header(file) for name, file in configurations().items()}
-
-
-def _strategies() -> dict[str, str]:
-    """Each strategy with the first line of its docstring, and with its hyperparameters as --strategy takes them."""
-    found = {}
-    for name, strategy in STRATEGIES.items():
-        about = (inspect.getdoc(strategy) or "").partition("\n")[0]
-        fields = ",".join(f"{field.name}={field.default}" for field in inspect.signature(strategy).parameters.values())
-        found[name] = f"{about} [{name}:{fields}]" if fields else about
-    return found
-
-
-def _tasks() -> dict[str, str]:
-    """Each corpus that --task names, with the place of its text."""
-    own = {name: "built in" if name.startswith("toy") else "text files in --data_dir" for name in SOURCES}
-    return own | dict.fromkeys(TFDS_SETS, "from TensorFlow Datasets (needs the extra data)")
-
-
-_LISTS = {"configs": _configs, "models": lambda: PRETRAINED, "strategies": _strategies, "tasks": _tasks}
+def _about(name: str, strategy: Any) -> str:
+    """The first line of a strategy's docstring, and its hyperparameters as --strategy takes them."""
+    about = (inspect.getdoc(strategy) or "").partition("\n")[0]
+    fields = ",".join(f"{field.name}={field.default}" for field in inspect.signature(strategy).parameters.values())
+    return f"{about} [{name}:{fields}]" if fields else about
 
 
 def configurations() -> dict[str, Path]:

@@ -116,10 +116,7 @@ def test_options_say_what_the_library_says():
         (["tranlsate"], "did you mean 'translate'? (`padir --help` explains)"),
         (["--verson"], "no option --verson: did you mean '--version'? (`padir --help` explains)"),
         (["translate", "--num_steps", "x"], "padir translate: error: argument --num_steps: invalid int value: 'x' (`p"),
-        (
-            ["translate", "--num_stepz=3"],
-            "did you mean '--num_steps'? (`padir translate --help` explains)",
-        ),
+        (["translate", "--num_stepz=3"], "did you mean '--num_steps'? (`padir translate --help` explains)"),
         (["translate", "--modl", "m"], "there is no option --modl: did you mean '--model'?"),
         (["translate", "--xyzzyxyzzy"], "there is no option --xyzzyxyzzy (`padir translate --help` explains)"),
         (["translate", "--precision", "int4"], "argument --precision: there is no value 'int4': did you mean"),

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from padir import checks
-from padir.data.toy.grammar import Clause, NounPhrase, Reference, Sentence
+from padir.data.toy.grammar import NounPhrase, Reference, Sentence
 from padir.data.toy.parser import parse
 from padir.data.toy.sampler import sample
 from padir.errors import PadirError
@@ -88,14 +88,12 @@ def _draw(rng: random.Random, choices: tuple[Reference, ...]) -> str:
 
 def has_unseen_pair(sentence: Sentence) -> bool:
     """True if the sentence has a pair of a verb and an object noun that no training sentence has."""
-    return any(clause is not None and _is_unseen(clause) for clause in (sentence.main, sentence.other))
-
-
-def _is_unseen(clause: Clause) -> bool:
-    if not isinstance(clause.object, NounPhrase):
-        return False
-    pair = f"{clause.verb.prefix}{clause.verb.infinitive} {clause.object.noun.singular}"
-    return zlib.crc32(pair.encode()) % 10 == 0
+    pairs = (
+        f"{clause.verb.prefix}{clause.verb.infinitive} {clause.object.noun.singular}"
+        for clause in (sentence.main, sentence.other)
+        if clause is not None and isinstance(clause.object, NounPhrase)
+    )
+    return any(zlib.crc32(pair.encode()) % 10 == 0 for pair in pairs)
 
 
 @functools.lru_cache(maxsize=4096)

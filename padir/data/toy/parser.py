@@ -150,13 +150,12 @@ def _clauses(text: str, order: str) -> Iterator[Clause]:
                 arguments = dict(zip(names, chosen, strict=True))
                 if arguments["subject"].person != person:
                     continue
+                target = arguments.get("object")
+                if front == "object" and not (isinstance(target, NounPhrase) and target.shows_case(verb.case)):
+                    continue
                 clause = Clause(verb=verb, tense=tense, first=front, **arguments, **adverbs)
-                if clause.german(order) == text and (front != "object" or _may_come_first(clause)):
+                if clause.german(order) == text:
                     yield clause
-
-
-def _may_come_first(clause: Clause) -> bool:
-    return isinstance(clause.object, NounPhrase) and clause.object.shows_case(clause.verb.case)
 
 
 def parse(source: str) -> list[Sentence]:
