@@ -21,14 +21,6 @@ def translate(folder, tmp_path, capsys, content, *arguments):
     return status, lines, errors
 
 
-def written(tmp_path, capsys, lines, *options):
-    """Lines that `padir translate` writes for lines."""
-    (tmp_path / "lines.txt").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    command = ["translate", "--input", tmp_path / "lines.txt", "--output", tmp_path / "out.txt"]
-    assert run(capsys, *command, *options)[0] == 0
-    return (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")[:-1]
-
-
 class TestTranslate:
     def test_one_line_out_for_every_line_in(self, long, tmp_path, capsys):
         content = b"\n".join(
@@ -70,17 +62,6 @@ class TestTranslate:
         command = ["translate", "--model", built / "model", "--num_steps", 2, "--output", tmp_path / "out.txt"]
         assert run(capsys, *command, "--input", tmp_path / "in.gz")[0] == 0
         assert (tmp_path / "out.txt").read_text().split("\n")[:-1] == plain
-
-    @pytest.mark.parametrize(("model", "how"), [("short", []), ("causal", ["--temperature", 0.9])])
-    def test_moved_repeated_and_inserted_lines(self, model, how, request, tmp_path, capsys):
-        options = ["--model", request.getfixturevalue(model), *how]
-        lines = ["eins", "zwei drei", "", "drei zwei", "null acht vier", "neun"]
-        first = dict(zip(lines, written(tmp_path, capsys, lines, *options), strict=True))
-        assert len(set(first.values())) > 3
-        moved = ["sechs sieben", *lines[::-1], lines[1], *lines[3:5]]
-        assert written(tmp_path, capsys, moved, *options)[1:] == [first[line] for line in moved[1:]]
-        other = dict(zip(lines, written(tmp_path, capsys, lines, *options, "--seed", 1), strict=True))
-        assert other != first
 
     def test_an_empty_file(self, built, tmp_path, capsys):
         status, lines, errors = translate(built, tmp_path, capsys, b"", "--json", tmp_path / "figures.json")

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 
 import flax.traverse_util
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.fakes import IDS, keys
-from support.objectives import run
+from support.objectives import check_packing, run
 from support.tiny import one_layer_model, pairs, rows_of
 
 from padir.errors import PadirError
@@ -45,6 +46,15 @@ def unchanged(key_B, canvas, output, target_BL, chosen_BL, *, progress):
     return canvas, chosen_BL
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def decoded(model, params, tokens_BL):
+    """The decoder's output for canvases of the targets of `APART`."""
+    bound = model.bind({"params": params})
+    encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
+    cross_kv = bound.cross_kv(encoded.memory_BSD)
+    return bound.decode(tokens_BL, APART.target_segment_BL, cross_kv, encoded.segment_BS)
+
+
 def _free(batch):
     return (batch.target_segment_BL > 0) & (batch.target_BL != IDS.eos)
 
@@ -69,20 +79,9 @@ class TestCrossEntropy:
 class TestStages:
     @pytest.mark.parametrize("strategy", [Padir(), pytest.param(MaskPredict(), marks=pytest.mark.slow)], ids=str)
     def test_packed_and_unpacked_losses_and_gradients_agree(self, strategy):
-        model, params = one_layer_model()
         objective = Objective(Given(), Lifted(strategy), ("noised", "all"), label_smoothing=0.1, z_loss=1e-3)
-
-        def total(params, batch, num_segments):
-            return run(model, params, batch, objective, num_segments=num_segments)
-
-        (one, sums_one), grad_one = jax.value_and_grad(total, has_aux=True)(params, APART, 1)
-        (two, sums_two), grad_two = jax.value_and_grad(total, has_aux=True)(params, PACKED, 3)
-        np.testing.assert_allclose(one, two, rtol=1e-5)
-        for a, b in zip(jax.tree.leaves(sums_one), jax.tree.leaves(sums_two), strict=True):
-            np.testing.assert_allclose(a, b, rtol=2e-5)
-        for a, b in zip(jax.tree.leaves(grad_one), jax.tree.leaves(grad_two), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-3)
-        assert sums_one.tokens == 18 and sums_one.segments == 3
+        sums = check_packing(*one_layer_model(), objective, APART, PACKED)
+        assert sums.tokens == 18 and sums.segments == 3
 
     def test_more_padding_and_an_empty_row_change_nothing(self):
         model, params = one_layer_model()
@@ -113,12 +112,7 @@ class TestStages:
 
         noisy_BL, _ = Given()(keys(3), APART.target_BL, _free(APART), APART.target_segment_BL, ids=IDS)
         canvas = from_tokens(noisy_BL, noisy_BL, _free(APART), APART.target_segment_BL, IDS)
-        encoded = model.apply({"params": params}, APART.source_BS, APART.source_segment_BS, method="encode")
-        cross_kv = model.apply({"params": params}, encoded.memory_BSD, method="cross_kv")
-        output = model.apply(
-            {"params": params}, noisy_BL, canvas.segment_BL, cross_kv, encoded.segment_BS, method="decode"
-        )
-        output = Output(forbid(output.logits_BLV, IDS.special))
+        output = Output(forbid(decoded(model, params, noisy_BL).logits_BLV, IDS.special))
         filled, _ = Lifted(Padir())(keys(3), canvas, output, APART.target_BL, _free(APART), progress=0.0)
 
         @dataclasses.dataclass(frozen=True)
@@ -275,15 +269,7 @@ class TestRejecter:
         loss, sums = run(model, params, APART, objective)
         free_BL = _free(APART)
         shown_BL = jnp.where(free_BL & (rate == 1.0), IDS.mask, APART.target_BL)
-
-        @jax.jit
-        def keep(params):
-            bound = model.bind({"params": params})
-            encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
-            kv = bound.cross_kv(encoded.memory_BSD)
-            return bound.decode(shown_BL, APART.target_segment_BL, kv, encoded.segment_BS).keep_logits_BL
-
-        keep_BL = keep(params)
+        keep_BL = decoded(model, params, shown_BL).keep_logits_BL
         expected = jnp.log1p(jnp.exp(sign * keep_BL))[free_BL].sum()
         np.testing.assert_allclose(sums.rejecter_loss, expected, rtol=1e-5)
         assert sums.rejecter_correct == ((keep_BL > 0) == (sign < 0))[free_BL].sum()
@@ -298,15 +284,7 @@ class TestRejecter:
         canvas, chosen_BL = objective.first_canvas(
             jax.random.split(jax.random.split(jax.random.key(0), 3)[0], 3), APART, model
         )
-
-        @jax.jit
-        def decoded(params):
-            bound = model.bind({"params": params})
-            encoded = bound.encode(APART.source_BS, APART.source_segment_BS)
-            kv = bound.cross_kv(encoded.memory_BSD)
-            return bound.decode(canvas.tokens_BL, canvas.segment_BL, kv, encoded.segment_BS)
-
-        output = decoded(params)
+        output = decoded(model, params, canvas.tokens_BL)
         right_BL = output.logits_BLV.argmax(-1) == APART.target_BL
         per_BL = jnp.where(right_BL, jnp.logaddexp(0, -output.keep_logits_BL), jnp.logaddexp(0, output.keep_logits_BL))
         counts_BL = chosen_BL | (APART.target_BL == IDS.eos) if "noised" in weights else APART.target_BL > 0

@@ -14,7 +14,7 @@ from support.tiny import pairs, rows_of
 from padir import config
 from padir.data.plan import Batching
 from padir.models import ModelConfig, Transformer, init_params
-from padir.refinement import Glat, MaskPredict, Padir
+from padir.refinement import Glat, Padir
 from padir.training import Adam, Causal, Cosine, Objective, Sum, TrainConfig
 from padir.training.step import TrainState, make_step, step_metrics
 
@@ -98,8 +98,3 @@ def test_trains(name):
     assert all(jax.tree.leaves(moved["decoder"])) and moved["token_embedder"]["embedding"]
     if name == "rejecter":
         assert moved["rejecter"]["binary_projection"]["kernel"]
-
-
-@pytest.mark.parametrize("name", ["cmlm", "mdlm", "rdm", "smart"], indirect=True)
-def test_masks_are_decoded_by_mask_predict(name):
-    assert config.configured(Objective)().between.strategy == MaskPredict()
