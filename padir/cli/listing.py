@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,6 @@ def config_file(name: str) -> str:
 
 def header(file: Path) -> str:
     """The first paragraph of the comment with which a file begins."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#") or line.strip() == "#":
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    begin = itertools.takewhile(lambda line: line.startswith("#") and line.strip() != "#", lines)
+    return " ".join(line.removeprefix("#").strip() for line in begin)

@@ -1,7 +1,6 @@
 """`padir distill`, `padir train` and `padir average`, and training options that are refused before any work."""
 
 import json
-import shutil
 
 import pytest
 from support.commands import TINY_GIN, refused, results, run
@@ -48,16 +47,6 @@ def test_train_average_and_evaluate(built, tmp_path, capsys):
     assert [row["num_steps"] for row in rows] == [1] and rows[0]["scores"]["passes"]["value"] == 1.0
     assert rows[0]["scores"]["hypotheses"]["value"] > 1.5, "the model's own top_k"
     assert (tmp_path / "out.rows/01.txt").read_text().count("\n") == 20
-
-
-def test_train_refuses_a_vocabulary_that_has_changed(built, tmp_path, capsys):
-    data = shutil.copytree(built / "data", tmp_path / "data")
-    content = bytearray((data / "vocab.model").read_bytes())
-    content[content.index(b"sieben")] ^= 1
-    (data / "vocab.model").write_bytes(content)
-    errors = refused(capsys, "train", "--data", data, "--model_dir", tmp_path / "model", "--gin.train.num_steps=1")
-    assert "vocab.model was changed or damaged (its sha256 differs)" in errors
-    assert not (tmp_path / "model").exists()
 
 
 def test_train_refuses_missing_folders(built, capsys):

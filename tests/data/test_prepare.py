@@ -214,12 +214,6 @@ class Breaks(Numbers):
             raise KeyboardInterrupt
 
 
-def test_nothing_half_written_is_left(tmp_path, tokenizer):
-    with pytest.raises(KeyboardInterrupt):
-        prepare(Breaks(), tokenizer, tmp_path / "out", progress=False)
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_a_killed_process_left_is_removed(tmp_path, tokenizer):
     gone, stay = beside(tmp_path / "out", "partial"), beside(tmp_path / "out.b", "partial")
     for folder in (gone, stay):

@@ -82,24 +82,9 @@ class TestTranslates:
         texts = [result.text for result in translator.translate(TEXTS[7:9], drop_repeats=False)]
         assert [clean(translator.tokenizer.decode(r.tokens), "") for r in results] == [*texts, ""]
 
-    def test_wherever_a_sentence_stands(self, folder):
-        loaded = Exported.load(folder)
-        first = dict(zip(TEXTS, loaded(TEXTS), strict=True))
-        moved = ["neun null", *TEXTS[::-1], *TEXTS[3:6]]
-        assert loaded(moved, batch_size=8)[1:] == [first[text] for text in moved[1:]]
-
     def test_cuts_what_is_too_long_only_if_told_to(self, folder):
         with pytest.raises(ExportError, match=r"text 1 has 30 tokens, the programs take 23: split it"):
             Exported.load(folder)([LONG])
-
-    def test_at_the_lengths_that_are_named(self, tmp_path, translator):
-        loaded = exported_and_loaded(translator, tmp_path / "out")
-        assert sorted(p.name for p in loaded.folder.glob("*.jax_export")) == [
-            "encode_16.jax_export",
-            "refine_24.jax_export",
-        ]
-        with pytest.raises(ExportError, match="the programs take 14"):
-            loaded([" ".join(WORDS * 2)])
 
     @pytest.mark.slow
     def test_without_padir(self, folder, translator, tmp_path):
