@@ -53,17 +53,9 @@ def test_folders_come_from_the_option_or_from_gin():
 def test_files_of_unequal_length_are_refused(built, tmp_path, capsys):
     (tmp_path / "short.en").write_text("one\n")
     files = ["--languages", "de-en", "--train", built / "train.de", tmp_path / "short.en"]
-    command = ["prepare", *files, "--vocab", built / "vocab.model", "--output", tmp_path / "data"]
-    assert "has 300 lines but" in refused(capsys, *command)
     errors = refused(capsys, "vocab", *files, "--size", 300, "--output", tmp_path / "v.model")
     assert "300 lines" in errors and "INTERNAL" not in errors  # SentencePiece's word for errors of its reader
     assert [path.name for path in tmp_path.iterdir()] == ["short.en"]
-
-
-def test_a_missing_vocabulary_is_refused(built, tmp_path, capsys):
-    command = ["prepare", *corpus(built, "train"), "--vocab", tmp_path / "no.model", "--output", tmp_path / "data"]
-    assert "cannot read the vocabulary" in refused(capsys, *command)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -108,12 +108,6 @@ class TestRefused:
         command = ["evaluate", "--model", built / "model", "--data", built / "data", "--split", "validation"]
         assert "num_steps must be at least 1, got 0" in refused(capsys, *command, "--num_steps", 4, 0)
 
-    def test_a_corpus_without_text(self, built, tmp_path, capsys):
-        (tmp_path / "test.tsv").write_text("")
-        files = ["--languages", "de-en", "--test", tmp_path / "test.tsv"]
-        assert "is empty: give a file" in refused(capsys, "evaluate", "--model", built / "model", *files)
-        assert "test" in refused(capsys, "evaluate", "--model", built / "model", "--data", built / "data")
-
     def test_two_test_sets(self, built, capsys):
         command = ["evaluate", "--model", built / "model", "--data", built / "data"]
         message = "give either --data, or --task or files, not both"

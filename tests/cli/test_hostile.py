@@ -188,21 +188,6 @@ class TestFiles:
         info = load_manifest(folder / "data", verify=True).splits["validation"]
         assert info.read == len(pairs) == info.written + sum(info.dropped.values())
 
-    @settings(few, max_examples=40)
-    @given(st.binary(max_size=200), st.binary(max_size=200), st.sampled_from([".de", ".de.gz"]))
-    def test_any_bytes_are_prepared_or_refused(self, tokenizer, tmp_path_factory, capsys, source, target, suffix):
-        folder = tmp_path_factory.mktemp("bytes")
-        tokenizer.save(folder / "vocab.model")
-        (folder / f"x{suffix}").write_bytes(source)
-        (folder / "x.en").write_bytes(target)
-        command = ["prepare", "--languages", "de-en", "--test", folder / f"x{suffix}", folder / "x.en"]
-        command += ["--vocab", folder / "vocab.model", "--output", folder / "data"]
-        status = main(list(map(str, command)))
-        errors = capsys.readouterr().err
-        assert (status == 0) == (folder / "data").exists()
-        assert status == 0 or (status == 2 and errors.startswith("padir: error: ") and errors.count("\n") <= 2)
-        assert not list(folder.glob(".*partial"))
-
     @settings(few, max_examples=8)
     @given(st.lists(LINE, max_size=30))
     def test_a_vocabulary_is_learned_beside_any_lines_or_does_not_fit(self, folder, lines):

@@ -123,6 +123,10 @@ def test_options_say_what_the_library_says():
         (["t5x", "export", "--modle", "m"], "(`padir t5x export --help` explains)"),
         (["translate", "--target_language", "xx"], "no option --target_language: a model knows its languages, "),
         (["score", "file"], "padir score: error: "),
+        (["train", "toy_cpu", "--num_steps", "9"], "--steps trains"),
+        (["train", "toy_cpu", "--batch_size", "9"], "--rows trains"),
+        (["train", "toy_cpu", "--top_k", "9"], "give it to --validate"),
+        (["train", "toy_cpu", "-m", "runs/x"], "options have two hyphens, as --model_dir"),
     ],
 )
 def test_wrong_words_end_with_a_line_that_helps(capsys, words, message):

@@ -64,21 +64,6 @@ def test_train_wants_a_configuration(built, tmp_path, capsys):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (["--num_steps", "9"], "--steps trains"),
-        (["--batch_size", "9"], "--rows trains"),
-        (["--top_k", "9"], "give it to --validate"),
-        (["-m", "runs/x"], "options have two hyphens, as --model_dir"),
-    ],
-)
-def test_likely_meanings_are_named(words, remedy, capsys):
-    with pytest.raises(SystemExit):
-        run(capsys, "train", "toy_cpu", *words)
-    assert remedy in capsys.readouterr().err
-
-
 def test_options_of_train_win_over_bindings_and_these_over_files(built, tmp_path, capsys):
     """Each option sets the parameter of its own; validation has a seed and a batch size of its own."""
 

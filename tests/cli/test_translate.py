@@ -229,5 +229,3 @@ class TestRefused:
         (tmp_path / "w").write_text("weights?")
         for name in (tmp_path / "w", tmp_path / "nowhere"):
             assert f"there is no model directory {name}" in refused(capsys, "translate", "--model", name)
-        command = ["translate", "--model", built / "model", "--top_k", 2, "--rerank", "causl", "eins"]
-        assert "neither a rule nor a model directory: did you mean 'causal'?" in refused(capsys, *command)
