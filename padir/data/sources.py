@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
-from padir.data.formats import Corpus, corpora, lines_of
+from padir.data.formats import Corpus, corpora
 from padir.errors import PadirError, nearest
-from padir.text.lines import open_bytes
 
 SPLITS = ("train", "validation", "test")
 
@@ -98,14 +97,6 @@ class ParallelText:
             damaged, or does not fit its partner.
         """
         return itertools.chain.from_iterable(corpus.pairs for corpus in self.corpora(split))
-
-
-def read_lines(path: PathLike) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text file, plain or compressed, without line ends and byte order mark.
-
-    Only newlines end lines: U+2028 and the like are text.
-    """
-    yield from lines_of(open_bytes(path), path)
 
 
 def multi30k(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from padir.data.sources import SOURCES, ParallelText, get_source, multi30k, read_lines, sacrebleu_set
+from padir.data.sources import SOURCES, ParallelText, get_source, multi30k, sacrebleu_set
 from padir.errors import PadirError
 
 MULTI30K = Path(__file__).parents[3] / "shared/data/multi30k"
@@ -64,8 +64,6 @@ def test_missing_files_and_splits(tmp_path):
         ParallelText("mine", "de", "en")
     with pytest.raises(PadirError, match="mine has no split 'dev': use one of train"):
         text(tmp_path, b"1\n", b"1\n").pairs("dev")
-    with pytest.raises(PadirError, match="cannot read .*nowhere"):
-        list(read_lines(tmp_path / "nowhere"))
 
 
 def test_sets_of_sacrebleu_are_read_where_they_are(tmp_path):

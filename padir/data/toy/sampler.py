@@ -41,7 +41,7 @@ from padir.data.toy.phrases import (
     Conjunction,
     Phrase,
 )
-from padir.data.toy.verbs import MODALS, VERBS, Verb
+from padir.data.toy.verbs import MODALS, VERBS
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ def _argument(rng: random.Random, kinds: frozenset[str], case: str, subject: Nou
             return phrase
 
 
-def _tense(rng: random.Random, about: str, verb: Verb, subject: NounPhrase | Pronoun) -> str:
+def _tense(rng: random.Random, about: str, subject: NounPhrase | Pronoun) -> str:
     if about != "future":
         return "present" if about == "habit" else "perfect"
     if rng.random() < 0.4:
@@ -166,7 +166,7 @@ def _clause(rng: random.Random, about: str, time_share: float, first_share: floa
     elif front < 0.25 and verb.frame == "transitive" and not verb.preposition:
         if isinstance(target, NounPhrase) and target.shows_case(verb.case):
             fields["first"] = "object"
-    return Clause(subject, verb, _tense(rng, about, verb, subject), **fields)
+    return Clause(subject, verb, _tense(rng, about, subject), **fields)
 
 
 def _complement(rng: random.Random) -> Sentence:
