@@ -105,7 +105,7 @@ def prepare(
             splits[split] = _write_split(source, split, tokenizer, writer, audit, progress)
             audit.end(limits.max_length_ratio)
         if "train" in splits and not splits["train"].written:
-            counts = {reason: count for reason, count in splits["train"].dropped.items() if count}
+            counts = splits["train"].dropped
             dropped = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             blank = all(reason.startswith("empty") for reason in counts)
             remedy = "give files whose lines have text on both sides" if blank else "raise the limits"

@@ -106,22 +106,17 @@ def write_arrays(folder: Path, state: Any) -> None:
         checkpointer.save(folder.absolute() / ARRAYS, state)
 
 
-def read_arrays(folder: Path, like: Any) -> Any:
-    """Reads a whole state as NumPy arrays; a ValueError says that `like` has other shapes or names."""
-    return _read(folder, like, jax.tree.map(lambda leaf: np.empty(np.shape(leaf), leaf.dtype), like))
+def read_arrays(folder: Path, like: Any, shardings: Any = None) -> Any:
+    """Reads a whole state as NumPy arrays or, with shardings, the parts that this process's devices hold.
 
-
-def read_parts(folder: Path, like: Any, shardings: Any) -> Any:
-    """Reads the parts of a state that this process's devices hold, to these devices; errors as in `read_arrays`."""
-
-    def wanted(leaf, sharding):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    return _read(folder, like, jax.tree.map(wanted, like, shardings))
-
-
-def _read(folder: Path, like: Any, wanted: Any) -> Any:
-    """Reads arrays to the places of `wanted`: NumPy arrays to the host, shapes with a sharding to the devices."""
+    Raises:
+      ValueError: `like` has other shapes or names.
+    """
+    if shardings is None:
+        wanted = jax.tree.map(lambda leaf: np.empty(np.shape(leaf), leaf.dtype), like)
+    else:
+        shape = jax.ShapeDtypeStruct
+        wanted = jax.tree.map(lambda leaf, where: shape(leaf.shape, leaf.dtype, sharding=where), like, shardings)
     check_like(folder, like)
     with orbax() as checkpointer:
         state = checkpointer.restore(folder.absolute() / ARRAYS, wanted)

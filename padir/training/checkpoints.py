@@ -204,7 +204,7 @@ class Checkpoints:
 
         def read() -> Any:
             try:
-                return arrays.read_parts(self.folder / str(step), like, shardings)
+                return arrays.read_arrays(self.folder / str(step), like, shardings)
             except ValueError as error:
                 raise self._of_another(step, error) from error
 
