@@ -26,7 +26,7 @@ _SECONDS = 1_200  # seconds that the slowest process may take to write its part
 _numbers = itertools.count()  # gives each state that all processes write a number, the same in each process
 
 
-def orbax(*, partial: bool = False) -> Any:
+def made_checkpointer(*, partial: bool = False) -> Any:
     """Makes an Orbax checkpointer that does not wait for other processes; `partial` is for some of the arrays."""
     import orbax.checkpoint as ocp  # slow to import, and decoding does not need it
 
@@ -102,7 +102,7 @@ class WriteByAll:
 
 def write_arrays(folder: Path, state: Any) -> None:
     """Writes a state that this process holds whole, without other processes."""
-    with orbax() as checkpointer:
+    with made_checkpointer() as checkpointer:
         checkpointer.save(folder.absolute() / ARRAYS, state)
 
 
@@ -118,7 +118,7 @@ def read_arrays(folder: Path, like: Any, shardings: Any = None) -> Any:
         shape = jax.ShapeDtypeStruct
         wanted = jax.tree.map(lambda leaf, where: shape(leaf.shape, leaf.dtype, sharding=where), like, shardings)
     check_like(folder, like)
-    with orbax() as checkpointer:
+    with made_checkpointer() as checkpointer:
         state = checkpointer.restore(folder.absolute() / ARRAYS, wanted)
     if jax.tree.map(np.shape, state) != jax.tree.map(np.shape, like):  # Orbax takes any shape
         raise ValueError("the shapes of its arrays differ")
@@ -127,7 +127,7 @@ def read_arrays(folder: Path, like: Any, shardings: Any = None) -> Any:
 
 def check_like(folder: Path, like: Any) -> None:
     """Raises a ValueError if stored arrays have other shapes than `like`, before memory is taken for them."""
-    with orbax() as checkpointer:
+    with made_checkpointer() as checkpointer:
         found, expected = (jax.tree.leaves(tree) for tree in (_stored(checkpointer, folder), like))
     if sorted(map(np.shape, found)) != sorted(map(np.shape, expected)):
         raise ValueError("the shapes of its arrays differ")
@@ -147,7 +147,7 @@ def read_branch(folder: Path, path: tuple[str, ...], check: Check) -> Any:
     Raises:
       PadirError: the checkpoint is damaged, or holds nothing at that path.
     """
-    with orbax(partial=True) as checkpointer:
+    with made_checkpointer(partial=True) as checkpointer:
         try:
             tree = _stored(checkpointer, folder)
             arrays: dict[Any, Any] = flax.traverse_util.flatten_dict(tree)

@@ -27,7 +27,7 @@ import numpy as np
 from padir.errors import PadirError, first_line
 from padir.storage.files import check_chunks, check_files
 from padir.storage.folders import atomic_folder
-from padir.training.checkpoint_arrays import orbax, restore_part
+from padir.training.checkpoint_arrays import made_checkpointer, restore_part
 
 FOLDER = re.compile(r"checkpoint_(\d+)")
 # The first bytes of a TensorFlow checkpoint's index file, which is called `checkpoint`, as is T5X's own file.
@@ -132,7 +132,7 @@ def _read_own(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _read_orbax(state: Path, wanted: Wanted) -> dict[str, Any]:
-    with orbax(partial=True) as checkpointer:
+    with made_checkpointer(partial=True) as checkpointer:
         try:
             tree = checkpointer.metadata(state.absolute()).item_metadata.tree
             arrays: dict[str, Any] = flax.traverse_util.flatten_dict(tree["target"], sep="/")
