@@ -191,6 +191,7 @@ def register_source(
     *,
     num_sentinels: int = 100,
     splits: tuple[str, ...] = SPLITS,
+    records: Any = None,
 ) -> None:
     """Registers any source, such as your own `ParallelText`, as the seqio Tasks `name` and `name` + "_fitting".
 
@@ -198,6 +199,7 @@ def register_source(
       make_source: makes the source when a split is read.
       num_sentinels: as in `register`.
       splits: names of the source's splits.
+      records: a seqio data source of ids without EOS, which the Task for training reads in place of the text.
 
     Raises:
       PadirError: as in `register`.
@@ -214,7 +216,8 @@ def register_source(
         text = tf.TensorSpec((), tf.string)
         return tf.data.Dataset.from_generator(examples, output_signature={"inputs": text, "targets": text})
 
-    _add_task(name, make_source, seqio.FunctionDataSource(dataset, splits=splits), [], vocab_path, num_sentinels)
+    data_source = seqio.FunctionDataSource(dataset, splits=splits)
+    _add_task(name, make_source, data_source, [], vocab_path, num_sentinels, records)
 
 
 def _add_task(
@@ -224,6 +227,7 @@ def _add_task(
     preprocessors: list[Any],
     vocab_path: PathLike,
     num_sentinels: int,
+    records: Any = None,
 ) -> None:
     """Adds or replaces the two Tasks of a source whose preprocessors return {"inputs", "targets"} as text."""
     seqio, tf = import_seqio()
@@ -244,19 +248,15 @@ def _add_task(
         measured = score_all(texts, predictions, references, source.source_language, source.target_language, name)
         return {score.name: score.value for score in measured.values()}
 
-    for each, long in ((name, []), (name + FITTING, [_without_long])):
+    tokenized = [*preprocessors, seqio.CacheDatasetPlaceholder(), seqio.preprocessors.tokenize]
+    fitting = (records, [_without_long]) if records is not None else (data_source, [*tokenized, _without_long])
+    for each, (origin, steps) in ((name, (data_source, tokenized)), (name + FITTING, fitting)):
         if each in seqio.TaskRegistry.names():
             seqio.TaskRegistry.remove(each)
         seqio.TaskRegistry.add(
             each,
-            source=data_source,
-            preprocessors=[
-                *preprocessors,
-                seqio.CacheDatasetPlaceholder(),
-                seqio.preprocessors.tokenize,
-                *long,
-                seqio.preprocessors.append_eos_after_trim,
-            ],
+            source=origin,
+            preprocessors=[*steps, seqio.preprocessors.append_eos_after_trim],
             output_features={"inputs": feature, "targets": feature},
             postprocess_fn=with_source,
             metric_fns=[scores],

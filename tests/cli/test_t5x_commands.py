@@ -42,24 +42,90 @@ SMALL_RUN = [  # every step is logged; batches in the corpus's order, of which t
 ]
 
 
-def test_the_commands_of_the_page(tmp_path):
-    """The text of docs/t5x.md, from making the vocabulary to inference, in a folder with nothing but the gin files."""
-    text = (
-        (REPOSITORY / "docs" / "t5x.md")
-        .read_text()
-        .split("## Train, evaluate, infer")[1]
-        .split("The same command resumes")[0]
-    )
-    commands = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
-    assert commands.count("python -m t5x.") == 3 and commands.count("padir vocab") == 1
-    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+SMALL_MODEL = """
+from __gin__ import dynamic_registration
+from padir import models
+BATCH_SIZE = 16
+TASK_FEATURE_LENGTHS = {"inputs": 63, "targets": 64}
+models.ModelConfig.width = 32
+models.ModelConfig.heads = 2
+models.ModelConfig.head_dim = 16
+models.ModelConfig.mlp = 64
+models.ModelConfig.encoder_layers = 1
+models.ModelConfig.decoder_layers = 1
+models.ModelConfig.max_length = 64
+"""
+
+
+def page_commands(heading, end):
+    """The commands of docs/t5x.md between a heading and a text."""
+    text = (REPOSITORY / "docs" / "t5x.md").read_text().split(heading)[1].split(end)[0]
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
+
+
+def run_script(folder, commands):
+    """Runs shell commands in a folder with nothing but the gin files."""
+    (folder / "configs").symlink_to(REPOSITORY / "configs")
     place = f'export PATH="{Path(sys.executable).parent}:$PATH" PYTHONPATH="{REPOSITORY}"\n'
-    script = place + commands.replace("padir vocab", "python -m padir vocab")
-    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    script = place + commands.replace("padir ", "python -m padir ")
+    done = subprocess.run(["bash", "-ec", script], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    metrics = tmp_path / "runs" / "t5x_toy_eval" / "inference_eval" / "toy_de_en-metrics.jsonl"
-    assert json.loads(metrics.read_text().splitlines()[-1])["chrf"] > 5
+
+
+def last_metrics(folder, task):
+    return json.loads((folder / "inference_eval" / f"{task}-metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_the_commands_of_the_page(tmp_path):
+    """From making the vocabulary to inference."""
+    commands = page_commands("## Train, evaluate, infer", "The same command resumes")
+    assert commands.count("python -m t5x.") == 3 and commands.count("padir vocab") == 1
+    run_script(tmp_path, commands)
+    assert last_metrics(tmp_path / "runs" / "t5x_toy_eval", "toy_de_en")["chrf"] > 5
     assert (tmp_path / "runs" / "t5x_toy_infer" / "toy_de_en-predict.jsonl-00000-of-00001").is_file()
+
+
+def test_the_papers_run_in_small(tmp_path):
+    """The page's commands with a small model, the toy corpus, and a stop after 10 of 20 steps."""
+    commands = page_commands("### The paper's run", "### Your own")
+    assert commands.count("python -m t5x.") == 3 and commands.count("padir t5x import") == 1
+    (tmp_path / "small.gin").write_text(SMALL_MODEL)
+    commands = commands.replace("wmt14_de_en.gin", "wmt14_de_en.gin --gin_file=small.gin")
+    commands = commands.replace("checkpoint_500000", "checkpoint_20")
+    every = ("train.eval_period", "train.stats_period", "utils.SaveCheckpointConfig.period")
+    small = " ".join(f"--gin.{name}=10" for name in every) + " --gin.TRAIN_STEPS=20 --gin.train.eval_steps=1"
+    commands = commands.replace("python -m t5x.train", f"python -m t5x.train {small}")
+    train = commands.partition("\npython -m t5x.eval")[0]
+    data = "data/wmt14_de_en_distilled"
+    script = [
+        "padir vocab --task toy_de_en --size 1000 --output toy.model",
+        f"padir prepare --task toy_de_en --vocab toy.model --output {data}",
+        f"{train} --gin.train.total_steps=10",
+        "ls -d runs/t5x_wmt14_de_en/checkpoint_* > stopped.txt",
+        commands,
+    ]
+    run_script(tmp_path, "\n".join(script))
+
+    assert (tmp_path / "stopped.txt").read_text().split()[-1].endswith("checkpoint_10")
+    run, results, task = (
+        tmp_path / "runs" / "t5x_wmt14_de_en",
+        tmp_path / "results" / "t5x_wmt14_de_en",
+        Path(data).name,
+    )
+    assert scalars(run / "train", "loss_per_target_token").keys() == {10, 20}
+    for folder in (run, results):
+        assert "bleu" in last_metrics(folder, task)
+    lines = (results / f"{task}-predict.jsonl-00000-of-00001").read_text().splitlines()
+    model = tmp_path / "runs" / "wmt14_de_en_of_t5x"
+    card = Translator.load(model).card
+    assert len(lines) == len((tmp_path / data / "test.de.txt").read_text().splitlines())
+    assert card.config.dtype == "bfloat16" and card.config.width == 32
+    assert (card.source_language, card.target_language) == ("de", "en")
+    assert (model / "vocab.model").read_bytes() == (tmp_path / "toy.model").read_bytes()
+    config = (run / "config.gin").read_text()
+    for name, value in {"label_smoothing": "0.1", "z_loss": "0.0", "dtype": "'bfloat16'", "top_k": "5"}.items():
+        assert f".{name} = {value}\n" in config
+    assert main(["t5x", "export", "--model", str(model), "--output", str(tmp_path / "exported")]) == 0
 
 
 def t5x_command(name, *arguments):

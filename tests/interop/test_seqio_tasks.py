@@ -78,6 +78,37 @@ def test_the_task_for_training_leaves_out_long_pairs(vocab_path, tokenizer):
 
 
 @needs_seqio
+def test_a_prepared_folder_trains_on_its_records(tokenizer, tmp_path):
+    import seqio
+
+    from padir.data.prepare import prepare
+    from padir.interop.prepared_tasks import register_prepared
+
+    folder, source = tmp_path / "numbers-1", Numbers()
+    prepare(source, tokenizer, folder, progress=False)
+    assert register_prepared(folder) == "numbers_1"
+    task = seqio.get_mixture_or_task("numbers_1_fitting")
+    longest = {"inputs": 8, "targets": 9}
+
+    def ids(dataset):
+        return [tuple(tuple(each[side].tolist()) for side in longest) for each in dataset.as_numpy_iterator()]
+
+    for split in source.splits:
+        made = [tuple((*tokenizer.encode(text), 1) for text in pair) for pair in source.pairs(split)]
+        fitting = [pair for pair in made if len(pair[0]) <= 8 and len(pair[1]) <= 9]
+        assert ids(task.get_dataset(longest, split, shuffle=False)) == fitting and fitting
+
+    records = {seed: ids(task.source.get_dataset("train", shuffle=True, seed=seed).repeat(2)) for seed in (3, 4)}
+    first, second = records[3][:300], records[3][300:]
+    assert sorted(first) == sorted(second) == sorted(ids(task.source.get_dataset("train", shuffle=False)))
+    assert first != second and first != records[4][:300]
+    assert ids(task.source.get_dataset("train", shuffle=True, seed=3)) == first
+
+    text = seqio.get_mixture_or_task("numbers_1").get_dataset(None, "validation", shuffle=False).as_numpy_iterator()
+    assert [each["targets_pretokenized"].decode() for each in text] == [pair[1] for pair in source.pairs("validation")]
+
+
+@needs_seqio
 def test_a_vocabulary_in_a_bucket(vocab_path):
     import tensorflow as tf
 

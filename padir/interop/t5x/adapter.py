@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 try:
@@ -34,6 +35,7 @@ from t5x import adafactor, gin_utils, partitioning
 from t5x import metrics as t5x_metrics
 from t5x.models import BaseTransformerModel
 
+from padir.data.prepared import VOCABULARY, load_manifest
 from padir.decoding.batches import candidate_rows
 from padir.decoding.options import Decoding, resolve
 from padir.decoding.refine_batch import DraftInputs, RefineOptions, encode, refine_drafts, rows_together
@@ -41,6 +43,7 @@ from padir.decoding.rerank import OwnScore
 from padir.decoding.translation import packed_without_repeats
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
+from padir.interop.prepared_tasks import register_prepared
 from padir.interop.seqio_tasks import read_vocabulary
 from padir.interop.t5x.exchange import write_description
 from padir.models.config import ModelConfig
@@ -57,9 +60,11 @@ __all__ = [
     "RefinementModel",
     "axis_rules",
     "factor_rules",
+    "languages_of",
     "learning_rate",
     "summarize",
     "task",
+    "vocabulary_of",
 ]
 
 _IDS = seqio.FeatureConverter.FeatureSpec(dtype=tf.int32)
@@ -302,14 +307,41 @@ _REPLICATED = ("abs_position", "length", "keep")
 
 
 def task(
-    name: str, vocabulary: str, data_dir: str | None = None, num_sentinels: int = 100, *, only_fitting: bool = False
+    *,
+    vocabulary: str,
+    name: str | None = None,
+    folder: str | None = None,
+    data_dir: str | None = None,
+    num_sentinels: int = 100,
+    only_fitting: bool = False,
 ) -> str:
-    """Registers padir's sources as seqio Tasks (`padir.interop.seqio_tasks.register`); returns the chosen Task's name.
+    """Registers seqio Tasks and returns the chosen Task's name.
 
-    With `only_fitting` this is the Task that leaves out pairs longer than the feature lengths, for training.
+    Args:
+      vocabulary, data_dir, num_sentinels: for a name, as in `padir.interop.seqio_tasks.register`.
+      name: one of padir's sources.
+      folder: in place of a name, a folder of `padir prepare` or `padir distill`, which has its own vocabulary.
+      only_fitting: choose the Task that leaves out pairs longer than the feature lengths, for training.
     """
-    tasks.register(vocabulary, data_dir, num_sentinels=num_sentinels)
-    return name + tasks.FITTING if only_fitting else name
+    if (name is None) == (folder is None):
+        raise PadirError(
+            "adapter.task needs a name or a folder", remedy="set adapter.task.name, or adapter.task.folder"
+        )
+    if folder is not None:
+        name = register_prepared(folder)
+    else:
+        tasks.register(vocabulary, data_dir, num_sentinels=num_sentinels)
+    return f"{name}{tasks.FITTING if only_fitting else ''}"
+
+
+def vocabulary_of(folder: str) -> str:
+    """The vocabulary file of a prepared folder."""
+    return str(Path(folder, VOCABULARY))
+
+
+def languages_of(folder: str) -> str:
+    """The languages of a prepared folder, such as de-en."""
+    return "-".join(load_manifest(folder).source.languages)
 
 
 def axis_rules() -> list[tuple[str, str | None]]:

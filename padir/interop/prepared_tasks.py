@@ -1,0 +1,95 @@
+"""seqio Tasks of prepared folders, so that T5X trains on what `padir prepare` and `padir distill` write."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+
+from padir.data.prepared import VOCABULARY, Mixture, PreparedManifest, load_manifest, read_text
+from padir.data.records import read_flat, readable
+from padir.data.sources import PathLike
+from padir.interop.seqio_tasks import import_seqio, register_source
+
+_AT_ONCE = 1024  # records that are read together
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedText:
+    """The evaluation sentences of a prepared folder as a `Source`; the folder has no text of its training pairs."""
+
+    folder: PathLike
+    manifest: PreparedManifest
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"\W", "_", Path(self.folder).name)  # seqio takes no other letters
+
+    @property
+    def source_language(self) -> str:
+        return self.manifest.source.source_language
+
+    @property
+    def target_language(self) -> str:
+        return self.manifest.source.target_language
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(split for split in self.manifest.splits if split != "train")
+
+    def pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Sentence pairs of an evaluation split, one by one."""
+        return zip(*read_text(self.folder, split), strict=True)
+
+
+def register_prepared(folder: PathLike) -> str:
+    """Registers a folder of `padir prepare` or `padir distill` as two seqio Tasks, and returns the first one's name.
+
+    The Task with the folder's name has the text of the evaluation splits. Its companion for training ("_fitting") reads
+    the records of every split. If seqio shuffles files, the order depends on its seed and on the number of the pass.
+
+    Raises:
+      PadirError: the folder is not whole, or seqio is not installed.
+    """
+    seqio, _ = import_seqio()
+    manifest = load_manifest(folder)
+    source = PreparedText(folder, manifest)
+    records = seqio.FunctionDataSource(_dataset_of_records(folder, manifest), splits=tuple(manifest.splits))
+    options = {"num_sentinels": manifest.vocabulary.num_sentinels, "splits": source.splits, "records": records}
+    register_source(source.name, lambda: source, Path(folder, VOCABULARY), **options)
+    return source.name
+
+
+def _dataset_of_records(folder: PathLike, manifest: PreparedManifest) -> Callable[..., Any]:
+    """A function that makes the tf.data.Dataset of a split's records, as ids without EOS."""
+    _, tf = import_seqio()
+
+    def dataset(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
+        paths, length_N2 = Mixture((str(folder),)).records([manifest], split)
+        with readable(folder):
+            records = grain.sources.ArrayRecordDataSource(paths)
+        passes = itertools.count()
+
+        def examples() -> Iterator[dict[str, np.ndarray]]:
+            order = np.arange(len(length_N2))
+            if shuffle_files:
+                np.random.RandomState([seed or 0, next(passes)]).shuffle(order)
+            for begin in range(0, len(order), _AT_ONCE):
+                numbers = order[begin : begin + _AT_ONCE]
+                lengths_N2 = length_N2[numbers]
+                sides = read_flat(records, numbers.tolist(), lengths_N2, manifest.vocabulary.size, folder)
+                ends = lengths_N2.cumsum(0)[:-1]
+                pairs = (np.split(side, ends[:, each]) for each, side in enumerate(sides))
+                for inputs, targets in zip(*pairs, strict=True):
+                    yield {"inputs": inputs[:-1], "targets": targets[:-1]}
+
+        ids = tf.TensorSpec((None,), tf.int32)
+        return tf.data.Dataset.from_generator(examples, output_signature={"inputs": ids, "targets": ids})
+
+    return dataset
