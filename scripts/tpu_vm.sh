@@ -49,4 +49,4 @@ printf -v options ' %q' --gin_file="$config" --data "$(in_bucket DATASET)" --mod
 tpu ssh "$name" --worker=all --command="systemctl is-active --quiet padir || { tar xzf padir.tar.gz &&
     sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME --working-directory=\$HOME/padir \
     --property=TimeoutStopSec=120 scripts/train_host.sh tpu$options; }"
-echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='journalctl -fu padir'"
+echo "To read its log: gcloud compute tpus tpu-vm ssh $name --zone $zone --command='sudo journalctl -fu padir'"

@@ -1,5 +1,7 @@
 """The scripts for a TPU VM and a GPU host, with stand-ins for `gcloud` and whatever a machine of the cloud has."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +137,22 @@ def test_training_is_repeated_after_errors_only(machine, host, statuses, tries):
     status, log = run(machine, host, "cuda13", "--gin_file=x.gin", statuses=[*statuses, 0, 0])
     assert status == statuses[-1]
     assert log.count("padir train --gin_file=x.gin") == tries
+
+
+def test_ctrl_c_waits_for_the_checkpoint_and_ends_the_loop(machine, host):
+    Path(machine["FAKES"], "padir").write_text(
+        """#!/bin/bash
+trap 'sleep 0.5; echo saved; exit 130' INT
+echo started
+while true; do sleep 0.1; done
+"""
+    )
+    process = subprocess.Popen(
+        ["bash", host, "tpu"], env=machine, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "started\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert (process.communicate()[0], process.returncode) == ("saved\n", 130)
 
 
 def test_without_its_device_a_host_does_not_train(machine, host):
