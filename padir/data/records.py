@@ -168,31 +168,23 @@ def read_flat(
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     with readable(where):
         records = source.__getitems__(list(numbers))
-    source_N, target_N = length_N2[:, 0].astype(np.int64), length_N2[:, 1].astype(np.int64)
+    source_N, target_N = length_N2.T.astype(np.int64)
     size_N = 1 + source_N + target_N
-    if list(map(len, records)) == (4 * size_N).tolist() and source_N.all() and target_N.all():
-        all_T = np.frombuffer(b"".join(records), "<i4")
-        begin_N = np.cumsum(size_N) - size_N
-        ends = all_T[begin_N + source_N], all_T[begin_N + size_N - 1]
-        parts = np.stack([np.ones_like(source_N), source_N, target_N], axis=1)  # the source's length, and the two sides
-        part_T = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(parts)), parts.ravel())
-        tokens_T = all_T[part_T > 0]
-        whole = (all_T[begin_N] == source_N).all() and all((end_N == EOS).all() for end_N in ends)
-        if whole and tokens_T.min() > PADDING and tokens_T.max() < vocab_size:
-            return all_T[part_T == 1], all_T[part_T == 2]
-    first = next((i for i, record in enumerate(records) if not _is_whole(record, length_N2[i], vocab_size)), 0)
-    lengths = " and ".join(map(str, length_N2[first].tolist()))
-    raise PadirError(f"a record must be a pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
 
+    def check(whole_N: np.ndarray) -> None:
+        if not whole_N.all():
+            lengths = " and ".join(map(str, length_N2[whole_N.argmin()].tolist()))
+            raise PadirError(f"a record must be a pair of {lengths} ids below {vocab_size}", remedy=REMEDY)
 
-def _is_whole(record: bytes, length_2: np.ndarray, vocab_size: int) -> bool:
-    """True if a record has these lengths of its two sides, which both end in EOS, and ids of the vocabulary."""
-    source, target = length_2.tolist()
-    if len(record) != 4 * (1 + source + target) or not source or not target:
-        return False
-    number, *tokens = np.frombuffer(record, "<i4").tolist()
-    ends = number == source and tokens[source - 1] == tokens[-1] == EOS
-    return ends and min(tokens) > PADDING and max(tokens) < vocab_size
+    check((np.array([*map(len, records)]) == 4 * size_N) & (source_N > 0) & (target_N > 0))
+    all_T = np.frombuffer(b"".join(records), "<i4")
+    begin_N = np.cumsum(size_N) - size_N
+    parts = np.stack([np.ones_like(source_N), source_N, target_N], axis=1)  # the source's length, and the two sides
+    part_T = np.repeat(np.tile(np.arange(3, dtype=np.int8), len(parts)), parts.ravel())
+    is_id_T = (part_T == 0) | ((all_T > PADDING) & (all_T < vocab_size))
+    ends = (all_T[begin_N + source_N] == EOS) & (all_T[begin_N + size_N - 1] == EOS)
+    check((all_T[begin_N] == source_N) & ends & np.logical_and.reduceat(is_id_T, begin_N))
+    return all_T[part_T == 1], all_T[part_T == 2]
 
 
 def pair_bytes(pair: tuple[str, str]) -> bytes:
