@@ -198,11 +198,6 @@ class TestOnTheSameMachine:
         train(data)
         assert_same_run(there(bucket), straight[0])
 
-    def test_without_a_connection_nothing_is_begun(self, data, bucket):
-        failing(bucket, TimeoutError("no answer"), lambda operation, name: True)
-        with pytest.raises(Unreachable, match="gs://bucket/run/run.json cannot be reached"):
-            train(data)
-
     def test_what_another_machine_did_meanwhile_counts(self, data, straight, bucket, tmp_path, monkeypatch):
         train(data, **EVERY_STEP, num_steps=4)
         monkeypatch.setenv("PADIR_COPIES", str(tmp_path / "elsewhere"))
