@@ -16,6 +16,7 @@ from typing import Any
 
 from padir.checks import fits, type_name
 from padir.cli.options import SEVERAL
+from padir.data.recipes import Recipe
 from padir.data.sources import SOURCES, ParallelText, Source, sacrebleu_set
 from padir.decoding.options import Decoding, check_n_best, foreign_option, mode_of, option_table
 from padir.decoding.translator import Translator
@@ -199,8 +200,16 @@ def files_of(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """Corpus of --task or of files, or the `ParallelText` that gin binds."""
+    """Corpus of --task, of --recipe or of files, or the `ParallelText` that gin binds."""
     files = files_of(args)
+    if getattr(args, "recipe", None):
+        if args.task or files or args.languages or args.data_dir:
+            raise PadirError("--recipe names all files and languages", remedy="give --recipe and --downloads alone")
+        if args.downloads is None:
+            raise PadirError("--recipe needs --downloads DIR, the folder that has WMT's files")
+        return Recipe(args.recipe, args.downloads, **chosen(args, "padir.data.recipes:Recipe"))
+    if getattr(args, "downloads", None):
+        raise PadirError("--downloads applies only to a recipe", remedy="give --recipe, or leave --downloads out")
     if args.task and files:
         raise PadirError("give either --task or files, not both")
     if not files and args.languages:
@@ -222,7 +231,7 @@ def source_of(args: argparse.Namespace) -> Source:
         with contextlib.suppress(TypeError):  # gin's error if it binds no names and languages
             return config.configured(ParallelText)()
     raise PadirError(
-        "no corpus: give --task NAME, or --languages SRC-TGT with --train, --validation or --test files"
+        "no corpus: give --task NAME, --recipe NAME, or --languages SRC-TGT with --train, --validation or --test files"
         + (", or --data DIR, a prepared folder" if hasattr(args, "data") else "")
     )
 

@@ -64,6 +64,13 @@ def corpus_options(parser: argparse.ArgumentParser, *splits: str) -> None:
         group.add_argument(f"--{split}", nargs="+", metavar="FILE", help=f"{split} files")
 
 
+def recipe_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name WMT's own files as a corpus."""
+    group = parser.add_argument_group("or a WMT set from the files that WMT distributes (docs/running.md lists them)")
+    group.add_argument("--recipe", metavar="NAME", help="wmt14_de_en, wmt16_ro_en, wmt17_zh_en, or the other direction")
+    group.add_argument("--downloads", metavar="DIR", help="folder of the files, packed or unpacked")
+
+
 def test_set_options(parser: argparse.ArgumentParser, *splits: str) -> None:
     """Add the options that name a test set: a prepared folder, or parallel text with files for these splits."""
     parser.add_argument("--data", metavar="DIR", help="a prepared folder to take the split from")
@@ -140,6 +147,7 @@ def decoding_options(parser: argparse.ArgumentParser, several: bool = False, wit
 
 CTRANSLATE2 = ("float32", "int8")
 SENTINELS = {"num_sentinels": "number of sentinel ids on top of the pieces"}
+WITHOUT = {"data.recipes:Recipe": {"without": "parts that a recipe's training split leaves out"}}
 
 
 def vocab_options(parser: Parser) -> None:
@@ -152,8 +160,9 @@ def vocab_options(parser: Parser) -> None:
     setting(parser, f"padir.{owner}", "size", "number of pieces, without sentinels")
     coverage = "share of the corpus's characters that get a piece; other characters are spelt in bytes"
     lines = "sample a larger corpus down to this number of lines"
-    settings_option(parser, {owner: SENTINELS | {"max_lines": lines, "character_coverage": coverage}})
+    settings_option(parser, {owner: SENTINELS | {"max_lines": lines, "character_coverage": coverage}} | WITHOUT)
     corpus_options(parser, "train", "validation", "test")
+    recipe_options(parser)
 
 
 def prepare_options(parser: Parser) -> None:
@@ -171,10 +180,11 @@ def prepare_options(parser: Parser) -> None:
     }
     shards = {"records_per_shard": "number of records in one file"}
     owners = {"data.prepared:LengthLimits": limits, "data.prepare:prepare": shards}
-    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS})
+    settings_option(parser, owners | {"text.tokenizer:Tokenizer.load": SENTINELS} | WITHOUT)
     parser.add_argument("--dedupe", action="store_true", help="drop repeated training pairs")
     parser.add_argument("--overwrite", action="store_true", help="replace the content of the folder")
     corpus_options(parser, "train", "validation", "test")
+    recipe_options(parser)
 
 
 def shortlist_options(parser: Parser) -> None:

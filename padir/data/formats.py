@@ -51,6 +51,8 @@ _FILLER = re.compile(r"(?:^|[\W_]+)(?:text|sentence|string)s?(?=[\W_]|$)")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character of UTF-16
 
+Text = tuple[str, Iterator[str]]  # the name of a text in messages, and its lines
+
 _log = logging.getLogger("padir")
 
 
@@ -129,7 +131,7 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
     elif kind == "sgm":
         pairs = markup.sgm([(file.path, file.lines()) for file in group], languages)
     elif len(group) == 2:
-        pairs = _aligned(*group)
+        pairs = aligned(*((str(file.path), file.lines()) for file in group))
     else:
         pairs = {"lines": _tsv, "tsv": _tsv, "csv": _csv, "json": _json, "parquet": _parquet}[kind](group[0], languages)
     first = next(pairs, None)
@@ -149,10 +151,10 @@ def _check_names(group: Sequence[_File], languages: tuple[str, str]) -> None:
             raise PadirError(f"languages {'-'.join(languages)}: {expected}, {got}", remedy=remedy)
 
 
-def lines_of(file: Reader, path: object) -> Iterator[str]:
-    """Yields the lines of an open UTF-8 text file, which is closed at the end."""
+def lines_of(file: Reader, path: object, *, verbatim: bool = False) -> Iterator[str]:
+    """Yields the lines of an open UTF-8 text file, which is closed at the end; `verbatim` as in `byte_lines`."""
     with file:
-        for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE), 1):
+        for number, (line, cut) in enumerate(byte_lines(file, str(path), LONGEST_LINE, verbatim=verbatim), 1):
             if cut:
                 what = f"{path}, line {number}: more than {LONGEST_LINE:,} bytes are too long for a sentence"
                 raise PadirError(what, remedy="give a text file with one sentence a line")
@@ -163,15 +165,19 @@ def lines_of(file: Reader, path: object) -> Iterator[str]:
                 raise PadirError(what, remedy="convert the file with iconv") from None
 
 
-def _aligned(source: _File, target: _File) -> Pairs:
-    sources, targets = source.lines(), target.lines()
-    for number, pair in enumerate(itertools.zip_longest(sources, targets)):
-        source_line, target_line = pair
+def aligned(source: Text, target: Text) -> Pairs:
+    """Yields the pairs of two texts, line by line.
+
+    Raises:
+      PadirError: one text has more lines than the other.
+    """
+    (source_name, sources), (target_name, targets) = source, target
+    for number, (source_line, target_line) in enumerate(itertools.zip_longest(sources, targets)):
         if source_line is None or target_line is None:
             rest = 1 + sum(1 for _ in sources) + sum(1 for _ in targets)
             counts = (number + rest, number) if target_line is None else (number, number + rest)
             remedy = "line N of one file must be the translation of line N of the other"
-            raise PadirError(f"{source.path} has {counts[0]} lines but {target.path} has {counts[1]}", remedy=remedy)
+            raise PadirError(f"{source_name} has {counts[0]} lines but {target_name} has {counts[1]}", remedy=remedy)
         yield source_line, target_line
 
 

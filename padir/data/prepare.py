@@ -39,6 +39,7 @@ from padir.data.prepared import (
     load_manifest,
     text_names,
 )
+from padir.data.recipes import Recipe
 from padir.data.records import SplitWriter, pair_bytes
 from padir.data.sources import ParallelText, PathLike, Source
 from padir.errors import PadirError
@@ -150,7 +151,8 @@ def _sums(source: Source) -> dict[str, str]:
 def _write_split(
     source: Source, split: str, tokenizer: Tokenizer, writer: SplitWriter, audit: Audit, progress: bool
 ) -> SplitInfo:
-    corpora = source.corpora(split) if isinstance(source, ParallelText) else [Corpus(source.name, source.pairs(split))]
+    parted = isinstance(source, ParallelText | Recipe)
+    corpora = source.corpora(split) if parted else [Corpus(source.name, source.pairs(split))]
     with contextlib.ExitStack() as stack:
         names = () if split == "train" else text_names(split, source.source_language, source.target_language)
         paths = [writer.directory / name for name in names]

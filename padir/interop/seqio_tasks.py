@@ -76,7 +76,8 @@ class TfdsText:
         seqio, _ = import_seqio()
         folder = None if self.data_dir is None else str(self.data_dir)
         where = "TFDS's own folder" if folder is None else folder
-        remedy = f"run `{self.build_command}`, or give the folder that has it as data_dir"
+        remedy = f"run `{self.build_command}`, or give the folder that has it as data_dir, or read WMT's own files:"
+        remedy += f" padir prepare --recipe {self.name} --downloads DIR"
         missing = PadirError(f"{self.name}: {self.dataset} is not in {where}", remedy=remedy)
 
         class Tfds(seqio.TfdsDataSource):
@@ -151,7 +152,8 @@ def import_seqio() -> tuple[Any, Any]:
         import tensorflow as tf
     except ImportError as error:
         raise PadirError(
-            f"seqio Tasks and the sets of TFDS need the data extra ({error}): pip install 'padir[data]'"
+            f"seqio Tasks and the sets of TFDS need the data extra ({error}): pip install 'padir[data]', or read WMT's"
+            " own files without it: padir prepare --recipe NAME --downloads DIR"
         ) from None
     return seqio, tf
 

@@ -55,6 +55,7 @@ _FOREIGN = {
 }
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\r"})
 _DAMAGE = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
+_DAMAGE_BY_NAME = ("ZstdError", "ReadError", "BadZipFile")  # of zstd, tarfile and zipfile, which few commands import
 
 
 @runtime_checkable
@@ -227,7 +228,7 @@ def readable(file: object, name: str) -> Iterator[None]:
             raise _damaged(file, name, error) from None
         raise PadirError(f"cannot read {name} ({error.strerror or error})", remedy="check the path") from None
     except Exception as error:
-        if not isinstance(error, _DAMAGE) and type(error).__name__ != "ZstdError":
+        if not isinstance(error, _DAMAGE) and type(error).__name__ not in _DAMAGE_BY_NAME:
             raise
         raise _damaged(file, name, error) from None
 
@@ -237,7 +238,7 @@ def _damaged(file: object, name: str, error: Exception) -> PadirError:
     return PadirError(f"{name} is not a whole {kind} file ({error})", remedy="fetch it again")
 
 
-def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
+def byte_lines(file: ByteReader, name: str, longest: int, *, verbatim: bool = False) -> Iterator[Line]:
     """Yields the lines of a binary file, each cut to at most `longest` bytes.
 
     >>> [line.content for line in byte_lines(io.BytesIO(b"one\\r\\ntwo"), "memory", longest=100)]
@@ -246,6 +247,7 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
     Args:
       name: the file's name in messages.
       longest: maximum length of a line in bytes; further bytes are read and dropped.
+      verbatim: keep the byte order mark, and carriage returns before newlines.
 
     Raises:
       PadirError: the file cannot be read to its end, for example if it is a damaged gzip file.
@@ -254,7 +256,9 @@ def byte_lines(file: ByteReader, name: str, longest: int) -> Iterator[Line]:
         most = longest + len(_MARK) + len(b"\r\n")
         mark = _MARK
         while raw := file.readline(most):
-            line = raw.removesuffix(b"\n").removesuffix(b"\r").removeprefix(mark)
+            line = raw.removesuffix(b"\n")
+            if not verbatim:
+                line = line.removesuffix(b"\r").removeprefix(mark)
             mark = b""
             while len(raw) == most and not raw.endswith(b"\n"):  # the line goes on
                 raw = file.readline(most)

@@ -8,12 +8,14 @@ import itertools
 import shutil
 
 import pytest
+from support import wmt_files
 from support.small_corpus import Numbers
 
 from padir.cli import main
 from padir.data.loader import make_loader
 from padir.data.plan import Batching
 from padir.data.prepared import CorpusInfo, load_manifest, read_text
+from padir.data.recipes import PARTS, RECIPES, Recipe
 from padir.data.sources import SPLITS, Source
 from padir.errors import PadirError
 from padir.interop import seqio_tasks as tasks
@@ -143,6 +145,31 @@ def test_vocab_and_prepare_write_shards_that_load(built, tmp_path, capsys):
     assert main(command) == 0  # the same set again: nothing is written
     assert made == {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("year", wmt_files.YEARS)
+def test_recipes_give_the_pairs_of_tfds_itself(year, tmp_path, monkeypatch):
+    """TFDS's own parsers read the files that its own archives would be unpacked to."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.translate.wmt import DATASET_MAP
+
+    wmt_files.expect(monkeypatch, year, wmt_files.write(tmp_path / "packed", year))
+    wmt_files.write(tmp_path / "unpacked", year, packed=False)
+    (name,) = (name for name in RECIPES if name.startswith(year) and name.endswith("_en"))
+    source = Recipe(name, tmp_path / "packed")
+    builder = tfds.builder(TFDS_SETS[name][0], data_dir=tmp_path)
+    for split in SPLITS:
+        parts = PARTS[year][split]
+        assert {part.name for part in parts} == {*builder.subsets[split]}
+        for part in parts:
+            (address,) = DATASET_MAP[part.name].get_url(source.source_language)
+            assert address.rpartition("/")[2] == part.file
+        for corpus, part in zip(source.corpora(split), parts, strict=True):
+            folder = tmp_path / "unpacked" / part.file
+            place = folder / part.texts[0] if len(part.texts) == 1 else folder
+            examples = builder._generate_examples([part.name], {part.name: [str(place)]})
+            languages = (source.source_language, source.target_language)
+            assert list(corpus.pairs) == [tuple(example[each] for each in languages) for _, example in examples]
 
 
 def test_pairs_are_read_one_by_one():

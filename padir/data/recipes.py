@@ -1,0 +1,286 @@
+"""The WMT sets of the paper's six directions, from files as WMT distributes them: archives, or what was in them.
+
+The parts and the pairs are those of TensorFlow Datasets (TFDS): a pair without text on a side is left out, and the
+entities of SGM files stay as they are. Nothing is downloaded. Archives are read member by member, and never unpacked.
+In place of the parts of a split, a folder may hold the split as Hugging Face's `wmt` sets do (zh-en/train-*.parquet).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import itertools
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from padir.data import markup
+from padir.data.formats import Corpus, Text, aligned, corpora, lines_of
+from padir.data.markup import Pairs
+from padir.data.sources import SPLITS, PathLike
+from padir.errors import PadirError, nearest
+from padir.text.lines import Reader, open_bytes, readable
+
+
+class Part(NamedTuple):
+    """A file that WMT distributes, with a part of a split.
+
+    Attributes:
+      name: the part's name, as in TFDS.
+      origin: the file's address, or where to ask for the file.
+      texts: patterns for the names of the two texts, the foreign one first; or the name of one TMX file.
+      about: what is known of the address.
+    """
+
+    name: str
+    origin: str
+    texts: tuple[str, ...]
+    about: str = ""
+
+    @property
+    def file(self) -> str:
+        return self.origin.rpartition("/")[2]
+
+
+def _plain(name: str, origin: str, text: str) -> Part:
+    return Part(name, origin, (f"{text}.{text[-5:-3]}", f"{text}.en"))
+
+
+def _sgm(name: str, language: str) -> Part:
+    return Part(name, _DEV, (f"{name}-{language}en-src.{language}.sgm", f"{name}-{language}en-ref.en.sgm"))
+
+
+def _cwmt(name: str) -> Part:
+    about = "the server has not answered since 2019; ask at nlp.nju.edu.cn/cwmt-wmt"
+    return Part(name, f"ftp://nlp.nju.edu.cn/parallel/{name}.zip", (f"{name}/*_c[hn].txt", f"{name}/*_en.txt"), about)
+
+
+_STATMT, _DATA = "http://www.statmt.org", "http://data.statmt.org"
+_DEV = f"{_DATA}/wmt19/translation-task/dev.tgz"
+_UN = "https://storage.googleapis.com/tfds-data/downloads/uncorpus/UNv1.0.en-zh.tar.gz"
+_SETIMES = "https://object.pouta.csc.fi/OPUS-SETIMES/v2/tmx/en-ro.tmx.gz"
+_SETIMES_ABOUT = "the old address at opus.nlpl.eu has answered 404 since 2024"
+_LANGUAGES = {"wmt14": "de", "wmt16": "ro", "wmt17": "zh"}  # the language beside English
+PARTS: dict[str, dict[str, tuple[Part, ...]]] = {
+    "wmt14": {
+        "train": (
+            _plain("europarl_v7", f"{_STATMT}/wmt13/training-parallel-europarl-v7.tgz", "europarl-v7.de-en"),
+            _plain("commoncrawl", f"{_STATMT}/wmt13/training-parallel-commoncrawl.tgz", "commoncrawl.de-en"),
+            _plain("newscommentary_v9", f"{_STATMT}/wmt14/training-parallel-nc-v9.tgz", "news-commentary-v9.de-en"),
+        ),
+        "validation": (Part("newstest2013", _DEV, ("newstest2013.de", "newstest2013.en")),),
+        "test": (_sgm("newstest2014", "de"),),
+    },
+    "wmt16": {
+        "train": (
+            _plain(
+                "europarl_v8_16", f"{_DATA}/wmt16/translation-task/training-parallel-ep-v8.tgz", "europarl-v8.ro-en"
+            ),
+            Part("setimes_2", _SETIMES, ("en-ro.tmx",), _SETIMES_ABOUT),
+        ),
+        "validation": (_sgm("newsdev2016", "ro"),),
+        "test": (_sgm("newstest2016", "ro"),),
+    },
+    "wmt17": {
+        "train": (
+            _plain(
+                "newscommentary_v12",
+                f"{_DATA}/wmt17/translation-task/training-parallel-nc-v12.tgz",
+                "news-commentary-v12.zh-en",
+            ),
+            Part("uncorpus_v1", _UN, ("UNv1.0.en-zh.zh", "UNv1.0.en-zh.en")),
+            *map(_cwmt, ("casia2015", "casict2011", "casict2015", "datum2015", "datum2017", "neu2017")),
+        ),
+        "validation": (_sgm("newsdev2017", "zh"),),
+        "test": (_sgm("newstest2017", "zh"),),
+    },
+}
+# Numbers of pairs in TFDS's sets.
+COUNTS = {
+    "wmt14": {"train": 4_508_785, "validation": 3_000, "test": 3_003},
+    "wmt16": {"train": 610_320, "validation": 1_999, "test": 1_999},
+    "wmt17": {"train": 25_134_743, "validation": 2_002, "test": 2_001},
+}
+RECIPES = tuple(f"{year}_{pair}" for year, code in _LANGUAGES.items() for pair in (f"{code}_en", f"en_{code}"))
+
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_SEGMENT = re.compile(r'<seg id="\d+">(.*)</seg>')  # no XML parser: some of WMT's files are not well-formed
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A WMT set as a `Source`, read from WMT's files in a folder and its subfolders.
+
+    >>> Recipe("wmt16_ro_en", "downloads", without=("setimes_2",)).splits  # doctest: +SKIP
+    ('train', 'validation', 'test')
+
+    Attributes:
+      name: one of `RECIPES`.
+      downloads: the folder.
+      without: parts that are left out of the training split, which is then not compared with `COUNTS`.
+
+    Raises:
+      PadirError: there is no such recipe, part or folder; files are missing, which the message lists; or the
+        validation or test set cannot be read or has another number of pairs than `COUNTS` has.
+    """
+
+    name: str
+    downloads: PathLike
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.name not in RECIPES:
+            raise PadirError(f"there is no recipe {self.name!r}", remedy=nearest(self.name, RECIPES))
+        if not Path(self.downloads).is_dir():
+            raise PadirError(f"there is no folder {self.downloads}", remedy="give the folder that has WMT's files")
+        names = [part.name for part in PARTS[self._year]["train"]]
+        for name in self.without:
+            if name not in names:
+                raise PadirError(f"{self.name} has no part {name!r}", remedy=nearest(name, names))
+        if not self._parts("train"):
+            raise PadirError(f"{self.name} without {', '.join(self.without)} has no part", remedy="keep one")
+        missing = [part for split in SPLITS for part in self._parts(split) if not self._is_there(split, part)]
+        if missing:
+            files = {part.file: f"{part.origin}{part.about and f' ({part.about})'}" for part in missing}
+            remedy = "fetch them"
+            if left := [part.name for part in missing if part.name in names]:
+                remedy += f", or go on without these parts: --set without='{' '.join([*self.without, *left])}'"
+            lacking = "; ".join(f"{file} from {origin}" for file, origin in files.items())
+            raise PadirError(f"{self.name}: {self.downloads} lacks {lacking}", remedy=remedy)
+        for split in ("validation", "test"):  # small, so that a wrong file is found now, and not after hours
+            list(self.pairs(split))
+
+    @property
+    def _year(self) -> str:
+        return self.name.split("_")[0]
+
+    @property
+    def source_language(self) -> str:
+        return self.name.split("_")[1]
+
+    @property
+    def target_language(self) -> str:
+        return self.name.split("_")[2]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS
+
+    @functools.cached_property
+    def _files(self) -> list[Path]:
+        return sorted(path for path in Path(self.downloads).rglob("*") if path.is_file())
+
+    def _parts(self, split: str) -> list[Part]:
+        return [part for part in PARTS[self._year][split] if part.name not in self.without]
+
+    def _is_there(self, split: str, part: Part) -> bool:
+        unpacked = all(self._find(pattern) for pattern in part.texts)
+        return bool(self._parquet(split) or unpacked or self._find(part.file))
+
+    def _parquet(self, split: str) -> list[Path]:
+        """The files of Hugging Face's set with a whole split."""
+        return [path for path in self._files if path.match(f"{_LANGUAGES[self._year]}-en/{split}-*.parquet")]
+
+    def _find(self, pattern: str) -> list[Path]:
+        """The files of a name, plain or compressed, in the order of their names."""
+        found: dict[str, Path] = {}
+        for path in self._files:
+            plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
+            if any(_matches(each, pattern) for each in (path, plain)):
+                if plain.name in found:
+                    raise PadirError(f"{path} is there twice, also as {found[plain.name]}", remedy="remove one")
+                found[plain.name] = path
+        return [found[name] for name in sorted(found)]
+
+    def corpora(self, split: str) -> list[Corpus]:
+        """The parts of a split, which must be read in their order: the last one checks the number of all pairs.
+
+        Raises:
+          PadirError: there is no such split. Reading raises it for damaged files, an archive without the texts, sides
+            of different lengths, and another number of pairs than `COUNTS` has.
+        """
+        if split not in SPLITS:
+            raise PadirError(f"{self.name} has no split {split!r}", remedy=f"use one of {', '.join(SPLITS)}")
+        if parquet := self._parquet(split):
+            found = corpora(parquet, (self.source_language, self.target_language))
+        else:
+            found = [Corpus(part.name, self._pairs(part)) for part in self._parts(split)]
+        numbers = dict.fromkeys((corpus.name for corpus in found), 0)
+
+        def counted(corpus: Corpus) -> Pairs:
+            for pair in corpus.pairs:
+                numbers[corpus.name] += 1
+                yield pair
+            expected, got = COUNTS[self._year][split], sum(numbers.values())
+            whole = split != "train" or not self.without
+            if whole and corpus is found[-1] and got != expected:
+                parts = ", ".join(f"{name} {count:,}" for name, count in numbers.items())
+                remedy = "fetch the files anew: one is another version, or not whole"
+                raise PadirError(f"{self.name} {split} has {got:,} pairs ({parts}), not {expected:,}", remedy=remedy)
+
+        return [Corpus(corpus.name, counted(corpus)) for corpus in found]
+
+    def pairs(self, split: str) -> Pairs:
+        """Sentence pairs of a split, part by part."""
+        return itertools.chain.from_iterable(corpus.pairs for corpus in self.corpora(split))
+
+    def _pairs(self, part: Part) -> Pairs:
+        if len(part.texts) == 1:
+            (path,) = self._find(part.texts[0])
+            pairs = markup.tmx(open_bytes(path), path, (_LANGUAGES[self._year], "en"))
+        else:
+            pairs = self._aligned(part)
+        for text, english in pairs:
+            if text and english:
+                yield (text, english) if self.target_language == "en" else (english, text)
+
+    def _aligned(self, part: Part) -> Pairs:
+        for source, target in itertools.zip_longest(*map(functools.partial(self._texts, part), part.texts)):
+            if source is None or target is None:
+                what = f"{part.name} has more files in one language than in the other"
+                raise PadirError(what, remedy=f"fetch {part.file} again")
+            yield from aligned(source, target)
+
+    def _texts(self, part: Part, pattern: str) -> Iterator[Text]:
+        """The names and the sentences of one side's texts, which must be read one after the other."""
+        if paths := self._find(pattern):
+            opened = ((str(path), open_bytes(path)) for path in paths)
+        else:
+            opened = _members(self._find(part.file)[0], pattern, part.origin)
+        for name, file in opened:
+            with file:
+                if pattern.endswith(".sgm"):
+                    yield name, (segment[1] for line in lines_of(file, name) if (segment := _SEGMENT.match(line)))
+                else:
+                    yield name, lines_of(file, name, verbatim=True)
+
+
+def _matches(path: PurePath, pattern: str) -> bool:
+    return path.match(pattern) and not path.name.startswith(".")  # macOS adds such files to archives
+
+
+def _members(archive: Path, pattern: str, origin: str) -> Iterator[tuple[str, Reader]]:
+    """Opens the members of an archive whose names match, one after the other; those of a zip file by name."""
+    found = False
+    with readable(None, str(archive)):
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as file:
+                for name in sorted(name for name in file.namelist() if _matches(PurePath(name), pattern)):
+                    found = True
+                    yield f"{archive}, {name}", Reader(file.open(name), "zip")
+        else:
+            # In one pass and to the end, where gzip's checksum is.
+            with gzip.open(archive) as unzipped, tarfile.open(fileobj=unzipped, mode="r|") as file:
+                for member in file:
+                    content = file.extractfile(member) if _matches(PurePath(member.name), pattern) else None
+                    if content is not None:
+                        found = True
+                        yield f"{archive}, {member.name}", Reader(content, "tar")
+                while unzipped.read(1 << 20):
+                    pass
+    if not found:
+        raise PadirError(f"{archive} has no {pattern}", remedy=f"fetch {origin}")

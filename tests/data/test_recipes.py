@@ -1,0 +1,168 @@
+"""Recipes: the WMT sets from WMT's own files, packed and unpacked; what is missing, damaged or of another version."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from support import wmt_files
+from support.commands import refused, results
+
+from padir.data import recipes
+from padir.data.formats import Corpus
+from padir.data.recipes import COUNTS, PARTS, RECIPES, Recipe
+from padir.data.sources import SPLITS, Source
+from padir.errors import PadirError
+from padir.interop.seqio_tasks import TFDS_SETS
+
+PAGE = Path(__file__).parents[2] / "docs" / "running.md"
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """A function that writes the files of a year, and returns their folder and the pairs of each part."""
+
+    def write(year, **how):
+        expected = wmt_files.write(tmp_path / year, year, **how)
+        wmt_files.expect(monkeypatch, year, expected)
+        return tmp_path / year, expected
+
+    return write
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("name", RECIPES)
+def test_pairs_come_from_all_parts(name, packed, downloads):
+    year, source_language, target_language = name.split("_")
+    folder, expected = downloads(year, packed=packed)
+    source = Recipe(name, folder)
+    assert isinstance(source, Source) and source.splits == SPLITS
+    assert (source.source_language, source.target_language) == (source_language, target_language)
+    turn = slice(None, None, 1 if target_language == "en" else -1)
+    for split in SPLITS:
+        parts = source.corpora(split)
+        assert [part.name for part in parts] == [part.name for part in PARTS[year][split]]
+        found = {part.name: [pair[turn] for pair in part.pairs] for part in parts}
+        assert found == {part.name: expected[part.name] for part in PARTS[year][split]}
+        assert list(source.pairs(split)) == [pair[turn] for pairs in found.values() for pair in pairs]
+
+
+def test_recipes_are_the_sets_of_tfds():
+    assert {*RECIPES} == {*TFDS_SETS} and [COUNTS[year]["train"] for year in COUNTS] == [4508785, 610320, 25134743]
+
+
+def test_missing_files_are_listed_and_may_be_left_out(downloads):
+    folder, expected = downloads("wmt17")
+    for name in ("neu2017.zip", "UNv1.0.en-zh.tar.gz"):
+        (folder / name).unlink()
+    with pytest.raises(PadirError) as error:
+        Recipe("wmt17_zh_en", folder, ("casia2015",))
+    for text in (
+        "lacks UNv1.0.en-zh.tar.gz from https://storage.googleapis.com/",
+        "neu2017.zip from ftp://nlp.nju.edu.cn/parallel/neu2017.zip (the server has not answered since 2019",
+        "go on without these parts: --set without='casia2015 uncorpus_v1 neu2017'",
+    ):
+        assert text in str(error.value)
+    source = Recipe("wmt17_zh_en", folder, ("casia2015", "uncorpus_v1", "neu2017"))
+    kept = [part.name for part in source.corpora("train")]
+    assert kept == ["newscommentary_v12", "casict2011", "casict2015", "datum2015", "datum2017"]
+    assert len(list(source.pairs("train"))) == sum(len(expected[name]) for name in kept)
+
+
+def test_wrong_names(downloads, tmp_path):
+    folder, _ = downloads("wmt16")
+    for make, message in (
+        (lambda: Recipe("wmt16_ro_de", folder), "no recipe 'wmt16_ro_de': did you mean 'wmt16_ro_en'"),
+        (lambda: Recipe("wmt16_ro_en", tmp_path / "none"), "no folder"),
+        (lambda: Recipe("wmt16_ro_en", folder, ("setimes",)), "no part 'setimes': did you mean 'setimes_2'"),
+        (lambda: Recipe("wmt16_ro_en", folder, ("setimes_2", "europarl_v8_16")), "has no part: keep one"),
+        (lambda: Recipe("wmt16_ro_en", folder).pairs("dev"), "no split 'dev'"),
+    ):
+        with pytest.raises(PadirError, match=message):
+            make()
+
+
+def test_another_number_of_pairs_is_refused(downloads, monkeypatch):
+    folder, _ = downloads("wmt16")
+    source = Recipe("wmt16_en_ro", folder)
+    monkeypatch.setitem(COUNTS["wmt16"], "train", 8)
+    with pytest.raises(PadirError, match=r"train has 7 pairs \(europarl_v8_16 4, setimes_2 3\), not 8"):
+        list(source.pairs("train"))
+    monkeypatch.setitem(COUNTS["wmt16"], "test", 1)
+    with pytest.raises(PadirError, match="test has 3 pairs"):  # before training text is read
+        Recipe("wmt16_en_ro", folder)
+
+
+@pytest.mark.parametrize("name", ["training-parallel-nc-v12.tgz", "UNv1.0.en-zh.tar.gz", "datum2017.zip"])
+def test_cut_and_changed_archives_are_refused(name, downloads):
+    folder, _ = downloads("wmt17")
+    source, whole = Recipe("wmt17_zh_en", folder), (folder / name).read_bytes()
+    changed = [whole[: len(whole) * share // 8] for share in range(8)]
+    changed += [
+        bytes(byte ^ (i == place) for i, byte in enumerate(whole)) for place in (0, len(whole) // 2, len(whole) - 8)
+    ]
+    for content in changed:
+        (folder / name).write_bytes(content)
+        with pytest.raises(PadirError):
+            list(source.pairs("train"))
+
+
+def test_other_files_of_the_same_name_are_refused(downloads):
+    folder, _ = downloads("wmt14")
+    (folder / "old").mkdir()
+    dev = (folder / "dev.tgz").rename(folder / "old" / "dev.tgz")
+    (folder / "dev.tgz").write_bytes((folder / "training-parallel-nc-v9.tgz").read_bytes())
+    with pytest.raises(PadirError, match="dev.tgz is there twice, also as .*: remove one"):
+        Recipe("wmt14_de_en", folder)
+    dev.unlink()
+    with pytest.raises(PadirError, match=r"dev.tgz has no newstest2013.de: fetch http://data.statmt.org/wmt19/"):
+        Recipe("wmt14_de_en", folder)
+
+
+def test_texts_that_do_not_fit_are_refused(downloads):
+    folder, _ = downloads("wmt17", packed=False)
+    text = folder / "datum2017.zip/datum2017/Book10_cn.txt"
+    text.write_bytes(text.read_bytes() + b"one more\n")
+    with pytest.raises(PadirError, match=r"Book10_cn.txt has 7 lines but .*Book10_en.txt has 6"):
+        list(Recipe("wmt17_zh_en", folder).pairs("train"))
+    text.unlink()
+    with pytest.raises(PadirError, match="datum2017 has more files in one language"):
+        list(Recipe("wmt17_zh_en", folder).pairs("train"))
+
+
+def test_files_of_hugging_face_stand_for_whole_splits(downloads, monkeypatch):
+    folder, _ = downloads("wmt16")
+    (folder / "training-parallel-ep-v8.tgz").unlink()
+    parquet = [folder / f"ro-en/train-0000{i}-of-00002.parquet" for i in range(2)]
+    parquet[0].parent.mkdir()
+    for path in parquet:
+        path.write_bytes(b"PAR1")
+    monkeypatch.setattr(
+        recipes, "corpora", lambda paths, languages: [Corpus(p.name, iter([languages] * 3)) for p in paths]
+    )
+    monkeypatch.setitem(COUNTS["wmt16"], "train", 6)
+    source = Recipe("wmt16_en_ro", folder)
+    assert list(source.pairs("train")) == [("en", "ro")] * 6 and len(list(source.pairs("test"))) == 3
+
+
+def test_prepare_keeps_the_counts_of_parts(downloads, vocab_path, tmp_path, capsys):
+    folder, _ = downloads("wmt16")
+    (folder / "en-ro.tmx").unlink()
+    output = ["--vocab", vocab_path, "--output", tmp_path / "data"]
+    command = ["prepare", "--recipe", "wmt16_ro_en", *output]
+    assert "--set without='setimes_2'" in refused(capsys, *command, "--downloads", folder)
+    found, _ = results(capsys, tmp_path / "r.json", *command, "--downloads", folder, "--set", "without=setimes_2")
+    assert found == json.loads((tmp_path / "data/manifest.json").read_text()) | found
+    assert found["source"] == {"name": "wmt16_ro_en", "source_language": "ro", "target_language": "en"}
+    assert found["splits"]["train"]["corpora"] == {"europarl_v8_16": {"read": 4, "written": 4}}
+    assert "--recipe needs --downloads DIR" in refused(capsys, *command)
+    assert "give --recipe" in refused(capsys, "vocab", "--downloads", folder, "--output", tmp_path / "v.model")
+    mixed = [*command, "--downloads", folder, "--task", "toy_de_en"]
+    assert "--recipe names all files" in refused(capsys, *mixed)
+
+
+def test_the_page_lists_every_file():
+    page = PAGE.read_text(encoding="utf-8")
+    parts = itertools.chain.from_iterable(parts for splits in PARTS.values() for parts in splits.values())
+    lacking = [part.name for part in parts if f"`{part.file}`" not in page or part.origin not in page]
+    assert lacking == []
