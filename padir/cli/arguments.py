@@ -208,8 +208,9 @@ def source_of(args: argparse.Namespace) -> Source:
         if args.downloads is None:
             raise PadirError("--recipe needs --downloads DIR, the folder that has WMT's files")
         return Recipe(args.recipe, args.downloads, **chosen(args, "padir.data.recipes:Recipe"))
-    if getattr(args, "downloads", None):
-        raise PadirError("--downloads applies only to a recipe", remedy="give --recipe, or leave --downloads out")
+    if hasattr(args, "recipe") and (args.downloads or chosen(args, "padir.data.recipes:Recipe")):
+        what = "--downloads and --set without=PARTS apply only to a recipe"
+        raise PadirError(what, remedy="give --recipe, or leave them out")
     if args.task and files:
         raise PadirError("give either --task or files, not both")
     if not files and args.languages:

@@ -22,7 +22,7 @@ def run_list(args: argparse.Namespace) -> dict[str, dict[str, str]]:
         "configs": {name: header(file) for name, file in configurations().items()},
         "models": PRETRAINED,
         "strategies": {name: _about(name, strategy) for name, strategy in STRATEGIES.items()},
-        "tasks": corpora | dict.fromkeys(TFDS_SETS, "from TensorFlow Datasets (needs the extra data); without it: --recipe"),
+        "tasks": corpora | dict.fromkeys(TFDS_SETS, "from TensorFlow Datasets (needs the extra data), or by --recipe"),
     }
     found = {kind: lines for kind, lines in lists.items() if args.kind in (None, kind)}
     for kind, lines in found.items():

@@ -156,7 +156,8 @@ def test_prepare_keeps_the_counts_of_parts(downloads, vocab_path, tmp_path, caps
     assert found["source"] == {"name": "wmt16_ro_en", "source_language": "ro", "target_language": "en"}
     assert found["splits"]["train"]["corpora"] == {"europarl_v8_16": {"read": 4, "written": 4}}
     assert "--recipe needs --downloads DIR" in refused(capsys, *command)
-    assert "give --recipe" in refused(capsys, "vocab", "--downloads", folder, "--output", tmp_path / "v.model")
+    for without in (["--downloads", folder], ["--set", "without=setimes_2"]):
+        assert "give --recipe" in refused(capsys, "vocab", "--task", "toy_de_en", *without, "--output", tmp_path / "v")
     mixed = [*command, "--downloads", folder, "--task", "toy_de_en"]
     assert "--recipe names all files" in refused(capsys, *mixed)
 
