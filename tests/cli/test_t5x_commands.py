@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from support.small_corpus import Numbers
 
 from padir.cli import main
+from padir.data.prepare import prepare
 from padir.decoding.translation import clean
 from padir.decoding.translator import Translator
 from padir.metrics.scores import score_all
@@ -85,8 +87,8 @@ def test_the_commands_of_the_page(tmp_path):
     assert (tmp_path / "runs" / "t5x_toy_infer" / "toy_de_en-predict.jsonl-00000-of-00001").is_file()
 
 
-def test_the_papers_run_in_small(tmp_path):
-    """The page's commands with a small model, the toy corpus, and a stop after 10 of 20 steps."""
+def test_the_papers_run_in_small(tmp_path, tokenizer):
+    """The page's commands with a small model, a small corpus, and a stop after 10 of 20 steps."""
     commands = page_commands("### The paper's run", "### Your own")
     assert commands.count("python -m t5x.") == 3 and commands.count("padir t5x import") == 1
     (tmp_path / "small.gin").write_text(SMALL_MODEL)
@@ -96,32 +98,23 @@ def test_the_papers_run_in_small(tmp_path):
     small = " ".join(f"--gin.{name}=10" for name in every) + " --gin.TRAIN_STEPS=20 --gin.train.eval_steps=1"
     commands = commands.replace("python -m t5x.train", f"python -m t5x.train {small}")
     train = commands.partition("\npython -m t5x.eval")[0]
-    data = "data/wmt14_de_en_distilled"
-    script = [
-        "padir vocab --task toy_de_en --size 1000 --output toy.model",
-        f"padir prepare --task toy_de_en --vocab toy.model --output {data}",
-        f"{train} --gin.train.total_steps=10",
-        "ls -d runs/t5x_wmt14_de_en/checkpoint_* > stopped.txt",
-        commands,
-    ]
-    run_script(tmp_path, "\n".join(script))
+    task = "wmt14_de_en_distilled"
+    prepare(Numbers(splits=("train", "validation", "test")), tokenizer, tmp_path / "data" / task, progress=False)
+    stop = f"{train} --gin.train.total_steps=10\nls -d runs/t5x_wmt14_de_en/checkpoint_* > stopped.txt"
+    run_script(tmp_path, f"{stop}\n{commands}")
 
     assert (tmp_path / "stopped.txt").read_text().split()[-1].endswith("checkpoint_10")
-    run, results, task = (
-        tmp_path / "runs" / "t5x_wmt14_de_en",
-        tmp_path / "results" / "t5x_wmt14_de_en",
-        Path(data).name,
-    )
+    run, results = tmp_path / "runs" / "t5x_wmt14_de_en", tmp_path / "results" / "t5x_wmt14_de_en"
     assert scalars(run / "train", "loss_per_target_token").keys() == {10, 20}
     for folder in (run, results):
         assert "bleu" in last_metrics(folder, task)
     lines = (results / f"{task}-predict.jsonl-00000-of-00001").read_text().splitlines()
     model = tmp_path / "runs" / "wmt14_de_en_of_t5x"
     card = Translator.load(model).card
-    assert len(lines) == len((tmp_path / data / "test.de.txt").read_text().splitlines())
+    assert len(lines) == 20
     assert card.config.dtype == "bfloat16" and card.config.width == 32
     assert (card.source_language, card.target_language) == ("de", "en")
-    assert (model / "vocab.model").read_bytes() == (tmp_path / "toy.model").read_bytes()
+    assert (model / "vocab.model").read_bytes() == tokenizer.model_bytes
     config = (run / "config.gin").read_text()
     for name, value in {"label_smoothing": "0.1", "z_loss": "0.0", "dtype": "'bfloat16'", "top_k": "5"}.items():
         assert f".{name} = {value}\n" in config
