@@ -59,10 +59,11 @@ def test_teacher_and_student_read_the_folders_written_before_them(task):
     given = arguments(f"{task}_ar")
     assert given["model"].causal and isinstance(given["objective"], Causal)
     assert config.macro("DATASET") == f"data/{task}" and config.macro("MODEL_DIR") == f"runs/{task}_ar"
-    dataset, source_language, target_language = TFDS_SETS[task]
     teacher, student = ((REPOSITORY / f"configs/run/{name}.gin").read_text() for name in (f"{task}_ar", task))
-    assert f"tfds build {dataset}\n" in teacher
-    assert f"padir prepare  --task {task} --vocab data/{task[:5]}.model --output data/{task}\n" in teacher
+    assert (
+        f"padir prepare  --recipe {task} --downloads DIR --vocab data/{task[:5]}.model --output data/{task}\n"
+        in teacher
+    )
     assert f"padir distill  --model runs/{task}_ar --data data/{task} --output data/{task}_distilled" in student
 
 

@@ -23,9 +23,7 @@ def downloads(tmp_path, monkeypatch):
     """A function that writes the files of a year, and returns their folder and the pairs of each part."""
 
     def write(year, **how):
-        expected = wmt_files.write(tmp_path / year, year, **how)
-        wmt_files.expect(monkeypatch, year, expected)
-        return tmp_path / year, expected
+        return tmp_path / year, wmt_files.write(monkeypatch, tmp_path / year, year, **how)
 
     return write
 
@@ -36,7 +34,7 @@ def test_pairs_come_from_all_parts(name, packed, downloads):
     year, source_language, target_language = name.split("_")
     folder, expected = downloads(year, packed=packed)
     source = Recipe(name, folder)
-    assert isinstance(source, Source) and source.splits == SPLITS
+    assert isinstance(source, Source) and source.splits == SPLITS and {*RECIPES} == {*TFDS_SETS}
     assert (source.source_language, source.target_language) == (source_language, target_language)
     turn = slice(None, None, 1 if target_language == "en" else -1)
     for split in SPLITS:
@@ -45,10 +43,6 @@ def test_pairs_come_from_all_parts(name, packed, downloads):
         found = {part.name: [pair[turn] for pair in part.pairs] for part in parts}
         assert found == {part.name: expected[part.name] for part in PARTS[year][split]}
         assert list(source.pairs(split)) == [pair[turn] for pairs in found.values() for pair in pairs]
-
-
-def test_recipes_are_the_sets_of_tfds():
-    assert {*RECIPES} == {*TFDS_SETS} and [COUNTS[year]["train"] for year in COUNTS] == [4508785, 610320, 25134743]
 
 
 def test_missing_files_are_listed_and_may_be_left_out(downloads):
@@ -97,10 +91,9 @@ def test_another_number_of_pairs_is_refused(downloads, monkeypatch):
 def test_cut_and_changed_archives_are_refused(name, downloads):
     folder, _ = downloads("wmt17")
     source, whole = Recipe("wmt17_zh_en", folder), (folder / name).read_bytes()
-    changed = [whole[: len(whole) * share // 8] for share in range(8)]
-    changed += [
-        bytes(byte ^ (i == place) for i, byte in enumerate(whole)) for place in (0, len(whole) // 2, len(whole) - 8)
-    ]
+    places = [whole.find(b"red train")] if name.endswith(".zip") else [0, len(whole) // 2, len(whole) - 8]
+    changed = [bytes(byte ^ (i == place) for i, byte in enumerate(whole)) for place in places]
+    changed += [whole[: len(whole) * share // 8] for share in range(8)]
     for content in changed:
         (folder / name).write_bytes(content)
         with pytest.raises(PadirError):
@@ -147,7 +140,7 @@ def test_files_of_hugging_face_stand_for_whole_splits(downloads, monkeypatch):
 
 def test_prepare_keeps_the_counts_of_parts(downloads, vocab_path, tmp_path, capsys):
     folder, _ = downloads("wmt16")
-    (folder / "en-ro.tmx").unlink()
+    (folder / "en-ro.tmx.gz").unlink()
     output = ["--vocab", vocab_path, "--output", tmp_path / "data"]
     command = ["prepare", "--recipe", "wmt16_ro_en", *output]
     assert "--set without='setimes_2'" in refused(capsys, *command, "--downloads", folder)
