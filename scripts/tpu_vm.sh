@@ -28,8 +28,14 @@ tpu() {
 }
 
 in_bucket() { # the folder that the configuration names by a macro
-    echo "$bucket/$(sed -n "s/^$1 = \"\(.*\)\"/\1/p" "$config")"
+    local folder
+    folder="$(sed -n "s/^$1 = \"\(.*\)\"/\1/p" "$config")"
+    [[ -n "$folder" ]] || { echo "$config must name $1: take a run such as wmt14_de_en" >&2; return 2; }
+    echo "$bucket/$folder"
 }
+[[ -f "$config" ]] || { echo "RUN must name a file of configs/run, got $config" >&2; exit 2; }
+data="$(in_bucket DATASET)"
+model="$(in_bucket MODEL_DIR)"
 
 state="$(tpu describe "$name" --format 'value(state)' 2>/dev/null || true)"
 if [[ "$state" == PREEMPTED || "$state" == TERMINATED ]]; then
@@ -44,7 +50,7 @@ folder="$(mktemp -d)"
 trap 'rm -r "$folder"' EXIT
 git archive --format=tar.gz --prefix=padir/ --output="$folder/padir.tar.gz" HEAD
 tpu scp "$folder/padir.tar.gz" "$name:padir.tar.gz" --worker=all
-printf -v options ' %q' --gin_file="$config" --data "$(in_bucket DATASET)" --model_dir "$(in_bucket MODEL_DIR)" "$@"
+printf -v options ' %q' --gin_file="$config" --data "$data" --model_dir "$model" "$@"
 # A unit of systemd outlives the connection. When the VM stops, padir gets SIGTERM and two minutes to save its checkpoint.
 tpu ssh "$name" --worker=all --command="systemctl is-active --quiet padir || { tar xzf padir.tar.gz &&
     sudo systemd-run --unit=padir --collect --uid=\$(id -u) --setenv=HOME=\$HOME --working-directory=\$HOME/padir \

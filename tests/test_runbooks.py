@@ -116,7 +116,9 @@ def test_a_vm_has_the_image_of_its_kind_and_is_made_once(machine, kind, image):
     assert [command.split()[0] for command in commands()] == ["describe", "delete", "create", "scp", "ssh"]
 
 
-def test_an_unknown_tpu_is_refused_before_gcloud(machine):
+def test_what_is_wrong_is_refused_before_gcloud(machine):
+    for run_name in ("no_such_run", "general_de_en_cpu"):  # the second one names no folder by a macro
+        assert run(machine, TPU_VM, "mine", "zone", "v3-8", "gs://bucket", run_name) == (2, [])
     assert run(machine, TPU_VM, "mine", "zone", "h100-8", "gs://bucket", "wmt14_de_en") == (2, [])
     assert run(machine, TPU_VM, "mine", "zone") == (2, [])
 

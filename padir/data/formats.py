@@ -30,8 +30,7 @@ from padir.data import markup
 from padir.data.kinds import kind_of, parsed, suffix
 from padir.data.markup import Pairs, one_line
 from padir.errors import PadirError, first_line
-from padir.text.languages import parsed as parsed_code
-from padir.text.languages import primary, same
+from padir.text.languages import distant, primary, same
 from padir.text.lines import Reader, byte_lines, open_bytes, readable
 
 LONGEST_LINE = 1 << 24  # maximum length of a line in bytes; no sentence is longer
@@ -142,12 +141,14 @@ def _pairs(group: Sequence[_File], languages: tuple[str, str]) -> Pairs:
 
 def _check_names(group: Sequence[_File], languages: tuple[str, str]) -> None:
     """Refuses two files of which one is named for another language than its side's, such as a.fr for de."""
-    for file, language, other in zip(group, languages, reversed(languages), strict=False):
-        code = suffix(file.path).lstrip(".")
-        named = parsed_code(code) is not None and (len(code) == 2 or primary(code) == primary(other))
-        if len(group) == 2 and named and primary(code) != primary(language):
+    codes = [suffix(file.path).lstrip(".") for file in group]
+    if len(group) != 2 or [*map(primary, codes)] == [*map(primary, languages)]:
+        return
+    swapped = [*map(primary, codes)] == [*map(primary, reversed(languages))]
+    for file, code, language in zip(group, codes, languages, strict=True):
+        if swapped or (all(len(each) == 2 for each in codes) and distant(code, language)):
             expected, got = f"expected a file in {language}", f"got {file.path}, which is named for {code}"
-            remedy = "name the source first, or give the languages of the files"
+            remedy = "name the source first, give the languages of the files, or rename the files"
             raise PadirError(f"languages {'-'.join(languages)}: {expected}, {got}", remedy=remedy)
 
 

@@ -264,7 +264,8 @@ def check_n_best(n_best: int, most: int, name: str = "n_best") -> None:
     """Raises a PadirError if more hypotheses are to be listed than a sentence has."""
     if n_best > most:
         expected = f"at most {most}, the number of hypotheses of a sentence"
-        raise PadirError(name, expected, n_best, "raise top_k or draws")
+        dashes = "--" if name.startswith("--") else ""
+        raise PadirError(name, expected, n_best, f"raise {dashes}top_k or {dashes}draws")
 
 
 def default_decoding(card: ModelCard) -> Decoding:

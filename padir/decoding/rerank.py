@@ -157,7 +157,7 @@ class MinimumBayesRisk:
 
     Attributes:
       utility: "chrf" or "bleu", both at sentence level by SacreBLEU (BLEU with effective order and the tokenizer of
-        the target language).
+        the target language; for texts without spaces, characters if that tokenizer splits at spaces).
     """
 
     utility: Annotated[str, partial(checks.one_of, ("chrf", "bleu"))] = "chrf"
@@ -166,11 +166,10 @@ class MinimumBayesRisk:
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
 
-        texts = [hypothesis.text for row in hypotheses for hypothesis in row]
-        metric = sentence_metric(self.utility, target_language, texts)
         results = []
         for row in hypotheses:
             votes = collections.Counter(hypothesis.text for hypothesis in row)
+            metric = sentence_metric(self.utility, target_language, [*votes])
             utility = dict.fromkeys(votes, 0.0)
             for text, (other, count) in itertools.product(votes, votes.items()):
                 utility[text] += count * (100.0 if text == other else metric.sentence_score(text, [other]).score)

@@ -201,15 +201,15 @@ def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
 def sentence_metric(name: str, target_language: str, texts: Sequence[str] = ()) -> Metric:
     """SacreBLEU's metric for scoring single sentences: "chrf", or "bleu" with effective order.
 
-    Raises:
-      PadirError: BLEU's tokenizer for the language finds no words in the texts, which have no spaces.
+    BLEU splits texts without spaces into characters if the language's tokenizer would find no words in them.
     """
     from sacrebleu.metrics.chrf import CHRF
 
     if name == "chrf":
         return CHRF()
-    references = [text for text in texts if text.strip()]
-    return bleu_metric(target_language, references=references, effective_order=True)
+    at_spaces = tokenizer_of(target_language) in _AT_SPACES
+    tokenize = "char" if at_spaces and lacks_spaces(texts) else ""
+    return bleu_metric(target_language, tokenize, effective_order=True)
 
 
 def bleu_metric(

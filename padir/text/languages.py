@@ -78,6 +78,17 @@ def same(one: str, other: str) -> bool:
     return one == other or (parsed(one) is not None and parsed(one) == parsed(other))
 
 
+def distant(one: str, other: str) -> bool:
+    """True for two codes of languages whose readers do not understand each other; False for other words.
+
+    >>> distant("fr", "de"), distant("nb", "no"), distant("xx", "de")
+    (True, False, False)
+    """
+    import langcodes
+
+    return bool(parsed(one) and parsed(other)) and langcodes.tag_distance(one, other) >= 80
+
+
 def pair_of(languages: str) -> tuple[str, str]:
     """The two codes of SRC-TGT, as they are written; either may have hyphens of its own.
 

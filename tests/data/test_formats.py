@@ -183,7 +183,8 @@ def test_no_entity_is_expanded_and_no_file_read(tmp_path):
             "languages de-en: expected a file in de, got .*a.en, which is named for en: name the source first",
         ),
         ({"a.fr": PLAIN[0], "a.en": PLAIN[1]}, "expected a file in de, got .*a.fr, which is named for fr"),
-        ({"a.deu": PLAIN[0], "a.ger": PLAIN[1]}, "expected a file in en, got .*a.ger, which is named for ger"),
+        ({"a.de": PLAIN[0], "a.fr": PLAIN[1]}, "expected a file in en, got .*a.fr, which is named for fr"),
+        ({"a.eng": PLAIN[1], "a.deu": PLAIN[0]}, "expected a file in de, got .*a.eng, which is named for eng"),
         ({"a.sgm": "eins"}, "is not SGM or XML, despite its name"),
         ({"a.json": json.dumps({"de": "a", "en": "b"}, indent=1)}, "is JSON, but not one object a line"),
         ({"a.jsonl": '{"de": "a", "en": "b"}\n{"de": "a"'}, "line 2: not a JSON object"),
@@ -215,7 +216,10 @@ def test_what_is_not_read_is_refused_by_name(tmp_path, files, message):
         list(source_of(tmp_path, files).pairs("train"))
 
 
-@pytest.mark.parametrize("names", [("a.src", "a.ref"), ("a.deu", "a.eng"), ("de", "en"), ("a.DE", "a.txt")])
+@pytest.mark.parametrize(
+    "names",
+    [("a.src", "a.ref"), ("a.deu", "a.eng"), ("de", "en"), ("a.DE", "a.txt"), ("a.gsw", "a.en"), ("a.de", "a.hyp")],
+)
 def test_names_that_fit_the_languages_or_none_are_read(tmp_path, names):
     """Suffixes such as src are codes of rare languages, too."""
     assert len(list(source_of(tmp_path, dict(zip(names, PLAIN, strict=True))).pairs("train"))) > 1

@@ -259,6 +259,16 @@ def test_a_changed_folder_is_noticed(tmp_path, tokenizer):
     assert shard.read_bytes() == whole
 
 
+def test_a_foreign_vocabulary_is_noticed(tmp_path, tokenizer):
+    prepare(Numbers(), tokenizer, tmp_path / "out", progress=False)
+    path = tmp_path / "out" / "vocab.model"
+    model = path.read_bytes()
+    assert model.count("▁eins".encode()) == 1
+    path.write_bytes(model.replace("▁eins".encode(), "▁eans".encode()))  # as many bytes
+    with pytest.raises(PadirError, match="is not the vocabulary of the manifest"):
+        load_tokenizer(tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [

@@ -18,6 +18,7 @@ from padir.decoding.batches import SourceBatch
 from padir.decoding.translation import without_repeats
 from padir.errors import PadirError
 from padir.models import ModelConfig, Transformer, load_model
+from padir.refinement.transitions import Glat
 from padir.text.ids import EOS
 from padir.training import Adam, Causal, Cosine, Intervals, Objective, Sum, TrainConfig
 from padir.training.step import step_metrics
@@ -113,6 +114,22 @@ def test_the_loss_is_the_sum_of_both(dual):
     assert "stage_3_accuracy" in metrics
     half, _ = run(model, params, BATCH, dataclasses.replace(DUAL, causal_weight=0.5), key=3)
     np.testing.assert_allclose(half, refining + 0.5 * writing, rtol=1e-5)
+
+
+def test_a_transition_hears_how_far_the_run_is(dual):
+    """Glancing, for example, shows less of the target as training goes on."""
+    model, params = dual
+    heard = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Glat):
+        def __call__(self, *args, progress=0.0):
+            heard.append(progress)
+            return super().__call__(*args, progress=progress)
+
+    objective = Sum(Objective(between=Watched()), Causal())
+    objective(jax.random.key(0), params, BATCH, model=model, dropout=False, progress=0.25)
+    assert heard == [0.25]
 
 
 def test_the_decoder_writes_from_left_to_right(dual):

@@ -10,10 +10,10 @@ from support.small_corpus import GERMAN, number_lines
 from support.tiny_model import TINY, random_model_dir, random_translator
 from support.training import assert_same_params, train_tiny
 
-from padir import PadirError
+from padir import PadirError, config
 from padir.models import Transformer, init_params, load_model, save_model
 from padir.text.tokenizer import train as train_vocabulary
-from padir.training import Adam, Cosine, Intervals
+from padir.training import Adam, Cosine, Intervals, NotFinite, TrainConfig
 from padir.training.start_from import StartFrom, fill
 
 STEPS = {"num_steps": 2, "intervals": Intervals(log=1, evaluate=0, checkpoint=1)}
@@ -168,3 +168,10 @@ class TestFreeze:
     def test_refuses_names_of_nothing_and_of_everything(self, data, tmp_path, freeze, message):
         with pytest.raises(PadirError, match=message):
             train_tiny(data, tmp_path / "run", **STEPS | {"freeze": freeze})
+
+
+def test_gin_names_the_model_to_start_from_and_what_to_do_with_nan(blank_config):
+    start = ['StartFrom.model="runs/teacher"', 'StartFrom.parts=("encoder",)', "train.start_from=@StartFrom()"]
+    config.parse([], [*start, "NotFinite.action=skip"])
+    found = config.configured(TrainConfig)()
+    assert (found.start_from, found.not_finite) == (StartFrom("runs/teacher", ("encoder",)), NotFinite("skip"))
