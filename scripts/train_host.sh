@@ -19,6 +19,7 @@ uv venv --allow-existing --python 3.11 .venv
 uv pip install --python .venv/bin/python --constraint constraints-3.11.txt '.[gcs]' "jax[$device]"
 .venv/bin/python -c 'import jax; found = jax.devices(); print(found); assert found[0].platform != "cpu", "JAX sees only the CPU"'
 
+trap : INT # Ctrl-C reaches padir, too, and its exit status ends the loop
 while true; do
     status=0
     .venv/bin/padir train "$@" || status=$?
