@@ -42,7 +42,7 @@ def by_both(run, tmp_path_factory):
 def writers(checkpoint):
     """Processes that have written arrays, with the number of bytes that each wrote.
 
-    An index that was written anew counts too, so that the bytes vary from run to run, by a factor of up to three.
+    An index that was written anew counts too, so that the bytes vary from run to run.
     """
     sizes = {
         path.name: sum(each.stat().st_size for each in path.glob("d/*")) for path in checkpoint.glob("state/ocdbt*")
