@@ -65,7 +65,7 @@ class Batching:
         return self.max_segments if self.max_segments is not None else max(1, self.row_length // 8)
 
     def resolved(self, source_row_length: int, row_multiple: int = 1) -> Batching:
-        """The same batching with these values; B is `rows` over all processes, in "bucket" mode of the longest bucket.
+        """Fills in the source's row length and the row multiple of all processes.
 
         Raises:
           PadirError: `rows` is no multiple of row_multiple, or a batch would not fit into memory.

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 from padir import checks
 from padir.errors import PadirError, nearest
 from padir.pretrained import PRETRAINED, model_folder
+from padir.text.languages import lacks_spaces
 
 ScoreFn = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[float, int]]]
 """Function from (sources, targets) to each target's (log-probability, number of tokens that are summed)."""
@@ -166,10 +167,11 @@ class MinimumBayesRisk:
     def __call__(self, sources, hypotheses, *, target_language) -> list[list[float]]:
         from padir.metrics.scores import sentence_metric  # needs SacreBLEU, which takes long to import
 
+        metrics = [sentence_metric(self.utility, target_language, unspaced=unspaced) for unspaced in (False, True)]
         results = []
         for row in hypotheses:
             votes = collections.Counter(hypothesis.text for hypothesis in row)
-            metric = sentence_metric(self.utility, target_language, [*votes])
+            metric = metrics[lacks_spaces(votes)]
             utility = dict.fromkeys(votes, 0.0)
             for text, (other, count) in itertools.product(votes, votes.items()):
                 utility[text] += count * (100.0 if text == other else metric.sentence_score(text, [other]).score)

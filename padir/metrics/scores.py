@@ -198,17 +198,16 @@ def _lined_up(**lines: Iterable[str]) -> list[list[str]]:
     return [*listed.values()]
 
 
-def sentence_metric(name: str, target_language: str, texts: Sequence[str] = ()) -> Metric:
+def sentence_metric(name: str, target_language: str, *, unspaced: bool = False) -> Metric:
     """SacreBLEU's metric for scoring single sentences: "chrf", or "bleu" with effective order.
 
-    BLEU splits texts without spaces into characters if the language's tokenizer would find no words in them.
+    BLEU splits `unspaced` texts (`lacks_spaces`) into characters if the language's tokenizer splits at spaces.
     """
     from sacrebleu.metrics.chrf import CHRF
 
     if name == "chrf":
         return CHRF()
-    at_spaces = tokenizer_of(target_language) in _AT_SPACES
-    tokenize = "char" if at_spaces and lacks_spaces(texts) else ""
+    tokenize = "char" if unspaced and tokenizer_of(target_language) in _AT_SPACES else ""
     return bleu_metric(target_language, tokenize, effective_order=True)
 
 
