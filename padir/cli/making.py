@@ -57,10 +57,13 @@ def run_prepare(args: argparse.Namespace) -> dict[str, Any]:
     limits = LengthLimits(**chosen(args, "padir.data.prepared:LengthLimits"))
     if args.dedupe:
         limits = dataclasses.replace(limits, drop=tuple(dict.fromkeys((*limits.drop, "duplicate"))))
-    shards = chosen(args, "padir.data.prepare:prepare")
+    settings = given(args, "placeholders") | chosen(args, "padir.data.prepare:prepare")
     with sent_folder(args.output) as output:
-        manifest = prepare(source, vocabulary, output, limits, overwrite=args.overwrite, **shards)
+        manifest = prepare(source, vocabulary, output, limits, overwrite=args.overwrite, **settings)
     print_splits(args.output, manifest)
+    if counts := manifest.splits.get("train") and manifest.splits["train"].placeholders:
+        of_kind = ", ".join(f"{count:,} {kind}" for kind, count in sorted(counts.items()) if kind != "pairs")
+        tell(f"placeholders in {counts['pairs']:,} training pairs: {of_kind}")
     return manifest.to_json()
 
 

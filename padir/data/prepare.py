@@ -17,6 +17,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import re
@@ -48,6 +49,7 @@ from padir.storage.folders import atomic_folder, remove_leftovers, vacant
 from padir.storage.manifest import file_sums
 from padir.text.ids import EOS
 from padir.text.languages import UNSPACED, is_foreign, same, script
+from padir.text.spans import NUM_PLACEHOLDERS, with_marks
 from padir.text.tokenizer import Tokenizer
 
 _ENCODE_BATCH = 1024  # maximum number of pairs whose tokens are in memory at once
@@ -69,6 +71,7 @@ def prepare(
     limits: LengthLimits = LengthLimits(),  # noqa: B008
     *,
     records_per_shard: int = 1_000_000,
+    placeholders: float = 0.0,
     overwrite: bool = False,
     progress: bool = True,
 ) -> PreparedManifest:
@@ -79,6 +82,8 @@ def prepare(
 
     Args:
       records_per_shard: a split with more records is cut into several files.
+      placeholders: share of the training pairs in which spans that are equal on both sides become placeholders
+        (`padir.text.spans`). A model trained on these pairs keeps such spans where `Decoding.keep` names them.
       overwrite: replace a prepared folder, whatever it was made from.
 
     Raises:
@@ -86,13 +91,22 @@ def prepare(
         be read.
     """
     checks.counts(1, records_per_shard=records_per_shard)
+    checks.within(0, 1, placeholders=placeholders)
+    if placeholders:
+        tokenizer = tokenizer.with_placeholders()
     output_dir = Path(output_dir).absolute()
     remove_leftovers(output_dir.parent, output_dir.name)
     inputs = {
         "source": CorpusInfo(source.name, source.source_language, source.target_language),
-        "vocabulary": VocabularyInfo(tokenizer.sha256, tokenizer.ids.vocab_size, tokenizer.ids.num_sentinels),
+        "vocabulary": VocabularyInfo(
+            tokenizer.sha256,
+            tokenizer.ids.vocab_size,
+            tokenizer.ids.num_sentinels,
+            tokenizer.ids.num_placeholders,
+        ),
         "limits": limits,
         "records_per_shard": records_per_shard,
+        "placeholders": float(placeholders),
     }
     kept = _check_output(output_dir, source, inputs, overwrite)
     if kept is not None:
@@ -103,7 +117,8 @@ def prepare(
         for split in sorted(source.splits, key="train".__ne__):  # the audit sees training first
             writer = SplitWriter(partial, split, limits, records_per_shard)
             audit.begin(split)
-            splits[split] = _write_split(source, split, tokenizer, writer, audit, progress)
+            marker = Marker(placeholders if split == "train" else 0.0)
+            splits[split] = _write_split(source, split, tokenizer, writer, audit, marker, progress)
             audit.end(limits.max_length_ratio)
         if "train" in splits and not splits["train"].written:
             counts = splits["train"].dropped
@@ -149,7 +164,13 @@ def _sums(source: Source) -> dict[str, str]:
 
 
 def _write_split(
-    source: Source, split: str, tokenizer: Tokenizer, writer: SplitWriter, audit: Audit, progress: bool
+    source: Source,
+    split: str,
+    tokenizer: Tokenizer,
+    writer: SplitWriter,
+    audit: Audit,
+    marker: Marker,
+    progress: bool,
 ) -> SplitInfo:
     parted = isinstance(source, ParallelText | Recipe)
     corpora = source.corpora(split) if parted else [Corpus(source.name, source.pairs(split))]
@@ -161,7 +182,7 @@ def _write_split(
         advance = stack.enter_context(progress_bar(f"{source.name} {split}", None, "pairs", show=progress))
         for name, batch in ((corpus.name, batch) for corpus in corpora for batch in _batches(corpus.pairs)):
             records.corpus = name
-            sources, targets = zip(*batch, strict=True)
+            sources, targets = zip(*map(marker, batch), strict=True)
             token_lists = zip(tokenizer.encode_batch(sources), tokenizer.encode_batch(targets), strict=True)
             for pair, tokens in zip(batch, token_lists, strict=True):
                 if "\n" in pair[0] or "\n" in pair[1]:
@@ -173,7 +194,29 @@ def _write_split(
                 reason = audit.reason_to_drop(name, pair, (len(source_ids), len(target_ids)))
                 records.write(pair, source_ids, target_ids, reason)
             advance(len(batch))
-    return records.info
+    return dataclasses.replace(records.info, placeholders=dict(marker.counts))
+
+
+class Marker:
+    """Puts placeholders into a share of the pairs, which a pair's text decides, and counts them (`SplitInfo`)."""
+
+    def __init__(self, share: float):
+        self._share = share
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, pair: tuple[str, str]) -> tuple[str, str]:
+        """The pair with placeholders, or as it is."""
+        if not self._share:
+            return pair
+        draw = int.from_bytes(hashlib.blake2b(pair_bytes(pair), digest_size=8).digest())
+        if draw >= self._share * 2**64:
+            return pair
+        source, target, found = with_marks(
+            *pair, first=draw % NUM_PLACEHOLDERS
+        )  # all placeholders are equally frequent
+        if found:
+            self.counts.update(pairs=1, **found)
+        return source, target
 
 
 def _batches(pairs: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

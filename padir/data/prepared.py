@@ -42,14 +42,19 @@ class CorpusInfo:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
-    """SHA-256 of the vocabulary file, the number of all ids (`size`), and the number of sentinels among them."""
+    """SHA-256 of the vocabulary file, the number of all ids (`size`), and the number of sentinels among them.
+
+    `num_placeholders` is the number of sentinels that stand for spans (`padir.text.spans`); 0 without placeholders.
+    """
 
     sha256: str
     size: int
     num_sentinels: int
+    num_placeholders: int = 0
 
     def __str__(self) -> str:
-        return f"{self.size} ids, {self.num_sentinels} sentinels, sha256 {self.sha256[:8]}..."
+        placeholders = f", {self.num_placeholders} placeholders" if self.num_placeholders else ""
+        return f"{self.size} ids, {self.num_sentinels} sentinels{placeholders}, sha256 {self.sha256[:8]}..."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +114,8 @@ class SplitInfo:
       shards: names of the ArrayRecord files, in order.
       sha256: SHA-256 of all pairs read (`records.pair_bytes`), hexadecimal.
       corpora: the numbers "read" and "written" of each corpus that the split is made of, by name.
+      placeholders: number of pairs that got placeholders ("pairs"), and of their spans by kind ("tags", "urls",
+        "numbers", "names"), dropped pairs included.
     """
 
     read: int
@@ -121,6 +128,7 @@ class SplitInfo:
     shards: tuple[str, ...]
     sha256: str
     corpora: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    placeholders: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +141,7 @@ class PreparedManifest(Manifest):
       records_per_shard: largest number of records in one file.
       splits: counts and files of each split, by name.
       distilled: in a distilled folder, the inputs of `padir distill` and the teacher's validation BLEU; else None.
+      placeholders: share of the training pairs whose equal spans became placeholders.
     """
 
     source: CorpusInfo
@@ -141,6 +150,7 @@ class PreparedManifest(Manifest):
     records_per_shard: int
     splits: dict[str, SplitInfo]
     distilled: dict[str, Any] | None = None
+    placeholders: float = 0.0
 
     HEADER: ClassVar[dict[str, Any]] = {"format": "padir-prepared", "version": 2}
     REMEDY: ClassVar[str] = REMEDY
@@ -237,7 +247,7 @@ def load_tokenizer(directory: PathLike) -> Tokenizer:
     path = Path(directory, VOCABULARY)
     if sha256(path) != vocabulary.sha256:
         raise PadirError(f"{path} is not the vocabulary of the manifest (its sha256 differs)", remedy=REMEDY)
-    return Tokenizer.load(path, vocabulary.num_sentinels)
+    return Tokenizer.load(path, vocabulary.num_sentinels, vocabulary.num_placeholders)
 
 
 def read_text(directory: PathLike, split: str) -> tuple[list[str], list[str]]:

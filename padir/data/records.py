@@ -22,7 +22,8 @@ from padir.data.prepared import FILTERS, REMEDY, LengthLimits, SplitInfo, length
 from padir.errors import PadirError, first_line
 from padir.text.ids import EOS, PADDING
 
-REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio", *FILTERS)
+LOST = "lost placeholder"  # of a distilled pair
+REASONS = ("empty source", "empty target", "source too long", "target too long", "length ratio", *FILTERS, LOST)
 
 # Each group has one record, because the loader reads single records in shuffled order.
 _WRITER_OPTIONS = "group_size:1"

@@ -40,7 +40,7 @@ from padir.data.prepared import (
     load_tokenizer,
     read_lengths,
 )
-from padir.data.records import SplitWriter, read_flat
+from padir.data.records import LOST, SplitWriter, read_flat
 from padir.data.sources import PathLike
 from padir.decoding.options import Decoding
 from padir.decoding.rerank import RULES
@@ -57,6 +57,7 @@ from padir.storage.files import write_errors
 from padir.storage.folders import Chunks, atomic_folder, folder_lock, vacant
 from padir.storage.manifest import MANIFEST, file_sums, sha256
 from padir.text.ids import EOS
+from padir.text.spans import marks_of
 
 SPLIT = "train"
 _ENCODE_BATCH = 1024
@@ -246,6 +247,8 @@ def _write(
             targets = sources.tokenizer.encode_batch([row["text"] for row in part])
             for row, source, text, target in zip(part, tokens, texts, targets, strict=True):
                 reason = "source too long" if row["truncated"] else None
+                if marks_of(text) != marks_of(row["text"]):
+                    reason = LOST
                 writer.write((text, row["text"]), source, [*target, EOS], reason)
     if not writer.info.written:
         raise PadirError(f"no translation can be used ({writer.info.dropped}): give a better teacher")

@@ -114,7 +114,7 @@ def read_card(
 ) -> tuple[ModelCard, Tokenizer]:
     """Reads model.json and vocab.model of a model directory or a checkpoint; the arguments are as in `load_model`."""
     card = ModelCard.from_json(read_json(folder / "model.json"), corruption=corruption, strategy=strategy)
-    tokenizer = Tokenizer.load(folder / "vocab.model", num_sentinels=card.ids.num_sentinels)
+    tokenizer = Tokenizer.load(folder / "vocab.model", card.ids.num_sentinels, card.ids.num_placeholders)
     if tokenizer.ids.vocab_size != card.ids.vocab_size:
         needed, got = card.ids.vocab_size, tokenizer.ids.vocab_size
         remedy = "it is not the vocabulary that the model was trained with"

@@ -43,6 +43,8 @@ class Ids:
       num_embeddings: number of rows of the embedding table, at least V; rows from V on are padding for sharding. 0
         means V.
       writes_blank: decoding may write the blank, as only CTC models do.
+      num_placeholders: number of sentinels, from the first one on, that stand for spans of the source. Decoding may
+        write them.
 
     Raises:
       PadirError: the counts leave no regular piece.
@@ -53,6 +55,7 @@ class Ids:
     first_regular: int = UNK + 1 + NUM_BYTES
     num_embeddings: int = 0
     writes_blank: bool = False
+    num_placeholders: int = 0
 
     padding: ClassVar[int] = PADDING
     eos: ClassVar[int] = EOS
@@ -65,6 +68,9 @@ class Ids:
             raise PadirError("num_sentinels", "at least 3 (mask, BOS, length)", self.num_sentinels)
         if self.num_sentinels > _MOST_SENTINELS:
             raise PadirError("num_sentinels", f"at most {_MOST_SENTINELS:,}", self.num_sentinels, "100 are usual")
+        if not 0 <= self.num_placeholders <= self.num_sentinels - 3:
+            expected = f"in 0 .. {self.num_sentinels - 3}, which leaves mask, BOS and length"
+            raise PadirError("num_placeholders", expected, self.num_placeholders, "use more sentinels")
         if self.end_regular <= UNK + 1:
             expected = f"above {UNK + 1 + self.num_sentinels}, the number of special ids"
             raise PadirError("vocab_size", expected, self.vocab_size)
@@ -99,20 +105,24 @@ class Ids:
         """The mask ids of positions 0 .. length-1: V-4, V-5, ...
 
         Raises:
-          PadirError: the vocabulary has fewer than length + 3 sentinels.
+          PadirError: the vocabulary has fewer than length + 3 sentinels beside the placeholders.
         """
-        if self.num_sentinels < length + 3:
+        more = 3 + self.num_placeholders
+        if self.num_sentinels < length + more:
             raise PadirError(
-                f"mask_range needs a sentinel for each of {length} positions and 3 more, got {self.num_sentinels}"
+                f"mask_range needs a sentinel for each of {length} positions and {more} more, got {self.num_sentinels}"
                 " sentinels",
-                remedy=f"train the vocabulary with num_sentinels={length + 3} or shorten the rows",
+                remedy=f"train the vocabulary with num_sentinels={length + more} or shorten the rows",
             )
         return range(self.vocab_size - 4, self.vocab_size - 4 - length, -1)
 
     @functools.cached_property
     def special(self) -> tuple[int, ...]:
-        """Ids that decoding never writes: padding, EOS, unk, sentinels and ids from V on. Byte pieces are allowed."""
-        sentinels = range(self.end_regular, self.num_embeddings)
+        """Ids that decoding never writes: padding, EOS, unk, ids from V on, and sentinels that are no placeholders.
+
+        Byte pieces are allowed.
+        """
+        sentinels = range(self.end_regular + self.num_placeholders, self.num_embeddings)
         return (PADDING, EOS, UNK, *(i for i in sentinels if not (self.writes_blank and i == self.blank)))
 
 

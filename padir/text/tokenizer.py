@@ -38,6 +38,7 @@ from padir import checks
 from padir.errors import PadirError
 from padir.storage.files import atomic_file
 from padir.text.ids import EOS, PADDING, UNK, Ids
+from padir.text.spans import MARKS, NUM_PLACEHOLDERS
 
 # Training sums floats over threads, so only a fixed number of threads gives the same vocabulary on every machine.
 _TRAIN_THREADS = 4
@@ -53,7 +54,8 @@ class Tokenizer:
     """A SentencePiece model with `num_sentinels` further ids: V = num_pieces + num_sentinels.
 
     The SentencePiece file holds the pieces alone. A prepared folder or model directory records `num_sentinels` in
-    another file.
+    another file, and whether the first sentinels are placeholders. If they are, the characters of
+    `padir.text.spans.MARKS` are encoded as placeholders, and decoded from them.
 
     Attributes:
       model_bytes, sha256: the SentencePiece file and its SHA-256, hexadecimal.
@@ -62,10 +64,17 @@ class Tokenizer:
 
     Raises:
       PadirError: the bytes are not a SentencePiece model or are damaged; the control ids are not padding 0, EOS 1, unk
-        2 and no BOS; or the regular pieces do not come last.
+        2 and no BOS; the regular pieces do not come last; or placeholders are wanted and the vocabulary lacks bytes.
     """
 
-    def __init__(self, model_bytes: bytes, num_sentinels: int = 100, *, name: str = "the vocabulary"):
+    def __init__(
+        self,
+        model_bytes: bytes,
+        num_sentinels: int = 100,
+        num_placeholders: int = 0,
+        *,
+        name: str = "the vocabulary",
+    ):
         self.model_bytes = model_bytes
         self.sha256 = hashlib.sha256(model_bytes).hexdigest()
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -85,10 +94,19 @@ class Tokenizer:
         if first is None:
             remedy = "train it with `padir vocab`, or prepare text with it, which renumbers the pieces"
             raise PadirError(f"{name} must have its regular pieces last", remedy=remedy)
-        self.ids = Ids(self.num_pieces + num_sentinels, num_sentinels, first)
+        self.ids = Ids(self.num_pieces + num_sentinels, num_sentinels, first, num_placeholders=num_placeholders)
+        self._spelt = {self.ids.end_regular + i: tuple(spelt) for i, spelt in enumerate(self._spelt_marks(name))}
+        self._placeholder = {spelt: placeholder for placeholder, spelt in self._spelt.items()}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], num_sentinels: int = 100, *, renumber: bool = True) -> Tokenizer:
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        num_sentinels: int = 100,
+        num_placeholders: int = 0,
+        *,
+        renumber: bool = True,
+    ) -> Tokenizer:
         """Reads a SentencePiece `.model` file.
 
         Args:
@@ -109,13 +127,31 @@ class Tokenizer:
             raise PadirError(f"cannot read the vocabulary {path} ({error.strerror})", remedy=remedy) from None
         name = f"the vocabulary {path}"
         try:
-            return cls(model_bytes, num_sentinels, name=name)
+            return cls(model_bytes, num_sentinels, num_placeholders, name=name)
         except PadirError:
             ordered = in_order(model_bytes) if renumber and is_whole(model_bytes) else None
             if ordered is None:
                 raise
         _log.info("%s is renumbered: padding 0, EOS 1, unk 2, no BOS, and regular pieces last", name)
-        return cls(with_sum(ordered), num_sentinels, name=name)
+        return cls(with_sum(ordered), num_sentinels, num_placeholders, name=name)
+
+    def with_placeholders(self) -> Tokenizer:
+        """The same vocabulary, in which the first sentinels are placeholders.
+
+        Raises:
+          PadirError: the vocabulary has too few sentinels, or does not spell rare characters in bytes.
+        """
+        return Tokenizer(self.model_bytes, self.ids.num_sentinels, NUM_PLACEHOLDERS)
+
+    def _spelt_marks(self, name: str) -> list[list[int]]:
+        """The bytes that spell each placeholder's mark, as ids."""
+        marks = MARKS[: self.ids.num_placeholders]
+        spelt = [[self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in mark.encode()] for mark in marks]
+        for mark, ids in zip(marks, spelt, strict=True):
+            if UNK in ids or self._processor.piece_to_id(mark) != UNK:
+                what = f"{name} cannot have placeholders, because it does not spell U+{ord(mark):04X} in bytes"
+                raise PadirError(what, remedy="make one with `padir vocab`")
+        return spelt
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the SentencePiece file, atomically."""
@@ -132,17 +168,33 @@ class Tokenizer:
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Converts each text to token ids, several times faster than repeated calls of `encode`."""
+        texts = checks.strings("texts", texts)
         try:
-            return self._processor.encode(checks.strings("texts", texts), num_threads=1)
+            every = self._processor.encode(texts, num_threads=1)
         except TypeError:  # SentencePiece's error for a string that UTF-8 cannot encode
             raise surrogates_error() from None
+        if not self._spelt:
+            return every
+        pairs = zip(texts, every, strict=True)
+        return [self._joined(ids) if any(map(text.__contains__, MARKS)) else ids for text, ids in pairs]
+
+    def _joined(self, ids: list[int]) -> list[int]:
+        """Replaces the bytes that spell a placeholder's mark by the placeholder."""
+        joined, i = [], 0
+        while i < len(ids):
+            placeholder = self._placeholder.get(tuple(ids[i : i + 3]))
+            joined.append(ids[i] if placeholder is None else placeholder)
+            i += 1 if placeholder is None else 3
+        return joined
 
     def decode(self, ids: Sequence[int]) -> str:
         """Converts token ids to one line of text.
 
-        Padding, EOS, sentinels and ids outside the vocabulary are left out. Unk gives ` ⁇ `, byte pieces that are not
-        valid UTF-8 give U+FFFD, and a newline gives a space.
+        Padding, EOS, sentinels that are no placeholders, and ids outside the vocabulary are left out. Unk gives ` ⁇ `,
+        byte pieces that are not valid UTF-8 give U+FFFD, and a newline gives a space.
         """
+        if self._spelt:
+            ids = [each for i in ids for each in self._spelt.get(int(i), (i,))]
         pieces = [int(i) for i in ids if UNK <= i < self.num_pieces]
         return self._processor.decode(pieces).replace("\n", " ")
 

@@ -63,7 +63,8 @@ def test_records_counts_and_reasons(tmp_path, tokenizer):
     written = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert (written["format"], written["version"], len(written["manifest_sha256"])) == ("padir-prepared", 2, 64)
     assert written["source"] == {"name": "listed", "source_language": "de", "target_language": "en"}
-    assert written["vocabulary"] == {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100}
+    vocabulary = {"sha256": tokenizer.sha256, "size": 401, "num_sentinels": 100, "num_placeholders": 0}
+    assert written["vocabulary"] == vocabulary
     assert written["limits"] == {"max_source_tokens": 5, "max_target_tokens": 5, "max_length_ratio": 2.0, "drop": []}
 
 
@@ -347,3 +348,40 @@ def test_batches_are_of_few_pairs_or_few_characters():
     long = ("x" * (_MOST_CHARACTERS // 4), "y" * (_MOST_CHARACTERS // 4))
     assert [len(batch) for batch in _batches(iter([long] * 5))] == [2, 2, 1]
     assert [len(batch) for batch in _batches(iter([("a", "b")] * 2_500))] == [1024, 1024, 452]
+
+
+class TestPlaceholders:
+    PAIRS = (("eins 77 zwei", "one 77 two"), ("drei", "three"), ("vier 5", "four 6"))
+
+    def test_equal_spans_of_training_become_sentinels(self, tmp_path, tokenizer):
+        made = prepare(Listed(self.PAIRS, self.PAIRS), tokenizer, tmp_path / "out", placeholders=1.0, progress=False)
+        marked = load_tokenizer(tmp_path / "out")
+        (first, *others) = records(tmp_path / "out" / "train-00000-of-00001.arrayrecord")
+        source, target = first[1 : first[0] + 1], first[first[0] + 1 :]
+        (mark,) = [i for i in source if i >= marked.ids.end_regular]
+        assert target.count(mark) == 1 and mark not in marked.ids.special
+        assert max(map(max, others)) < marked.ids.end_regular
+        assert made.splits["train"].placeholders == {"pairs": 1, "numbers": 1}
+        assert made.splits["validation"].placeholders == {} and made.placeholders == 1.0
+        assert read_text(tmp_path / "out", "validation")[0][0] == "eins 77 zwei"
+        assert made.vocabulary.num_placeholders == 16 and "16 placeholders" in str(made.vocabulary)
+
+    def test_the_share_is_that_of_the_pairs_and_does_not_depend_on_their_order(self, tmp_path, tokenizer):
+        pairs = [(f"eins {i}", f"one {i}") for i in range(400)]
+        counts = [
+            prepare(Listed(order), tokenizer, tmp_path / name, placeholders=0.25, progress=False)
+            for name, order in (("a", pairs), ("b", pairs[::-1]))
+        ]
+        a, b = (made.splits["train"].placeholders for made in counts)
+        assert a == b and 70 < a["pairs"] < 130
+
+    @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+    def test_a_wrong_share_is_refused(self, tmp_path, tokenizer, share):
+        with pytest.raises(PadirError, match=r"placeholders must be in \[0, 1\]"):
+            prepare(Listed(self.PAIRS), tokenizer, tmp_path / "out", placeholders=share)
+
+    def test_another_share_is_another_folder(self, tmp_path, tokenizer):
+        prepare(Listed(self.PAIRS), tokenizer, tmp_path / "out", placeholders=0.5, progress=False)
+        assert prepare(Listed(self.PAIRS), tokenizer, tmp_path / "out", placeholders=0.5, progress=False)
+        with pytest.raises(PadirError, match="was prepared from other text"):
+            prepare(Listed(self.PAIRS), tokenizer, tmp_path / "out", progress=False)

@@ -17,6 +17,7 @@ from support.small_corpus import ENGLISH, GERMAN, number_lines, small_tokenizer
 
 from padir.errors import PadirError
 from padir.refinement.corruption import Uniform, draft
+from padir.text.spans import MARKS
 from padir.text.tokenizer import Tokenizer, _sample, train
 
 
@@ -257,3 +258,19 @@ def test_vocabularies_in_two_files_are_refused_by_name(tmp_path, name):
 
 def test_a_vocabulary_without_bytes_has_regular_pieces_from_3_on(tmp_path):
     assert Tokenizer.load(foreign(tmp_path / "t5.model", vocab_size=40, **T5)).ids.first_regular == 3
+
+
+class TestPlaceholders:
+    def test_a_mark_is_one_sentinel_of_its_own(self, tokenizer):
+        marked = tokenizer.with_placeholders()
+        text = f"eins {MARKS[0]} zwei{MARKS[15]}"
+        ids = marked.encode(text)
+        first = marked.ids.end_regular
+        assert [i for i in ids if i >= first] == [first, first + 15]
+        assert marked.decode(ids) == text == tokenizer.decode(tokenizer.encode(text))
+        assert marked.encode("eins zwei") == tokenizer.encode("eins zwei")
+        assert {first, first + 15}.isdisjoint(marked.ids.special) and first + 16 in marked.ids.special
+
+    def test_a_vocabulary_without_bytes_is_refused(self, tokenizer, tmp_path):
+        with pytest.raises(PadirError, match="num_placeholders"):
+            Tokenizer(tokenizer.model_bytes, 18).with_placeholders()

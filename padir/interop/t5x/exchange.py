@@ -139,7 +139,11 @@ def read_description(path: str | PathLike[str], step: int | None = None) -> tupl
     """Reads the model card and vocabulary that `write_description` wrote beside a checkpoint; None without a card."""
     folder = find(path, step).absolute().parent
     card = _read_card(folder)
-    return None if card is None else (card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels))
+    return (
+        None
+        if card is None
+        else (card, Tokenizer.load(folder / VOCABULARY, card.ids.num_sentinels, card.ids.num_placeholders))
+    )
 
 
 def _read_card(folder: Path) -> ModelCard | None:

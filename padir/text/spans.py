@@ -1,0 +1,136 @@
+"""Spans of a sentence that stand in its translation as they are, and the marks that take their places meanwhile.
+
+A mark is one character. Marks of `MARKS`, from Unicode's private use area, are placeholders: a tokenizer with
+placeholders reads each of them as a sentinel id (`padir.text.ids.Ids.placeholder`).
+
+1. `padir.data.prepare` puts placeholders into training pairs, for spans that are equal on both sides (`with_marks`).
+2. Decoding puts marks into a source, and the spans back into the translation.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from padir.errors import PadirError, nearest
+
+NUM_PLACEHOLDERS = 16
+MARKS = tuple(chr(0xE000 + number) for number in range(NUM_PLACEHOLDERS))
+
+_LATIN = "A-Za-zÀ-ÖØ-öø-ɏ"
+_UNITS = "°[CF]|°|%|€|[kKMGT]B|[kcm]m|[km]g|ml|[kMG]?Hz|[kM]W"
+# Spans of earlier kinds win over overlapping spans of later kinds.
+KINDS = {
+    # markup and entities, and the variables of programs' messages
+    "tags": r"</?[A-Za-z][^<>]*>|<!--.*?-->"
+    r"|&\#?\w+;|%(?:\(\w+\))?[sdifu](?![A-Za-z])|%\d+|\$?\{[\w.:-]*\}",
+    "urls": r"(?:https?|ftp)://[^\s<>\"]*[^\s<>\"'.,;:!?)\]]|www\.[\w-]+\.[^\s<>\"]*[^\s<>\"'.,;:!?)\]]"
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    "numbers": rf"(?<![{_LATIN}\d_.,])[+-]?\d+(?:[.,:/-]\d+)*(?:\s?(?:{_UNITS})(?![{_LATIN}\d]))?(?![{_LATIN}\d])",
+}
+# A capitalised word after another word; only training looks for such names, because German capitalises all nouns.
+_NAMES = rf"(?<=[{_LATIN}\d,;)] )[A-ZÀ-ÖØ-Þ][{_LATIN}]+(?:[ -][A-ZÀ-ÖØ-Þ][{_LATIN}]+)*(?![{_LATIN}\d_])"
+_OWN = f"[{MARKS[0]}-{MARKS[-1]}]"
+
+
+class Found(NamedTuple):
+    """A span of a text: characters begin .. end - 1, of a kind of `KINDS` or a pattern."""
+
+    begin: int
+    end: int
+    kind: str
+
+
+@functools.cache
+def _compiled(kind: str) -> re.Pattern[str]:
+    return re.compile(KINDS.get(kind, kind))
+
+
+def check_kinds(keep: Iterable[str]) -> None:
+    """Refuses patterns that do not compile, that match nothing at all, or that look like a misspelt kind.
+
+    >>> check_kinds(["tag"])
+    Traceback (most recent call last):
+    padir.errors.PadirError: keep: there is no kind 'tag': did you mean 'tags'?
+    """
+    for kind in keep:
+        if kind in KINDS:
+            continue
+        if kind.isalpha() and kind.islower() and "did you mean" in (remedy := nearest(kind, list(KINDS))):
+            raise PadirError(f"keep: there is no kind {kind!r}", remedy=remedy)
+        try:
+            empty = _compiled(kind).match("") is not None
+        except re.error as error:
+            kinds = ", ".join(KINDS)
+            expected = f"one of {kinds}, or a regular expression"
+            raise PadirError("keep", expected, kind, f"correct the pattern ({error})") from None
+        if empty:
+            raise PadirError("keep", "patterns that match at least one character", kind)
+
+
+def find(text: str, kinds: Sequence[str]) -> list[Found]:
+    """The spans of the kinds and patterns in a text, in order; earlier kinds win over later ones.
+
+    >>> text = "Siehe <b>www.example.org/5</b>, 20 km."
+    >>> [text[begin:end] for begin, end, _ in find(text, ["tags", "urls", "numbers"])]
+    ['<b>', 'www.example.org/5', '</b>', '20 km']
+    """
+    found: list[Found] = []
+    for kind in kinds:
+        for match in _compiled(kind).finditer(text):
+            begin, end = match.span()
+            if begin < end and all(end <= other.begin or other.end <= begin for other in found):
+                found.append(Found(begin, end, kind))
+    return sorted(found)
+
+
+def with_marks(source: str, target: str, first: int = 0) -> tuple[str, str, collections.Counter[str]]:
+    """A pair with placeholders for spans that both sides have equally often, and the number of spans of each kind.
+
+    Spans are numbered from `first` on, in the order of the source. Spans beyond `NUM_PLACEHOLDERS` stay.
+
+    >>> source, target, counts = with_marks("Siehe <b>Tom</b>.", "See <b>Tom</b>.", first=15)
+    >>> ascii(source), ascii(target), counts.total()
+    ("'Siehe \\\\ue00fTom\\\\ue000.'", "'See \\\\ue00fTom\\\\ue000.'", 2)
+    """
+    kinds = (_OWN, *KINDS, _NAMES)
+    sides = [find(text, kinds) for text in (source, target)]
+    counts, others = (
+        collections.Counter(text[each.begin : each.end] for each in side)
+        for text, side in zip((source, target), sides, strict=True)
+    )
+    marks: dict[str, list[str]] = {}
+    of_kind: collections.Counter[str] = collections.Counter()
+    room = NUM_PLACEHOLDERS
+    for begin, end, kind in sides[0]:
+        span = source[begin:end]
+        if span not in marks and counts[span] == others[span] <= room:
+            room -= counts[span]
+            marks[span] = []
+            of_kind[kind if kind in KINDS else "names"] += counts[span]
+    chosen = [each for each in sides[0] if source[each.begin : each.end] in marks]
+    for number, (begin, end, _) in enumerate(chosen, first):
+        marks[source[begin:end]].append(MARKS[number % NUM_PLACEHOLDERS])
+    marked = []
+    for text, side in zip((source, target), sides, strict=True):
+        left = {span: iter(own) for span, own in marks.items()}
+        own = [each for each in side if text[each.begin : each.end] in marks]
+        marked.append(replaced(text, own, [next(left[text[begin:end]]) for begin, end, _ in own]))
+    return marked[0], marked[1], of_kind
+
+
+def marks_of(text: str) -> list[str]:
+    """The placeholders in a text, sorted."""
+    return sorted(filter(MARKS.__contains__, text))
+
+
+def replaced(text: str, spans: Sequence[Found], by: Sequence[str]) -> str:
+    """The text with other strings in place of some spans, which are in order."""
+    parts, end = [], 0
+    for span, instead in zip(spans, by, strict=True):
+        parts += [text[end : span.begin], instead]
+        end = span.end
+    return "".join([*parts, text[end:]])

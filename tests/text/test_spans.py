@@ -1,0 +1,64 @@
+"""Spans that stand in a translation as they are, and the marks that take their places."""
+
+import pytest
+
+from padir.errors import PadirError
+from padir.text.spans import MARKS, NUM_PLACEHOLDERS, check_kinds, find, with_marks
+
+
+def spans(text, *kinds):
+    return [text[begin:end] for begin, end, _ in find(text, kinds)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("tags", 'a <a href="x.html">b</a><br/> &nbsp;c <!-- d --> 3 < 4 > 2', 'a href="x.html"|/a|br/|!-- d --'),
+        ("tags", "Datei %s: %(count)d von {0} in ${HOME}, %1, 50 % der", "%s|%(count)d|{0}|${HOME}|%1"),
+        ("urls", "Siehe https://a.example/b?c=1, (http://x.org/y) www.z.de.", "https://a.example/b?c=1|http://x.org/y|www.z.de"),
+        ("urls", "Mail an max.m+x@mail.example.org!", "max.m+x@mail.example.org"),
+        ("numbers", "Am 3.10.1990 um 17:30 kosten 5 km 1.234,5 € und 20%.", "3.10.1990|17:30|5 km|1.234,5 €|20%"),
+        ("numbers", "x264, A4, 4x, utf8 und 2010年", "2010"),
+        ("[A-Z]{2,}", "NATO und UN, Ab", "NATO|UN"),
+    ],
+)  # fmt: skip
+def test_each_kind_finds_its_spans(kind, text, expected):
+    found = [span for span in spans(text, kind) if span != "&nbsp;"]
+    assert [span.strip("<>") for span in found] == expected.split("|")
+
+
+def test_earlier_kinds_win():
+    text = '<a href="https://a.example/5">5</a>'
+    assert spans(text, "tags", "urls", "numbers") == ['<a href="https://a.example/5">', "5", "</a>"]
+    assert spans("Tom Sawyer 5", "Tom Sawyer", "Tom", r"\d") == ["Tom Sawyer", "5"]
+
+
+def test_marks_stand_for_spans_of_both_sides_alone():
+    source, target, counts = with_marks("Ich gab Tom 5 Äpfel, Tom gab 7.", "I gave Tom 5 apples, Tom gave 8.")
+    a, b, c = MARKS[:3]
+    assert (source, target) == (f"Ich gab {a} {b} Äpfel, {c} gab 7.", f"I gave {a} {b} apples, {c} gave 8.")
+    assert counts == {"names": 2, "numbers": 1}
+    assert with_marks("Tom schläft.", "Tom sleeps.")[:2] == ("Tom schläft.", "Tom sleeps.")  # a name begins no text
+
+
+def test_no_pair_has_more_marks_than_there_are():
+    text = " ".join(map(str, range(100, 120)))
+    source, target, counts = with_marks(text, text, first=3)
+    assert source == target and counts == {"numbers": NUM_PLACEHOLDERS}
+    assert sorted(mark for mark in source if mark in MARKS) == sorted(MARKS)
+    repeated = " ".join(["5"] * 17) + " 7"
+    assert with_marks(repeated, repeated)[0] == repeated[:-1] + MARKS[0]  # all spans of a text, or none
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        ("tag", "keep: there is no kind 'tag': did you mean 'tags'?"),
+        ("(", "keep must be one of tags, urls, numbers, or a regular expression, got '(': correct the pattern"),
+        ("x*", "keep must be patterns that match at least one character, got 'x*'"),
+    ],
+)
+def test_wrong_patterns_are_refused(keep, message):
+    with pytest.raises(PadirError) as error:
+        check_kinds([keep])
+    assert message in str(error.value)
