@@ -366,7 +366,7 @@ class TestPlaceholders:
         assert read_text(tmp_path / "out", "validation")[0][0] == "eins 77 zwei"
         assert made.vocabulary.num_placeholders == 16 and "16 placeholders" in str(made.vocabulary)
 
-    def test_the_share_is_that_of_the_pairs_and_does_not_depend_on_their_order(self, tmp_path, tokenizer):
+    def test_the_text_of_a_pair_decides_about_it(self, tmp_path, tokenizer):
         pairs = [(f"eins {i}", f"one {i}") for i in range(400)]
         counts = [
             prepare(Listed(order), tokenizer, tmp_path / name, placeholders=0.25, progress=False)
